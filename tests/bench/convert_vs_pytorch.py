@@ -32,7 +32,7 @@ FORMAT_UTILS = [sys.executable, "-m", "torch.distributed.checkpoint.format_utils
 
 
 class Run:
-    """A command that ended: wall and processor seconds, peak resident bytes."""
+    """Runs a command to its end: wall and processor seconds, peak resident bytes."""
 
     def __init__(self, command, before=None):
         begin = time.perf_counter()
@@ -56,7 +56,7 @@ def remove(path):
 
 
 def turn(command, output):
-    """One measured command on a quiet disk."""
+    """Measures one command on a quiet disk."""
     remove(output)
     os.sync()
     return Run(command)
@@ -73,7 +73,7 @@ def spread(values, digits=2):
 
 
 def compare(title, contenders, reps):
-    """contenders: {name: (command, output)}; prints each one's figures and what ours is of the others'."""
+    """contenders: {name: (command, output)}; prints the figures of each and the ratios of ours to the others."""
     turns = [{name: turn(*what) for name, what in contenders.items()} for _ in range(reps)]
     print(f"{title}, {reps} turns: median (min..max)")
     print(f"  {'':<8} {'wall s':>22} {'user+sys s':>22} {'peak MiB':>20}   ours/this: wall, CPU, memory")
@@ -99,7 +99,7 @@ def against_pytorch(program, work, layers, reps):
     checkpoint = os.path.join(work, "dcp")
     writer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "write_dcp.py")
     subprocess.run([sys.executable, writer, checkpoint, "--layers", str(layers)], check=True, stderr=subprocess.DEVNULL)
-    # The size of the interpreter and its libraries, which is in PyTorch's figures.
+    # Cost of starting the interpreter and loading its libraries, which PyTorch's figures include.
     for what in ("import torch", "import torch, torch.distributed.checkpoint"):
         base = Run([sys.executable, "-c", what])
         print(f"python -c '{what}': {base.wall:.2f} s, {base.cpu:.2f} s of CPU, {base.rss / MIB:.0f} MiB")
@@ -121,7 +121,7 @@ def against_pytorch(program, work, layers, reps):
 
 
 def write_sparse(path, total):
-    """A safetensors file of about `total` bytes in tensors of 256 MiB, all holes."""
+    """Writes a sparse safetensors file of about `total` bytes in tensors of 256 MiB."""
     size = 256 * MIB
     header = {f"layers.{i:03}.weight": {"dtype": "F32", "shape": [size // 4 // 4096, 4096], "data_offsets": [i * size, (i + 1) * size]}
               for i in range(total // size)}
@@ -134,7 +134,7 @@ def write_sparse(path, total):
 
 
 def large(program, work):
-    """8 GiB with at most 1 GiB of private memory."""
+    """Converts 8 GiB with at most 1 GiB of private memory."""
     source, output = os.path.join(work, "large.safetensors"), os.path.join(work, "large.pt")
     largest = write_sparse(source, 8 * GIB)
     run = Run([program, source, output, "--quiet"], before=lambda: resource.setrlimit(resource.RLIMIT_DATA, (GIB, GIB)))
@@ -163,7 +163,7 @@ def main():
     parts = arguments.parts.split(",")
     done = 0
     print_machine(os.path.join(os.path.dirname(arguments.program), "fsdp-bf16check"))
-    # What a process inherits from this script until it is the program that was asked for.
+    # Between fork and exec a process has this script's resident pages, which no measured peak can be below.
     print(f"smallest memory that can be measured here: {Run(['true']).rss / MIB:.0f} MiB")
     with tempfile.TemporaryDirectory(prefix="fsdp-bench.", dir=arguments.folder) as work:
         if "start" in parts:

@@ -1,7 +1,8 @@
-"""Launches of one layer of CodeLlama-7b's shape, its head and its optimizer: ours beside PyTorch FSDP2's, eager.
+"""Compares launches for one CodeLlama-7b layer, its head and its optimizer with eager PyTorch FSDP2.
 
-Both run on the stub driver (tests/gpu/stub_card.hpp), which counts what they ask a GPU for and computes nothing: the
-counts are those of a GPU and are the same each time; they are not times. FSDP_GPU_LAUNCHES is our program, FSDP_STUB_CUDA the driver.
+Both run on the stub driver (tests/gpu/stub_card.hpp), which counts the calls of a program to the GPU and computes nothing.
+The counts equal those of a real GPU and are the same in every run; no time is measured. FSDP_GPU_LAUNCHES names our
+program, FSDP_STUB_CUDA the driver.
 """
 
 import json

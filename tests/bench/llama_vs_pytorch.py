@@ -111,7 +111,7 @@ def main():
                             f"{spread([t['ours']['rss'] / t[name]['rss'] for t in turns])}")
                 print(f"{precision + ' ' + name:<15} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) "
                       f"{max(t[name]['rss'] for t in turns):8.0f}   {text}", flush=True)
-            # The peer prints rank 0's loss, ours is the mean over all ranks' tokens: equal models give equal trends only.
+            # The peer prints rank 0's loss, ours is the mean over all ranks' tokens: for equal models only the trends agree.
             print(f"{precision}: loss of the first and last step: ours {turns[0]['ours']['loss'][0]:.4f} {turns[0]['ours']['loss'][-1]:.4f}, "
                   f"FSDP2's rank 0 {turns[0]['stock']['loss'][0]:.4f} {turns[0]['stock']['loss'][-1]:.4f}", flush=True)
 

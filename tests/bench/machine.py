@@ -1,14 +1,14 @@
-"""What a benchmark ran on: the first lines of each table, and what docs/results.md has a row for."""
+"""Describes the machine of a benchmark: the first lines of each table; docs/results.md has a row for each machine."""
 import json
 import os
 import subprocess
 
-# Of the many flags those that decide which kernels and products are taken.
+# The processor flags that decide which kernels and matrix products are used.
 TELLING = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_bf16", "bf16", "sve", "svebf16", "i8mm")
 
 
 def processor():
-    """Name and the telling flags, in the order of TELLING."""
+    """Returns the name and the flags of TELLING that this processor has, in that order."""
     name, flags = "unknown processor", set()
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
@@ -21,7 +21,7 @@ def processor():
 
 
 def ways(bf16check=None):
-    """How training multiplies here, measured: fsdp-bf16check's facts of one rank on one thread."""
+    """Measures how training multiplies here: returns fsdp-bf16check's facts of one rank on one thread."""
     program = bf16check or os.path.join(os.path.dirname(os.environ.get("FSDP_FINETUNE", "")), "fsdp-bf16check")
     if not os.access(program, os.X_OK):
         return None
@@ -30,7 +30,7 @@ def ways(bf16check=None):
     try:
         return json.loads(done.stdout)["ranks"][0]
     except (ValueError, KeyError, IndexError):
-        return None  # an older program, or one that failed: the benchmark itself will say so
+        return None  # an older program, or one that failed; the benchmark itself will report it
 
 
 def print_machine(bf16check=None):

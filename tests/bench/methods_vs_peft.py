@@ -44,7 +44,7 @@ def make_inputs(folder, steps):
 
 
 def peer(folder, method, precision, steps):
-    """One contender of theirs; prints a line of JSON."""
+    """Runs one contender on PyTorch's side; prints a line of JSON."""
     import h5py
     import torch
     from transformers import BitsAndBytesConfig, LlamaForCausalLM
@@ -53,7 +53,7 @@ def peer(folder, method, precision, steps):
     options = {}
     if method == "qlora":
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype)
-    # Mixed precision where all is trained: float32 weights under autocast.
+    # Full fine-tuning in mixed precision: float32 weights under autocast.
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32 if method == "full" else dtype, **options)
     if method != "full":
         from peft import LoraConfig, get_peft_model

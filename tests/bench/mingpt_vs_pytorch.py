@@ -84,7 +84,7 @@ def run_ours(size, precision, model_dir, work, program, mpiexec, data):
 
 
 def where_time_goes(work):
-    """Shares of rank 0's steps after the warm-up, by what the engine was doing."""
+    """Returns the shares of rank 0's time after the warm-up by activity of the engine."""
     with open(os.path.join(work, "trace.json")) as f:
         events = [e for e in json.load(f) if e.get("ph") == "X" and e["pid"] == 0]
     reads = sorted(e["ts"] for e in events if e["cat"] == "input")
@@ -119,7 +119,7 @@ def where_time_goes(work):
 
 
 def gemm_peak(precision):
-    """GFLOP/s of torch.mm and of the fastest product, all ranks together."""
+    """Returns GFLOP/s of torch.mm and of the fastest product, summed over ranks that run at once."""
     dtype = "float32" if precision == "float32" else "bfloat16"
     env = dict(os.environ, OMP_NUM_THREADS="1")
     both = [subprocess.Popen([sys.executable, "-c", GEMM, dtype], env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -132,7 +132,7 @@ def spread(values):
 
 
 def arguments_and_peer(description):
-    """What benchmarks of minGPT are told, and the peer program. Ends as skipped where that is not here."""
+    """Parses the arguments of a minGPT benchmark and finds the peer program. Exits as skipped if it is not there."""
     ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
     ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))

@@ -25,10 +25,10 @@ STEPS = 6
 
 
 def plain(path, size, write, depth):
-    """Seconds."""
+    """Returns seconds."""
     fd = os.open(path, os.O_RDWR | os.O_DIRECT)
     pieces = iter(range(0, size - size % PIECE, PIECE))
-    take = pieces.__next__  # one at a time: the lock of the interpreter is held
+    take = pieces.__next__  # threads share it: the interpreter's lock hands out each piece once
 
     def work(_):
         with mmap.mmap(-1, PIECE) as room:
@@ -77,7 +77,7 @@ def main():
             ours = train(folder, options.disk, f"disk-{turn}", options.ranks, ["--offload-optimizer", f"nvme:{folder}/scratch"])
             memory = train(folder, options.disk, f"memory-{turn}", options.ranks, [])
             losses.append([r["loss"] for r in ours] == [r["loss"] for r in memory])
-            # A pass reads gradients too, which the backward wrote.
+            # The optimizer pass also reads the gradients, which the backward pass wrote.
             read = options.ranks * ours[-1]["offload"]["bytes_read"]
             written = options.ranks * ours[-1]["offload"]["bytes_written"] * 12 // 16
             if turn == 0:

@@ -1,5 +1,5 @@
-// Optimizer passes beside the memory bandwidth: each in turn with a plain pass that reads and writes as many bytes and
-// computes next to nothing, so both see the same machine. Prints GB/s and the ratio with its spread.
+// Compares optimizer passes with the memory bandwidth: each pass takes turns with a plain pass that reads and writes as
+// many bytes and computes next to nothing, so both see the same load. Prints GB/s and the ratio with its spread.
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -19,14 +19,14 @@
 namespace fsdp {
 namespace {
 
-// 118 MiB a float32 tensor, and no power of two: arrays whose addresses differ by 128 MiB and a page get into each
-// other's way in the L1 caches of AMD's processors, and every pass is two to four times slower.
+// 118 MiB per float32 tensor, deliberately not a power of two: arrays whose addresses differ by 128 MiB and a page
+// collide in the L1 caches of AMD's processors, which makes every pass two to four times slower.
 constexpr std::int64_t kRows = 7568, kColumns = 4096, kElements = kRows * kColumns;
 constexpr int kRounds = 9;
 
-/// What is read and written of an element: the weight and its states. Beside these the gradient is read.
+/// Number of values read and written per element: the weight and its states. The gradient is only read.
 struct Streams {
-  int wide, half, byte;  ///< of 4, 2 and 1 bytes
+  int wide, half, byte;  ///< values of 4, 2 and 1 bytes
   std::int64_t bytes() const { return 2 * (4 * wide + 2 * half + byte) + 4; }
 };
 
@@ -76,7 +76,7 @@ double seconds(const Body& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Reads a gradient and updates a weight and states of the same widths, by a sum each.
+/// Reads a gradient and updates a weight and states of the same widths by one addition each.
 class PlainPass {
  public:
   explicit PlainPass(const Streams& streams) : streams_(streams), grad_(at::ones({kElements})) {

@@ -28,7 +28,7 @@ S = ["--num-layers", "4", "--num-heads", "4", "--embed-size", "256"]
 DEEP = ["--num-layers", "8", "--num-heads", "8", "--embed-size", "384", "--vocab-size", "50257"]
 RECOMPUTE = ["--activation-checkpointing", "all"]
 CALIBRATION = ("calibration", 2, 1, [*S, "--batch-size", "4"])
-# Name, ranks, threads of each, options.
+# Name, ranks, threads per rank, options.
 JOBS = [
     ("1 rank", 1, 1, [*S, "--batch-size", "4"]),
     ("1 rank, 2 threads", 1, 2, [*S, "--batch-size", "4"]),
@@ -65,7 +65,7 @@ def call(command, threads):
 def train(work, job, steps):
     name, ranks, threads, options = job
     run = name.replace(" ", "-").replace(",", "")
-    # Runs do not see each other: each folder is its own.
+    # Each run has a folder of its own, so that runs do not find each other's files.
     folder = os.path.join(work, run)
     command = [program("fsdp-finetune"), *options, "--train-data", DATA, "--seq-len", "256", "--no-shuffle", "--max-steps", str(steps),
                "--out-dir", folder, "--run-name", run, "--no-save", "--quiet", "--device", "cpu"]

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def shapes(layers, width=1024, hidden=2816, vocab=9728):
-    """Name and shape of every tensor."""
+    """Returns name and shape of every tensor."""
     yield "model.embed_tokens.weight", (vocab, width)
     for i in range(layers):
         for part in ("q_proj", "k_proj", "v_proj", "o_proj"):

@@ -15,7 +15,7 @@ FENCE = re.compile(r"^(```|~~~)")
 
 
 def prose(text):
-    """(number, line) without code: fenced or indented blocks and spans. Indented text inside a list stays."""
+    """Returns (number, line) without code: fenced or indented blocks and spans. Indented text inside a list stays."""
     fenced, after_blank, in_list = False, True, False
     for number, line in enumerate(text.splitlines(), 1):
         if FENCE.match(line.strip()):
@@ -28,7 +28,7 @@ def prose(text):
 
 
 def anchors(text):
-    """The names that GitHub gives the headings."""
+    """Returns the anchors that GitHub gives the headings."""
     found, fenced = {}, False
     for line in text.splitlines():
         if FENCE.match(line.strip()):
@@ -63,7 +63,7 @@ def problems_of(path, root):
 
 
 def broken_tables(path, root):
-    """A blank line ends a table: what follows is shown as text, unless it has a head of its own."""
+    """Complains about rows after a blank line: the line ends the table, and rows without a new head are shown as text."""
     lines = dict(prose(path.read_text(encoding="utf-8")))
     for number, line in lines.items():
         begins = line.startswith("|") and not lines.get(number - 1, "").startswith("|")

@@ -17,7 +17,7 @@ FOLDERS = ("apps", "cmake", "examples", "lib", "scripts", "slurm", "pbs", "tests
 def limit_of(file):
     if file.suffix in LIMITS:
         return LIMITS[file.suffix]
-    # Most scripts carry no suffix.
+    # Most scripts have no suffix.
     if file.suffix in ("", ".pbs") and file.read_bytes()[:2] == b"#!":
         return 800
     return None
@@ -30,14 +30,14 @@ def page_complaints(page, root):
         if line.lstrip().startswith("```"):
             in_code = not in_code
         is_code = in_code or (line.startswith("    ") and not re.match(r"\s+([-*]|\d+\.) ", line))
-        # Code and links stay in one piece.
+        # Code and links cannot be broken.
         pieces = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", lambda m: "x" * len(m[0]), line).split()
         if len(line) > 120 and not is_code and not line.startswith(("|", "<", "!")) and max(map(len, pieces)) < 100:
             yield f"{name}:{number}: {len(line)} characters, the limit is 120"
 
 
 def same_names(root):
-    """Includes, and a build that compiles several files as one, are read more easily where a name is one file's."""
+    """Complains about a file name that exists twice: unique names are easier to include and suit the unity build."""
     seen = {}
     for file in sorted(p for folder in ("apps", "lib") for p in (root / folder).rglob("*.[hc]pp")):
         if file.name in seen:

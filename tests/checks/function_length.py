@@ -10,7 +10,7 @@ import sys
 
 MOST_LINES = 80
 MOST_PARAMETERS = 8
-# Strings, characters and comments are blanked, lines kept.
+# Strings, characters and comments are blanked; line breaks stay.
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
 SCOPE = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b[^()]*$")
@@ -22,7 +22,7 @@ def blank(match):
 
 
 def closing(text, start):
-    """Index of the brace that ends the one at `start`."""
+    """Returns the index of the brace that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "{") - (text[i] == "}")
@@ -32,7 +32,7 @@ def closing(text, start):
 
 
 def parameters(head):
-    """Of the first parenthesis of a function's head; names and types are not looked at."""
+    """Returns the number of parameters in the first parentheses of a function's head; names and types are not checked."""
     start = head.find("(")
     if re.search(r"\boperator\s*\($", head[:start + 1]):
         start = head.find("(", start + 1)
@@ -51,7 +51,7 @@ def parameters(head):
 
 
 def functions(text):
-    """(name, first line, lines, parameters, head) of each function with a body; lambdas count with what they stand in."""
+    """Returns (name, first line, lines, parameters, head) of each function with a body; a lambda counts with its function."""
     text = PREPROCESSOR.sub(blank, NOISE.sub(blank, text))
     begin, i = 0, 0
     while i < len(text):
@@ -71,7 +71,7 @@ def functions(text):
                 i = begin = end
                 begin += 1
             else:
-                i = closing(text, i)  # an initialiser
+                i = closing(text, i)  # skip an initialiser
         i += 1
 
 
@@ -87,7 +87,7 @@ def main():
                 where = f"{file.relative_to(root)}:{first}: {name}()"
                 if lines > MOST_LINES:
                     found.append(f"{where} has {lines} lines, {MOST_LINES} are the most")
-                if arguments > MOST_PARAMETERS and not words.startswith("extern"):  # a C library decides about its callbacks
+                if arguments > MOST_PARAMETERS and not words.startswith("extern"):  # a C library fixes its callbacks' parameters
                     found.append(f"{where} has {arguments} parameters, {MOST_PARAMETERS} are the most")
     print("\n".join(found) if found else f"{count} functions keep to {MOST_LINES} lines and {MOST_PARAMETERS} parameters")
     return 1 if found or count == 0 else 0

@@ -11,8 +11,8 @@ import pathlib
 import re
 import sys
 
-# Lowest first: rooms of one floor do not include each other. A room's folders are in their order, too: each may include
-# those before it. What a room is for stands beside it.
+# Lowest first: rooms of one floor do not include each other. A room's folders are ordered as well: each may include the
+# folders before it. The text beside a room states its purpose.
 FLOORS = [
     [("base", "errors, files, text, log, signals, number types", [])],
     [("ranks", "groups of ranks: MPI, threads, made up ones", []),
@@ -36,7 +36,7 @@ DEVICE_FREE = {"models", "engine", "training", "chess"}
 DEVICE_WORD = re.compile(r"\b(kMeta|is_meta|gemm(?!a)\w*|host_product|\w*mm_out|addmm_?|kernels::)")
 DEVICE_ALLOWED = {("lib/training/step/throughput.cpp", "host_product")}  # measures products themselves
 AUTOGRAD = re.compile(r"\bautograd\b")
-# In a file that is compiled without OpenMP it runs on one thread.
+# In a file that is compiled without OpenMP, at::parallel_for runs on one thread.
 PARALLEL = re.compile(r"\bat::parallel_(for|reduce)\b|#\s*pragma omp parallel")
 PARALLEL_FILE = "lib/compute/tensor/parallel.cpp"
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -45,7 +45,7 @@ SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
 
 
 def place_of(name):
-    """Room and folder of a path below lib/: ("files", "read"); the folder is "" where a room has none."""
+    """Returns room and folder of a path below lib/: ("files", "read"); the folder is "" if a room has none."""
     parts = name.split("/")
     room = parts[1]
     folder = parts[2] if FOLDERS.get(room) and len(parts) > 3 else ""
@@ -58,7 +58,7 @@ def is_one_of(name, places):
 
 
 def unknown(name):
-    """What is wrong with where a file of lib/ lies; None if nothing is."""
+    """Returns a complaint about a file of lib/ outside the known rooms and folders; None if there is none."""
     room, folder = place_of(name)
     if room not in FLOOR:
         return f"lib/{room} has no place in tests/checks/layers.py: add it to FLOORS"
@@ -68,7 +68,7 @@ def unknown(name):
 
 
 def complaint(name, header):
-    """What is wrong when the file `name` of lib/ includes header; None if nothing is."""
+    """Returns a complaint about the include of `header` in the file `name` of lib/; None if there is none."""
     if header.startswith("CLI/"):
         return "only apps/ may include CLI11"
     if header.startswith("apps/"):
@@ -94,7 +94,7 @@ def complaint(name, header):
 
 
 def drawing():
-    """The floors as indented text; a star marks what is free of LibTorch."""
+    """Returns the floors as indented text; a star marks rooms that are free of LibTorch."""
     lines = []
     for number, floor in enumerate(FLOORS, 1):
         for room, what, folders in floor:
@@ -106,7 +106,7 @@ def drawing():
 
 
 def check_pages(root):
-    """docs/design.md holds the drawing, and every path below lib/ or apps/ that a page names is there."""
+    """Complains if docs/design.md shows another drawing or a page names a path below lib/ or apps/ that does not exist."""
     for page in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md"]:
         text = page.read_text(encoding="utf-8") if page.exists() else ""
         if page.name == "design.md" and drawing() not in text:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# no_torch.sh PROGRAM TOKENS.h5 CONVERTER CHECKPOINT: PROGRAM and CONVERTER run and neither they nor a library they load
-# is LibTorch's or MPI's; MPI reaches the converter only under a launcher, as a plugin.
+# no_torch.sh PROGRAM TOKENS.h5 CONVERTER CHECKPOINT: runs PROGRAM and CONVERTER and shows that neither they nor the
+# libraries they load need LibTorch or MPI; the converter loads MPI only under a launcher, as a plugin.
 set -euo pipefail
 
 program=$1 tokens=$2 converter=$3 checkpoint=$4
@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 heavy='libtorch|libc10|libcuda|libnccl|libmpi'
 
-# check PROGRAM LIBRARY: the list must be one that could show them, so it has to have LIBRARY.
+# check PROGRAM LIBRARY: LIBRARY, which the program does need, must be in the list; otherwise the list proves nothing.
 check() {
     local libraries
     libraries=$(ldd "$1")
@@ -22,7 +22,7 @@ check() {
 check "$program" libhdf5
 check "$converter" libzstd
 
-# What the loader really opens while it works: opened LOG-PREFIX COMMAND...
+# opened LOG-PREFIX COMMAND...: prints the libraries that the loader opens while the command runs.
 opened() {
     local log=$1
     shift
@@ -35,7 +35,7 @@ if grep -E "$heavy" <<<"$alone"; then
     echo "$converter must not open these libraries when it runs alone"
     exit 1
 fi
-# PMI_RANK and PMI_SIZE of one: as a launcher would start it, without one.
+# Set PMI_RANK and PMI_SIZE as a launcher with one rank would.
 launched=$(PMI_RANK=0 PMI_SIZE=1 opened "$scratch/launched" "$converter" "$checkpoint" "$scratch/out2.pt" --quiet) || true
 grep -q libfsdp_mpi <<<"$launched" || { echo "under a launcher $converter does not open libfsdp_mpi.so"; exit 1; }
 echo "free of LibTorch and CUDA, and of MPI when alone"

@@ -1,5 +1,5 @@
-// Uses a symbol of every library that must stay free of LibTorch: what ldd shows of this program, a converter or a
-// token writer would need too.
+// Uses a symbol of every library that must stay free of LibTorch: a converter or a token writer needs all libraries
+// that ldd lists for this program.
 #include <cstdint>
 #include <cstdio>
 #include <exception>

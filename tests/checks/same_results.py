@@ -26,7 +26,7 @@ MODELS = {
 }
 LAYOUTS = [(1, "full-shard", 0), (2, "full-shard", 0), (3, "full-shard", 0), (2, "grad-shard", 0), (3, "grad-shard", 0), (3, "no-shard", 0),
            (4, "hybrid-full-shard", 2), (4, "hybrid-grad-shard", 2)]
-# Keys that depend on time and host, and so differ between two runs of one program.
+# Keys that depend on time and host and therefore differ between two runs of one program.
 VOLATILE = {"seconds", "step_seconds", "tokens_per_second", "data_wait_seconds", "peak_rss_bytes", "mfu", "saved_at", "resident_bytes",
             "save_seconds", "blocked_seconds", "validation_seconds", "host", "sequences_per_second", "eval_seconds"}
 
@@ -42,7 +42,7 @@ def stable(value):
 
 
 def run(place, bins, program, arguments, ranks=0, codes=(0,)):
-    """Its standard output."""
+    """Returns the program's standard output."""
     launcher = [bins / "mpiexec" if (bins / "mpiexec").exists() else ROOT / ".deps/venv/bin/mpiexec", "-n", ranks] if ranks > 1 else []
     line = [str(x) for x in [*launcher, bins / program, *arguments]]
     process = subprocess.run(line, cwd=place, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
@@ -52,7 +52,7 @@ def run(place, bins, program, arguments, ranks=0, codes=(0,)):
 
 
 def digests(folder):
-    """Name and digest of each file; of run.json's time and place nothing."""
+    """Returns name and digest of each file; run.json without its time and place."""
     found = {}
     for file in sorted(p for p in pathlib.Path(folder).rglob("*") if p.is_file()):
         data = file.read_bytes()
@@ -167,7 +167,7 @@ def main():
             write_data(folder)
             found = []
             for bins in (options.before, options.after):
-                place = folder / "run"  # the same path for both: it stands in files
+                place = folder / "run"  # the same path for both builds, because files contain it
                 place.mkdir()
                 try:
                     found.append(case(place, bins.resolve()))

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Every shell script of the project parses, and passes shellcheck where there is one.
+# Checks that every shell script of the project parses and, if shellcheck is installed, passes it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 mapfile -t files < <(find .ci scripts slurm pbs tests -type f -exec grep -lE '^#!.*(/| )(ba)?sh$' {} + | sort)
 ((${#files[@]} > 5)) || { echo "only ${#files[@]} scripts found: is this the source tree?"; exit 1; }
 bad=0
-files+=(scripts/common.sh scripts/jobs/*.sh) # to be sourced
+files+=(scripts/common.sh scripts/jobs/*.sh) # these are only sourced
 for file in "${files[@]}"; do
     bash -n "$file" || bad=1
     [[ -x $file || $file == */common.sh || $file == scripts/jobs/* ]] || { echo "$file is not executable"; bad=1; }
@@ -16,7 +16,7 @@ if command -v shellcheck >/dev/null; then
 else
     echo "no shellcheck here: only parsed"
 fi
-# Where the build cannot work, it says so before it begins.
+# In a folder where building cannot work, scripts say so at once.
 spaced=$(mktemp -d)/a\ clone
 mkdir -p "$spaced"
 cp -R scripts "$spaced"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every script answers --help by itself and refuses an option that it does not know, at once and without doing anything: in a
-# copy of them with stand-ins for all that installs, builds, tests, submits or trains.
+# Checks that every script answers --help itself and refuses an unknown option at once without doing anything. Runs a copy
+# of the scripts with stand-ins for all programs that install, build, test, submit or train.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -11,8 +11,8 @@ cp -R scripts slurm pbs VERSION "$work/clone/"
 for tool in apt-get sudo pip cmake ctest ninja mmdebstrap clang-format clang-tidy patchelf sbatch srun qsub qstat mpiexec flock; do
     printf '#!/bin/sh\necho "%s $*" >>"%s/did"\nexit 1\n' "$tool" "$work" >"$work/tools/$tool"
 done
-printf '#!/bin/sh\nexit 1\n' >"$work/tools/scontrol" # which the job scripts may ask where they lie
-# The job scripts hand what they do not know themselves to the programs, which refuse it before they are started.
+printf '#!/bin/sh\nexit 1\n' >"$work/tools/scontrol" # the job scripts may ask it for their own path
+# The job scripts pass options that they do not know to the programs, which must refuse them before a job starts.
 for program in fsdp-finetune fsdp-download fsdp-bf16check; do
     printf '#!/bin/sh\ncase "$*" in *--no-such-option*) exit 2 ;; esac\necho "%s $*" >>"%s/did"\n' "$program" "$work" \
         >"$work/clone/build/bin/$program"
@@ -27,7 +27,7 @@ complain() {
 files() { (cd "$work" && find . ! -path './clone/*/__pycache__*' ! -name did | sort); }
 before=$(files)
 count=0
-# answers CODE SCRIPT OPTION
+# answers CODE SCRIPT OPTION: runs the script and checks its exit code
 answers() {
     local code=0 output
     output=$(cd "$work/clone" && env -i PATH="$work/tools:$PATH" HOME="$work/home" PYTHONDONTWRITEBYTECODE=1 timeout 20 \
@@ -41,7 +41,7 @@ answers() {
     fi
 }
 for script in scripts/* slurm/* pbs/*; do
-    [[ -f $script && $script != scripts/common.sh ]] || continue # which is sourced
+    [[ -f $script && $script != scripts/common.sh ]] || continue # it is only sourced
     answers 0 "$script" --help
     answers 0 "$script" -h
     answers 2 "$script" --no-such-option

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fsdp-bf16check on made-up hosts (network namespaces, TCP between them): inside and between nodes are told apart, and a
-# link of known speed is measured as such.
+# fsdp-bf16check on emulated hosts (network namespaces, TCP between them): distinguishes links inside and between nodes,
+# and measures the speed of a link of known speed.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -13,7 +13,7 @@ export OMP_NUM_THREADS=1
 allowed=3
 if grep -qw avx512_bf16 /proc/cpuinfo; then allowed=0; fi
 
-# check NAME ARGUMENTS of netns-mpi... -- ARGUMENTS of the program: its report is NAME.json
+# check NAME ARGUMENTS of netns-mpi... -- ARGUMENTS of the program: writes the report NAME.json
 check() {
     local name=$1 code=0
     local -a launch=()
@@ -23,7 +23,7 @@ check() {
         >"$work/$name.json" 2>"$work/$name.err" || code=$?
     ((code == allowed)) || { cat "$work/$name.json" "$work/$name.err"; fail "run $name ended with $code"; }
 }
-# holds NAME EXPRESSION in Python over the report r
+# holds NAME EXPRESSION: checks a Python expression over the report r
 holds() {
     "$FSDP_PYTHON" -c 'import json, sys; r = json.load(open(sys.argv[1], encoding="utf-8")); sys.exit(0 if eval(sys.argv[2]) else 1)' \
         "$work/$1.json" "$2" || { cat "$work/$1.json"; fail "run $1: not so: $2"; }
@@ -39,9 +39,9 @@ holds two 'r["between_nodes"]["nodes"] == 2 and r["between_nodes"]["bus_gb_per_s
 holds two '"shared memory" not in r["between_nodes"]["transport"] and r["between_nodes"]["transport"]'
 "$FSDP_PYTHON" -c 'import json,sys; r=json.load(open(sys.argv[1])); print("inside", [n["bus_gb_per_s"] for n in r["inside_nodes"]], "between", r["between_nodes"]["bus_gb_per_s"], "GB/s")' "$work/two.json"
 
-# 100 Mbit/s are 0.0125 GB/s: the bus bandwidth of an all-reduce is that of the link. A busy machine makes it less. The
-# link's bucket lets bursts of 512 KB through at once, half of a message: twice as much at the most, and some for a bucket
-# that fills while the machine is busy. Without the limit the link has ten times that.
+# 100 Mbit/s are 0.0125 GB/s, the expected bus bandwidth of an all-reduce; a busy machine makes it lower. The limiter's
+# token bucket lets bursts of 512 KB, half a message, through at once: at most twice the rate, and somewhat more if the
+# bucket fills while the machine is busy. Without the limit the link is ten times as fast.
 check slow -H 3 -n 1 -r 100mbit -- --size-mb 1
 holds slow 'r["nodes"] == 3 and len(r["between_nodes"]["pairs"]) == 3'
 holds slow '0 < r["between_nodes"]["bus_gb_per_s"] < 0.05'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# slurm/bf16check.sh in a real, small Slurm and pbs/bf16check.pbs in the environment that PBS gives a job; with the wrong
-# srun --mpi; a job that ends badly keeps the next one from starting.
+# Runs slurm/bf16check.sh in a real, small Slurm and pbs/bf16check.pbs in the environment of a PBS job; tries the wrong
+# srun --mpi; a failed job keeps the dependent job from starting.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -10,10 +10,10 @@ unset "${!SLURM_JOB@}" EXCLUDE_FILE
 export FSDP_BIN DEVICE=cpu SIZE_MB=1
 script=$FSDP_SOURCE/slurm/bf16check.sh
 
-# submit NAME TASKS [ARGUMENTS of sbatch]: prints the job's number.
+# submit NAME TASKS [ARGUMENTS of sbatch]: prints the job's id.
 submit() { sbatch --parsable --nodes=1 --ntasks-per-node="$2" --cpus-per-task=1 --output="$work/$1.out" "${@:3}" "$script" --quick; }
 show_and_fail() { cat "$work/$1.out" || true; fail "$2"; }
-# exits NAME JOB CODE
+# exits NAME JOB CODE: checks the job's exit code
 exits() {
     wait_for 120 ended "$2" || show_and_fail "$1" "job $1 is still $(state "$2")"
     scontrol show job "$2" >"$1.job"
@@ -27,11 +27,11 @@ for tasks in 1 2 4; do
     exits srun-$tasks "$(submit srun-$tasks $tasks)" $native
     cat srun-$tasks.out
     ((tasks == 1)) || grep -q "over $tasks ranks: exact" srun-$tasks.out || show_and_fail srun-$tasks "no exact all-reduce over $tasks ranks"
-    # Hosts as Slurm names them, so that they can be given back to it.
+    # The report names hosts as Slurm does, so that users can pass the names back to Slurm.
     node=$(sed -nE 's/^ *NodeList=(.*)/\1/p' srun-$tasks.job)
     grep -qE "^ +0 +$node " srun-$tasks.out || show_and_fail srun-$tasks "the host is not called $node"
     [[ -e bf16check-exclude ]] || fail "no bf16check-exclude"
-    # One line at most, and Slurm takes it.
+    # The file has at most one line, and sbatch --exclude accepts it.
     (($(wc -l <bf16check-exclude) <= 1)) || fail "bf16check-exclude has several lines"
 done
 echo toy2 >bf16check-exclude

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# slurm/chess_finetune.sh in a real, small Slurm with 4 GPUs per node in name, on a tiny model shaped like CodeLlama and the
-# shipped games: what is missing ends it in seconds; the batch size per device does not change the training.
+# Runs slurm/chess_finetune.sh in a real, small Slurm with 4 nominal GPUs per node, on a tiny model shaped like CodeLlama
+# and the shipped games: missing inputs end it in seconds; the batch size per device does not change the training.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -11,8 +11,8 @@ export FSDP_BIN HF_HOME=$work/hf OUT_DIR=$work/runs DEVICE=cpu MAX_SEQ_LENGTH=12
 snapshot=$("$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$HF_HOME/hub")
 script=$FSDP_SOURCE/slurm/chess_finetune.sh
 
-# run NAME CODE VARIABLE=VALUE... -- ARGUMENTS of the script: as it is submitted by users, but for the cores, which this
-# machine lacks.  Ends with CODE; its output is NAME.out.
+# run NAME CODE VARIABLE=VALUE... -- ARGUMENTS of the script: submits the script as users do, but with fewer cores, which
+# this machine lacks.  The job must end with CODE; its output is NAME.out.
 run() {
     local name=$1 code=$2 job
     local -a variables=()
@@ -45,7 +45,7 @@ for size in 1 2 4; do
     says size-$size "16 rows per step (4 ranks x $size"
 done
 grep -q 'Features=gpu80' size-1.job && grep -q 'gres.*gpu:4' size-1.job || { cat size-1.job; fail "1 node with 4 GPUs of 80 GB was not asked for"; }
-# The same sums in another order: float32 rounding, which grows over the steps.
+# The two runs sum in different orders: float32 rounding differs, and the difference grows over the steps.
 same_losses size-1 size-2 --relative 1e-5 --steps 12
 same_losses size-1 size-4 --relative 1e-5 --steps 12
 [[ -s $OUT_DIR/size-4/hf/config.json && -s $OUT_DIR/size-4/hf/tokenizer.model ]] || fail "no directory for transformers was written"

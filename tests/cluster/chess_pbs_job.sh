@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The chess scripts for PBS in the environment that PBS gives a job, with hydra's mpiexec and a tiny model shaped like
-# CodeLlama: the fine-tune is stopped by SIGTERM, submitted again and finished with the same losses; then the stages after it.
+# Runs the chess scripts for PBS in the environment of a PBS job, with hydra's mpiexec and a tiny model shaped like
+# CodeLlama: the fine-tune is stopped by SIGTERM, submitted again and finished with the same losses; then the later stages.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -8,12 +8,12 @@ source "$(dirname "$0")/common.sh"
 cd "$work"
 "$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$work/hf/hub" >/dev/null
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
-# A walltime that is over: SIGTERM is its end.
+# The walltime is over, so the scripts take SIGTERM as the end of the walltime.
 mkdir tools
 printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:01"\n' >tools/qstat
 chmod +x tools/qstat
 
-# pbs_job NAME SCRIPT VARIABLE=VALUE...: becomes a job of the run NAME, as PBS would run it; what it prints goes to NAME.out.
+# pbs_job NAME SCRIPT VARIABLE=VALUE...: replaces itself by a job of the run NAME, as PBS runs it; output goes to NAME.out.
 pbs_job() {
     cd /
     exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" FSDP_BIN="$FSDP_BIN" HF_HOME="$work/hf" \
@@ -28,12 +28,12 @@ show_and_fail() {
 }
 children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
 
-for steps in 60 300 1500; do # more of them where the machine is so fast that the signal comes too late
+for steps in 60 300 1500; do # more steps on a machine so fast that the signal comes too late
     (pbs_job calm-$steps chess_finetune.pbs MAX_TRAINING_STEPS=$steps) || show_and_fail calm-$steps "ended with $?"
     pbs_job stopped-$steps chess_finetune.pbs MAX_TRAINING_STEPS=$steps &
     job=$!
     wait_for 60 has_steps stopped-$steps 7 || show_and_fail stopped-$steps "makes no progress"
-    # PBS signals every process of the job: here the script and its mpiexec, which passes it on.
+    # PBS signals every process of the job: here the script and its mpiexec, which passes the signal on.
     # shellcheck disable=SC2046 # one word per process
     kill -TERM "$job" $(children "$job") 2>/dev/null || true
     wait "$job" || show_and_fail stopped-$steps "ended with $?"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm/chess_pipeline.sh in a real, small Slurm: downloads a tiny model shaped like CodeLlama and the shipped games from a
-# hub on this machine, fine-tunes until the time limit stops it once, is requeued, finishes; then converts and evaluates.
-# A second start finds that everything holds.
+# Runs slurm/chess_pipeline.sh in a real, small Slurm: downloads a tiny model shaped like CodeLlama and the shipped games
+# from a hub on this machine, fine-tunes until the time limit stops the job once, is requeued, finishes, converts and
+# evaluates. A second start finds nothing left to do.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -29,7 +29,7 @@ show_and_fail() {
 job_of() { sed -nE "s/^$2 +([0-9]+).*/\1/p" "$1"; } # OUTPUT STAGE
 
 echo "-- the chain"
-# More steps than fit into the first start, which ends 15 to 35 s after its begin. The plan is read at each start.
+# More steps than fit into the first start, which ends 15 to 35 s after it began. The plan is read at each start.
 echo "max_training_steps=100000" >plan.ini
 export PLAN=$work/plan.ini SUBMIT=--cpus-per-task=1 SUBMIT_FINETUNE="--time=1 --signal=USR1@35"
 arguments=(--save-every 50 --lr-schedule constant --warmup_steps 20)
@@ -63,7 +63,7 @@ run=$OUT_DIR/$RUN_NAME
 grep -q "from step $stopped on" chess_finetune-"$finetune".out || show_and_fail "it did not go on from step $stopped"
 
 echo "-- what came of it"
-same_losses "$RUN_NAME" "$RUN_NAME" --steps "$steps" # each step is there once
+same_losses "$RUN_NAME" "$RUN_NAME" --steps "$steps" # each step is there exactly once
 "$FSDP_PYTHON" - "$run" <<'PY' || fail "the losses are not as expected"
 import json, sys
 run = sys.argv[1]
@@ -73,7 +73,7 @@ evaluated = report["loss"]
 assert report["chess"]["data"].endswith("validation.jsonl"), report
 last = sum(losses[-20:]) / 20
 print(f"training {losses[0]:.3f} -> {last:.3f}, evaluation of the converted model {evaluated:.3f}")
-# It begins at ln 1016 = 6.92, knowing nothing, and learns at least which letters and digits moves are made of.
+# The loss begins at ln 1016 = 6.92, that of an untrained model, and falls at least to that of knowing a move's characters.
 assert 6.7 < losses[0] < 7.2 and last < 2, "training"
 assert abs(evaluated - last) < 0.3, "evaluation"
 PY

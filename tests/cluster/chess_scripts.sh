@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the chess scripts decide by themselves, with stand-ins for launchers and schedulers, and for programs where these
-# would only take time: options and plan, checks, the chain of jobs under Slurm and PBS.
+# The decisions of the chess scripts: options and plan, checks, the chain of jobs under Slurm and PBS. Launchers and
+# schedulers are stand-ins, and so are programs that would only take time.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -8,7 +8,7 @@ cd "$work"
 mkdir -p bin launcher
 unset "${!SLURM_@}" "${!PBS_@}" "${!HF_@}" "${!SUBMIT@}" MODEL DATA VAL_DATA PLAN ARGS DEVICE PRECISION LEARNING_RATE MAX_TRAINING_STEPS DOWNLOAD
 snapshot=$("$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$work/hf/hub")
-# The real programs check models and options; what would train says what it was told.
+# The real programs check models and options; the training programs are stand-ins that print their arguments.
 ln -s "$FSDP_BIN/fsdp-ckpt-convert" "$FSDP_BIN/fsdp-download" "$FSDP_BIN/fsdp-eval" bin/
 cat >bin/fsdp-finetune <<SH
 #!/bin/sh
@@ -22,7 +22,7 @@ if [ -n "${REACH_STEP:-}" ]; then
 fi
 exit "${END_WITH:-0}"
 SH
-# sbatch and qsub number the jobs and note what they are given; the third one fails when asked to.
+# sbatch and qsub number the jobs and record their arguments; job FAIL_AT fails.
 cat >launcher/sbatch <<'SH'
 #!/bin/sh
 echo "$(basename "$0") $* [CHESS_STAGE=${CHESS_STAGE:-} ARGS=${ARGS:-} PLAN=${PLAN:-} RUN_NAME=${RUN_NAME:-} SAVE_FINAL_HF=${SAVE_FINAL_HF-unset}]" >>submitted
@@ -32,14 +32,14 @@ echo "$number${SERVER:-}"
 SH
 cp launcher/sbatch launcher/qsub
 for name in scancel qdel qalter scontrol; do printf '#!/bin/sh\necho "%s $*"\n' $name >launcher/$name; done
-# Job 7 and those in the file alive are there, the others are not.
+# qstat knows job 7 and the jobs listed in the file alive, no others.
 cat >launcher/qstat <<'SH'
 #!/bin/sh
 case "$*" in *" 7.server"*) ;; *) grep -qxF -e "$2" alive 2>/dev/null || exit 153 ;; esac
 printf 'Job Id: 7.server\n    job_state = R\n    Account_Name = some_project\n    Resource_List.select = 1\n    Resource_List.walltime = 01:02:30\n'
 printf '    Submit_arguments = -V -W depend=afterok:6.server -A some_project\n\t pbs/chess_finetune.pbs\n'
 SH
-printf '#!/bin/sh\nexit 0\n' >launcher/squeue # knows no job
+printf '#!/bin/sh\nexit 0\n' >launcher/squeue # reports no jobs
 chmod +x bin/fsdp-finetune launcher/*
 printf 'node1\nnode1\nnode2\nnode2\n' >nodefile
 
@@ -122,7 +122,7 @@ echo "-- what --final chose is converted and evaluated"
 tuned=(--eval-every 1 --keep-best --final best --max-rows 16 --lr-schedule constant --warmup-steps 0)
 mkdir real
 ln -s "$FSDP_BIN"/fsdp-{finetune,ckpt-convert,eval,download} real/
-final() { # slurm|script SCRIPT ARGUMENTS...: with the real programs; what is learned at this rate is unlearned at once
+final() { # slurm|script SCRIPT ARGUMENTS...: with the real programs; the learning rate is so high that later steps undo the first
     "$1" FSDP_BIN="$work/real" RUN_NAME=final DEVICE=cpu SAVE_FINAL_HF= HF_DTYPE=float32 MAX_TRAINING_STEPS=3 MAX_SEQ_LENGTH=32 TOTAL_BATCH_SIZE=4 \
         LEARNING_RATE=0.3 EVAL_ARGS="--max-rows 4" -- "${@:2}"
 }
@@ -186,7 +186,7 @@ expect 0 "qalter -W depend=afterok:4.server 2.server" again 1.server 00000010
     { cat submitted; fail "not submitted as before, less the dependency"; }
 grep -qx "finetune 4.server" runs/p/chain || { cat runs/p/chain; fail "the chain does not know the new job"; }
 echo 4.server >>alive
-expect 0 "submitting again" again 7.server 00000011 # a job of this run that is not the chain's
+expect 0 "submitting again" again 7.server 00000011 # a job of this run outside the chain
 no qalter
 grep -qx "finetune 4.server" runs/p/chain || fail "the chain was changed by a job that is not its own"
 expect 1 "is under way: finetune 4.server convert 2.server" script MODEL="$snapshot" RUN_NAME=p -- pbs/chess_pipeline.sh

@@ -13,8 +13,8 @@ skip() {
     exit 77
 }
 
-# A folder of our own under /tmp: the path of a socket may be no longer than 108 bytes.
-# Open to all: munged insists.
+# The folder is below /tmp because the path of a socket may have at most 108 bytes.
+# It is open to all because munged requires it.
 work=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-test.XXXXXX")
 chmod 755 "$work"
 cleanup=()
@@ -25,13 +25,13 @@ at_exit() {
 }
 trap at_exit EXIT
 
-# Settings of the tiny run that the tests repeat, as variables of the job scripts.
+# Settings of the tiny run that the tests share, as variables of the job scripts.
 small_run() {
     export FSDP_BIN DATA_DIR=$FSDP_SOURCE/data/shakespeare OUT_DIR=$work/runs DEVICE=cpu PRECISION=float32
     export NUM_LAYERS=2 NUM_HEADS=2 EMBED_SIZE=32 SEQ_LEN=32 BATCH_SIZE=2 SAVE_INTERVAL_MINUTES='' TOTAL_BATCH_SIZE=''
 }
 
-# wait_for SECONDS COMMAND...: until COMMAND succeeds; fails after SECONDS.
+# wait_for SECONDS COMMAND...: repeats COMMAND until it succeeds; fails after SECONDS.
 wait_for() {
     local end=$((SECONDS + $1))
     shift
@@ -41,20 +41,20 @@ wait_for() {
     done
 }
 
-# has_steps RUN N: the run has logged N steps or more.
+# has_steps RUN N: true if the run has logged N steps or more.
 has_steps() {
     local steps=0
     if [[ -e $work/runs/$1/metrics.jsonl ]]; then steps=$(grep -c '"loss"' "$work/runs/$1/metrics.jsonl" || true); fi
     ((steps >= $2))
 }
 
-# same_losses RUN RUN [ARGUMENTS of same_losses.py]
+# same_losses RUN RUN [ARGUMENTS of same_losses.py]: fails if the losses differ
 same_losses() {
     "$FSDP_PYTHON" "$here/same_losses.py" "$work/runs/$1/metrics.jsonl" "$work/runs/$2/metrics.jsonl" "${@:3}" ||
         fail "runs $1 and $2 differ"
 }
 
-# start_slurm: a real, small Slurm of our own until the test ends; skips the test where there is none.
+# start_slurm: starts a real, small Slurm that lives until the test ends; skips the test if Slurm is not installed.
 start_slurm() {
     local tool started
     PATH=$PATH:/usr/sbin:/sbin
@@ -62,8 +62,8 @@ start_slurm() {
         command -v "$tool" >/dev/null || skip "no $tool: apt-get install -y slurm-wlm munge"
     done
     export SLURM_TOY_DIR=$work/slurm
-    # A requeued job need not wait for the next minute. MPICH names its shared memory after job and step: two tests at a
-    # time, each with a Slurm, must not have the same.
+    # Short intervals restart a requeued job without waiting for the next minute. MPICH names its shared memory after job and
+    # step, so two tests that run a Slurm each at the same time must not use the same job ids.
     export SLURM_TOY_EXTRA="SchedulerParameters=sched_interval=2,bf_interval=2
 FirstJobId=$((1 + RANDOM * 1000 + RANDOM % 1000))"
     cleanup+=("$here/slurm-down --purge")

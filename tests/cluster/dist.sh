@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tarball of scripts/dist and an installed tree, in a folder that has nothing to do with the source: programs start,
-# train and evaluate with a bare environment; the tarball's need no library of the source tree.
+# Tests the tarball of scripts/dist and an installed tree in a folder unrelated to the sources: programs start, train and
+# evaluate with a bare environment; the tarball's programs need no library of the source tree.
 #   FSDP_BUILD   the build folder
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -52,7 +52,7 @@ cmake --install "$FSDP_BUILD" --prefix "$work/installed" >/dev/null
 for program in "$work"/installed/bin/fsdp-*; do
     "${bare[@]}" "$program" --version >/dev/null || fail "installed $program --version ended with $?"
 done
-# An installed job script finds what it shares with the others, the programs and the data.
+# An installed job script finds the shared scripts, the programs and the data.
 (cd "$work" && "${bare[@]}" bash "$work/installed/share/fsdp/slurm/chess_pipeline.sh" --dry-run) >pipeline.out ||
     fail "the installed chess_pipeline.sh --dry-run ended with $?: $(<pipeline.out)"
 grep -q "^finetune" pipeline.out || fail "the installed chess_pipeline.sh does not say what it would submit"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The thin tarball without LibTorch, beside a python3 that has it: scripts/gpu-check from there; and the job scripts that
-# run it.
+# Runs scripts/gpu-check from the thin tarball, which has no LibTorch, with a python3 that has PyTorch; and the job
+# scripts that run it.
 #   FSDP_BUILD   the build folder
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -15,7 +15,7 @@ printf '#!/bin/sh\necho "programs $FSDP_BIN options: $*"\nexit "${END_WITH:-0}"\
 printf '#!/bin/sh\n' >bin/fsdp-finetune
 chmod +x home/scripts/gpu-check bin/fsdp-finetune
 echo node1 >nodefile
-# slurm and pbs: ARGUMENTS of the script, as one word, VARIABLE=VALUE...
+# slurm and pbs: ARGUMENTS of the script, as one word, VARIABLE=VALUE...: run a job script with a stand-in launcher
 slurm() {
     env FSDP_HOME="$work/home" FSDP_BIN="$work/bin" SLURM_JOB_ID=7 SLURM_SUBMIT_DIR="$work" "${@:2}" \
         bash "$FSDP_SOURCE/slurm/gpu_check.sh" $1 2>&1
@@ -53,7 +53,7 @@ for file in lib/torch-version scripts/gpu-check slurm/gpu_check.sh pbs/gpu_check
     [[ -e $file || ($file == bin/mpiexec && ! -e lib/libmpi.so.12) ]] || fail "the tarball lacks $file"
 done
 bare=(env -i PATH=/usr/bin:/bin TMPDIR="$work" FSDP_PYTHON="$FSDP_PYTHON")
-for program in bin/fsdp-*; do # what PyTorch does not bring is in the tarball
+for program in bin/fsdp-*; do # the tarball has every library that PyTorch lacks
     if "${bare[@]}" ldd "$program" | grep 'not found' | grep -vE 'lib(torch|c10|gomp)'; then fail "$program lacks these"; fi
 done
 code=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the job scripts decide by themselves, with stand-ins for the program and the launcher: options, launcher, restart,
-# crash-loop guard.
+# The decisions of the job scripts: options, launcher, restart, crash-loop guard. The program and the launcher are
+# stand-ins.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -54,7 +54,7 @@ expect() { # CODE WORDS COMMAND...: COMMAND ends with CODE and prints WORDS
     fi
 }
 
-# The launcher: hosts are counted, not lines of the node file.
+# Launcher: the script counts distinct hosts, not lines of the node file.
 expect 0 "--ppn 4 --depth=8 --cpu-bind list:24:16:8:0 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="PALS 1.3.4"
 expect 0 "mpiexec -n 8 --ppn 4" pbs MPIEXEC_VERSION="PALS 1.3.4"
 expect 0 "--depth=8 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="PALS 1.3.4" CPU_BIND=
@@ -66,13 +66,13 @@ expect 0 "start by $work/launcher/mpiexec -f" pbs MPIEXEC_VERSION="HYDRA build d
 expect 2 "no mpiexec on PATH but PBS's own" pbs MPIEXEC_VERSION="pbs_version = 23.06.06" FSDP_HOME="$work/home"
 expect 0 "--map-by ppr:2:node -n 4 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 
-# Options: an argument wins over its variable and is given once; nothing to restart from means no restart.
+# Options: an argument takes precedence over its variable and is passed once; without a checkpoint there is no restart.
 expect 0 "--num-layers 6 --num-heads 12" slurm NUM_LAYERS=6
 expect 0 "--run-name a --num-layers=3" slurm RUN_NAME=a NUM_LAYERS=6 -- --num-layers=3
 expect 0 "--run-name b --seed 3 --lr 1" pbs RUN_NAME=b LAUNCHER=env ARGS="--seed 3 --lr 1"
 if slurm RUN_NAME=c -- --num-layers 3 | grep -q -e '--num-layers 12' -e restart; then fail "an option was given twice, or a restart"; fi
 
-# 85: again, from the checkpoint, as long as there is progress.
+# Exit code 85: start again from the checkpoint, as long as there is progress.
 expect 0 "scontrol requeue 7" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000010
 expect 0 "--restart-checkpoint-file latest" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000018
 expect 0 "from step 18" slurm RUN_NAME=d END_WITH=85
@@ -85,12 +85,12 @@ expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 1 "no progress" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 85 "RUN_NAME=f" pbs RUN_NAME=f LAUNCHER=env END_WITH=85 REACH_STEP=00000010 RESUBMIT=no
 
-# What qstat knows: the walltime less 3 minutes, and how the job was submitted, on folded lines.
+# qstat's facts: the time limit is the walltime less 3 minutes; the options of the submission stand on folded lines.
 expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
 expect 0 "--time-limit 5:00 " pbs RUN_NAME=h LAUNCHER=env TIME_LIMIT=5:00
 expect 0 "qsub -V -C  -N mingpt.pbs -q debug -A some_project -r y -l select=2:ncpus=1 -l walltime=01:02:30 $FSDP_SOURCE/pbs/mingpt.pbs" pbs PBS_O_QUEUE=debug RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
 
-# What to do next is told; a start that was refused is none.
+# Scripts print the next command; a start that was refused does not count.
 expect 9 "killed by SIGKILL" pbs RUN_NAME=e LAUNCHER=env END_WITH=9
 expect 1 "submit again with RUN_NAME=e to go on from step 10" pbs RUN_NAME=e LAUNCHER=env END_WITH=1
 expect 137 "killed by SIGKILL" slurm RUN_NAME=e END_WITH=137
@@ -98,14 +98,14 @@ printf '10 1\n' >runs/e/starts
 expect 4 "code 4" pbs RUN_NAME=e LAUNCHER=env END_WITH=4
 [[ $(<runs/e/starts) == "10 1" ]] || fail "a start that was refused counts: $(<runs/e/starts)"
 
-# Any other code is the job's own; a script that is not run by its scheduler says so.
+# Any other exit code is passed on; a script that is run without its scheduler says so.
 expect 4 "code 4" slurm RUN_NAME=g END_WITH=4
 expect 4 "code 4" pbs RUN_NAME=g LAUNCHER=env END_WITH=4
 expect 2 "sbatch" slurm SLURM_JOB_ID=
 expect 2 "qsub" pbs PBS_JOBID=
 expect 2 "leaves OUT_DIR" slurm RUN_NAME=../../x
 expect 2 "FSDP_BIN" slurm FSDP_BIN="$work/nothing"
-# Where srun is not there, or starts nothing, the way without it is named.
+# If there is no srun, or it starts nothing, the script names the way to run without it.
 mkdir tools
 for tool in bash env sed dirname basename date mkdir readlink cat tr; do ln -s "$(type -P "$tool")" "tools/$tool"; done
 expect 2 "there is no srun here" slurm RUN_NAME=s LAUNCHER= PATH="$work/tools"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# slurm/lessons.sh in a real, small Slurm, once through and again where all is done; pbs/lessons.pbs in the environment that
-# PBS gives a job.
+# Runs slurm/lessons.sh in a real, small Slurm, once completely and again when all is done, and pbs/lessons.pbs in the
+# environment of a PBS job.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 

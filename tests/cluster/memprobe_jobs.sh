@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fsdp-memprobe in a real, small Slurm: measuring and searching under srun, with the wrong srun --mpi and with a rank that is
-# killed; and as a stage of slurm/chess_pipeline.sh, whose fine-tune takes the plan.
+# fsdp-memprobe in a real, small Slurm: measuring and searching under srun, with the wrong srun --mpi and with a killed
+# rank; and as a stage of slurm/chess_pipeline.sh, whose fine-tune uses the plan.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -13,7 +13,7 @@ show_and_fail() {
     fail "$2"
 }
 says() { grep -qE -e "$2" "$1.out" || show_and_fail "$1" "job $1 does not say: $2"; } # NAME WORDS
-# submit NAME TASKS ARGUMENTS of fsdp-memprobe: prints the job's number.
+# submit NAME TASKS ARGUMENTS of fsdp-memprobe: prints the job's id.
 cat >job.sh <<'SH'
 #!/bin/bash
 FSDP_HOME=$FSDP_SOURCE
@@ -22,17 +22,17 @@ choose_launcher
 exec ${ALONE:-"${launch[@]}"} "$FSDP_BIN/fsdp-memprobe" --device cpu "$@"
 SH
 submit() { sbatch --parsable --nodes=1 --ntasks-per-node="$2" --cpus-per-task=1 --output="$work/$1.out" job.sh "${@:3}"; }
-# ends NAME JOB CODE
+# ends NAME JOB CODE: waits for the job and checks its exit code
 ends() {
     wait_for 90 ended "$2" || show_and_fail "$1" "job $1 is still $(state "$2")"
     scontrol show job "$2" >"$1.job"
     grep -q "ExitCode=$3:0" "$1.job" || { cat "$1.job"; show_and_fail "$1" "job $1 did not end with $3"; }
 }
-# gone PATTERN: no process with such a command line is left, soon.
+# gone PATTERN: waits until no process has such a command line.
 is_gone() { ! pgrep -f -- "$1" >/dev/null; }
 gone() { wait_for 20 is_gone "$1"; }
 small=(--num-layers 2 --num-heads 2 --embed-size 64 --vocab-size 1000 --seq-len 128)
-# Trials of many minutes.
+# These trials take many minutes.
 long=(--num-layers 12 --num-heads 12 --embed-size 768 --ranks 8 --activation-checkpointing all
     --memory 3GiB --measure --search)
 
@@ -54,7 +54,7 @@ says alone "^job +4 ranks x"
 echo "-- a rank that is killed; a search that is cancelled"
 mark=--seed=$RANDOM$RANDOM
 job=$(submit killed 2 "${long[@]:0:6}" --batch-size 1 --measure --collective-timeout 3 "$mark")
-rank_in_a_step() { # sets rank, of task 1: with its states and activations it is larger than before
+rank_in_a_step() { # sets rank, the process of task 1, once its memory shows that it has states and activations
     local pid
     for pid in $(pgrep -f -- "^[^ ]*fsdp-memprobe .*$mark"); do
         rank=$pid
@@ -79,17 +79,17 @@ gone "$mark" || show_and_fail cancelled "something is left of the job"
 echo "-- the chain: the fine-tune takes the plan; the total batch is kept"
 mkdir bin
 ln -s "$FSDP_BIN"/fsdp-{memprobe,finetune,ckpt-convert,download,eval} bin/
-# As on GPUs without bf16: no reason not to train in float32.
+# A stand-in reports emulated bf16, as on older GPUs; training in float32 must go on.
 printf '#!/bin/sh\necho "{\\"verdict\\": \\"emulated\\"}"\nexit 3\n' >bin/fsdp-bf16check
 chmod +x bin/fsdp-bf16check
 HF_HOME=$work/hf
 "$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$HF_HOME/hub" >/dev/null
 export HF_HOME MODEL=tiny/CodeLlama DATA=$FSDP_SOURCE/data/chess/train.jsonl VAL_DATA='' DOWNLOAD=no
 export OUT_DIR=$work/runs RUN_NAME=planned MAX_SEQ_LENGTH=128 TOTAL_BATCH_SIZE=16 MAX_TRAINING_STEPS=3
-# The conversion and what follows it would only take time.
+# Conversion and evaluation would only take time: hold their jobs.
 export SUBMIT=--cpus-per-task=1 SUBMIT_CPU=--hold
 plan=$OUT_DIR/$RUN_NAME/plan.ini
-# Memory between what 2 and 4 games per rank take.
+# Memory between the needs of 2 and of 4 games per rank.
 needs() {
     OMP_NUM_THREADS=1 "$FSDP_BIN/fsdp-memprobe" --model "$MODEL" --train-data "$DATA" --max-seq-length 128 --device cpu --ranks 4 \
         --total-batch-size 16 --batch-size "$1" --json 2>/dev/null |

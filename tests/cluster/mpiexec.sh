@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The launcher that is built and packed with the programs. In shells that say they are in a job of Slurm where srun starts
-# nothing: ranks start on this node without it, or what to do is said at once. A rank that was killed: told in our words.
+# The launcher that is built and packed with the programs. In shells whose environment claims a Slurm job although srun
+# starts nothing: ranks start on this node without srun, or the launcher says what to do. It reports killed ranks itself.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -36,14 +36,14 @@ two=$'two\ntwo'
 expect 0 "there is no srun here" job "$work/tools" "$node" "$mpiexec" -n 2 echo two
 expect 0 "$two" job "$work/tools" "$node" "$mpiexec" -n 2 echo two
 expect 0 "no controller of Slurm answers for job 5" job "$work/fails:$work/tools" "$node" "$mpiexec" -n 2 echo two
-expect 0 "$two" job "$work/fails:$work/tools" n1 SLURMD_NODENAME=n1 "$mpiexec" -n 2 echo two # a container's name is another
+expect 0 "$two" job "$work/fails:$work/tools" n1 SLURMD_NODENAME=n1 "$mpiexec" -n 2 echo two # in a container the host name differs from the node's
 expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -hosts localhost:2 -n 2 echo two
 printf "# this one\n%s:2\n" "$node" >"$work/hosts"
 expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -f "$work/hosts" -n 2 echo two
 expect 1 "ranks on n[1-2]" job "$work/tools" "n[1-2]" "$mpiexec" -n 2 echo two
 expect 1 "-launcher ssh" job "$work/fails:$work/tools" "$node,other" "$mpiexec" -n 2 echo two
 expect 1 "ranks on other" job "$work/tools" "$node" "$mpiexec" -hosts "$node,other" -n 2 echo two
-# What says itself how to start is not asked, and an srun that works is used.
+# A command that names its launcher is left alone, and an srun that works is used.
 expect 0 "$two" job "$work/tools" n1,n2 "$mpiexec" -launcher fork -hosts localhost -n 2 echo two
 expect 0 "HYDRA" job "$work/tools" n1,n2 "$mpiexec" --version
 if started=$(job "$work/answers:$work/tools" "$node" HYDRA_LAUNCHER_EXEC="$work/answers/srun" timeout 5 "$mpiexec" -n 2 echo two); then
@@ -52,11 +52,11 @@ fi
 [[ $started == *"srun "* ]] || fail "srun was not used: $started"
 [[ $started != *"without it"* ]] || fail "srun could be used: $started"
 
-# --- otherwise it is hydra's: stdin, exit codes, signals -------------------------------------------------------------
+# --- everything else behaves as hydra does: stdin, exit codes, signals -----------------------------------------------
 [[ $(echo words | "$mpiexec" -n 1 cat) == words ]] || fail "stdin does not reach the ranks"
 expect 4 '' "$mpiexec" -n 2 sh -c 'exit 4'
-# --- a rank that a signal ended: hydra's box is not shown, all else passes at once ------------------------------------
-killed_rank() { # SIGNAL: one of two ranks; what both print, what the launcher says behind "|"
+# --- a rank ended by a signal: hydra's banner is hidden, all other output passes at once ------------------------------
+killed_rank() { # SIGNAL: kills one of two ranks; prints the ranks' output, then "|" and the launcher's message
     # shellcheck disable=SC2016 # the rank's
     "$mpiexec" -n 2 sh -c 'if [ $PMI_RANK = 1 ]; then printf last; sleep 0.3; kill -'"$1"' $$; fi; exec sleep 10' 2>"$work/said" </dev/null || code=$?
     echo "|$(<"$work/said")"
@@ -70,13 +70,13 @@ says_of_killed() { # SIGNAL CODE WORDS
 if env --default-signal=INT true 2>/dev/null; then
     says_of_killed 9 9 'killed from outside (signal 9)'
     says_of_killed 11 11 'ended by signal 11'
-    says_of_killed 6 15 'ended by a signal (exit code 15)' # joined with the 9 that ends the other
+    says_of_killed 6 15 'ended by a signal (exit code 15)' # combined by OR with the 9 that ends the other rank
     aborts=$("$mpiexec" -n 1 sh -c 'sleep 0.3; kill -6 $$' 2>&1 </dev/null) && fail "an aborted rank gave 0"
     [[ $aborts == *"ended by signal 6"* ]] || fail "an aborted rank is told as $aborts"
 fi
 foreign=$("$mpiexec" -n 2 sh -c 'exit 3' 2>&1 </dev/null) && fail "exit 3 gave 0"
 [[ -z $foreign ]] || fail "a program's own exit code is told: $foreign"
-# The rank prints further only when what it printed has arrived.
+# The rank prints the next part only after the previous one has arrived.
 # shellcheck disable=SC2016 # the rank's
 timeout 60 "$mpiexec" -n 1 sh -c 'for part in a b "=" " c"; do
     printf "%s" "$part"
@@ -95,7 +95,7 @@ late=0
 "$mpiexec" -n 1 sh -c 'echo lost' >/dev/full 2>"$work/said" </dev/null || late=$?
 [[ $late != 0 && -s $work/said ]] || fail "output that could not be written gave $late: $(<"$work/said")"
 
-# --- what a hydra of our own shows -----------------------------------------------------------------------------------
+# --- output of a stand-in for hydra ----------------------------------------------------------------------------------
 cat >"$work/hydra" <<'SH'
 #!/bin/sh
 case $1 in
@@ -106,7 +106,7 @@ case $1 in
 esac
 SH
 chmod +x "$work/hydra"
-write_mpiexec "$work/ours" hydra # the name of a file beside it, as in the tarball
+write_mpiexec "$work/ours" hydra # a file name beside the launcher, as in the tarball
 killed() { "$work/ours" "$@" 2>&1 </dev/null; }
 expect 9 "a rank was killed from outside (signal 9)" killed 9
 expect 139 "ended by signal 11" killed 139
@@ -123,7 +123,7 @@ timeout 15 "$work/full/mpiexec" leaves >"$work/said" 2>&1 </dev/null || code=$?
 if env --default-signal=INT true 2>/dev/null; then
     for signal in TERM:85 INT:86; do
         : >"$work/said"
-        # A terminal's SIGINT comes to both; here there is none. A shell starts what runs beside it with SIGINT ignored.
+        # Without a terminal, SIGINT reaches the launcher only. A shell starts background jobs with SIGINT ignored, hence env.
         env --default-signal=INT "$work/ours" wait >"$work/said" 2>&1 </dev/null &
         until grep -q ready "$work/said"; do sleep 0.05; done
         kill -"${signal%:*}" $!

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# pbs/mingpt.pbs in the environment that PBS gives a job, with hydra's mpiexec: run to completion; stopped by SIGTERM,
-# submitted again and finished with the same losses.
+# Runs pbs/mingpt.pbs in the environment of a PBS job, with hydra's mpiexec: to completion; stopped by SIGTERM, submitted
+# again and finished with the same losses.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 [[ $("$FSDP_MPIEXEC" --version 2>&1 || true) == *HYDRA* ]] || skip "this MPI's mpiexec is not hydra's"
 small_run
 cd "$work"
-# PBS lists a host once per MPI process that select asks for.
+# PBS lists a host once per MPI process that select requests.
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
-# A walltime that is over: SIGTERM is its end.
+# The walltime is over, so the script takes SIGTERM as the end of the walltime.
 mkdir tools
 printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:01"\n' >tools/qstat
 chmod +x tools/qstat
 
-# pbs_job NAME STEPS: becomes the job NAME, run as PBS would, from another folder; what it prints goes to NAME.out.
+# pbs_job NAME STEPS: replaces itself by the job NAME, run as PBS does, from another folder; output goes to NAME.out.
 pbs_job() {
     cd /
     exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" \
@@ -31,12 +31,12 @@ show_and_fail() {
 }
 children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
 
-for steps in 200 1000 5000; do # more of them where the machine is so fast that the signal comes too late
+for steps in 200 1000 5000; do # more steps on a machine so fast that the signal comes too late
     (pbs_job "calm-$steps" "$steps") || show_and_fail "calm-$steps" "ended with $?"
     pbs_job "stopped-$steps" "$steps" &
     job=$!
     wait_for 60 has_steps "stopped-$steps" 12 || show_and_fail "stopped-$steps" "makes no progress"
-    # PBS signals every process of the job: here the script and its mpiexec, which passes it on.
+    # PBS signals every process of the job: here the script and its mpiexec, which passes the signal on.
     # shellcheck disable=SC2046 # one word per process
     kill -TERM "$job" $(children "$job") 2>/dev/null || true
     wait "$job" || show_and_fail "stopped-$steps" "ended with $?"

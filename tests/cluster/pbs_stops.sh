@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# pbs/mingpt.pbs under a stand-in that does what a real OpenPBS was seen to do (toy_pbs.py), with a stand-in for the program:
-# which stops submit the job again, and whether the new job is what the old one was.
+# Runs pbs/mingpt.pbs under toy_pbs.py, which behaves as a real OpenPBS was seen to behave, with a stand-in for the program:
+# checks which stops submit the job again, and that the new job has the options of the old one.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 cd "$work"
 export HOME=$work TOY_PBS_DIR=$work/pbs
 "$FSDP_PYTHON" "$here/toy_pbs.py" install "$TOY_PBS_DIR"
-PATH=$PATH:$TOY_PBS_DIR/bin # at the end, as PBS's profile does
+PATH=$PATH:$TOY_PBS_DIR/bin # last, as PBS's profile does
 unset "${!SLURM_@}" "${!PBS_@}"
 kill_jobs() { wait_for 60 all_killed; }
-all_killed() { # those that go on as others too
+all_killed() { # also kills jobs that were submitted again
     local file all=0
     for file in $(grep -LF '"state": "F"' "$TOY_PBS_DIR"/*.json); do
         "$TOY_PBS_DIR/bin/qdel" "$(basename "$file" .json).toy" 2>/dev/null || true
@@ -20,7 +20,7 @@ all_killed() { # those that go on as others too
 }
 cleanup+=(kill_jobs)
 
-# The programs: a step each 0.1 s from the newest checkpoint; a signal or its time limit saves and ends with 85.
+# Stand-in programs: one step per 0.1 s from the newest checkpoint; on a signal or the time limit they save and end with 85.
 mkdir bin
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/bash
@@ -60,7 +60,7 @@ export FSDP_BIN=$work/bin FSDP_HOME=$FSDP_SOURCE
 
 submit() { qsub -C '' -N "$1" -j oe -k doe -V "${@:2}" "$FSDP_SOURCE/pbs/mingpt.pbs"; } # NAME ARGUMENTS of qsub
 over() { qstat "$1" >/dev/null 2>&1; (($? == 35)); }
-steps() { [[ -e runs/$1/steps && $(wc -l <"runs/$1/steps") -ge $2 ]]; } # RUN N
+steps() { [[ -e runs/$1/steps && $(wc -l <"runs/$1/steps") -ge $2 ]]; } # RUN N: true if the run has N steps or more
 jobs() { find "$TOY_PBS_DIR" -name '*.json' | wc -l; }
 show_and_fail() {
     tail -n 20 ./*.o*
@@ -129,7 +129,7 @@ says values "<--note> <two words> <--seed> <3>"
 [[ $(cat values.o* | grep "^values:" | sort -u | wc -l) == 1 ]] || show_and_fail "the program's environment differs"
 
 echo "-- an interactive job, a name that leaves OUT_DIR, a submission from pbs/"
-by_hand() { # VARIABLE=VALUE...: as a job, from this shell
+by_hand() { # VARIABLE=VALUE...: runs the job script in this shell's environment
     printf 'localhost\n' >nodefile
     env PBS_JOBID=999.toy PBS_JOBNAME=byhand PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" "$@" bash "$FSDP_SOURCE/pbs/mingpt.pbs" 2>&1
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pbs/mingpt.pbs and the chess chain in a real PBS, where this machine has one that answers: deleted, rerun, stopped by its
-# time limit, cancelled. Variables for it:
+# Runs pbs/mingpt.pbs and the chess chain in a real PBS, if one answers on this machine: deleted, rerun, stopped by the
+# time limit, cancelled. Variables:
 #   FSDP_PBS_SHARED    a folder that this host and the execution hosts share      a new one in HOME
 #   FSDP_PBS_OPTIONS   of qsub      -C "" -l select=1:ncpus=2 -l place=scatter -l walltime=00:20:00
 set -euo pipefail

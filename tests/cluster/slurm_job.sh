@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# slurm/mingpt.sh in a real, small Slurm: run to completion; stopped by a signal, requeued and finished with the same
+# Runs slurm/mingpt.sh in a real, small Slurm: to completion; stopped by a signal, requeued and finished with the same
 # losses; cancelled; started with the wrong srun --mpi.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -8,21 +8,21 @@ small_run
 start_slurm
 cd "$work"
 
-# submit NAME STEPS [ARGUMENTS of sbatch]: prints the job's number.
+# submit NAME STEPS [ARGUMENTS of sbatch]: prints the job's id.
 submit() {
     RUN_NAME=$1 sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --time=10 --output="$work/$1.out" "${@:3}" \
         "$FSDP_SOURCE/slurm/mingpt.sh" --max-steps "$2" --save-every 5 --seed 3
 }
 show_and_fail() { cat "$work/$1.out"; fail "$2"; }
 
-# finish JOB NAME: waits for the end, which must be a good one.
+# finish JOB NAME: waits for the end of the job, which must succeed.
 finish() {
     wait_for 300 ended "$1" || show_and_fail "$2" "job $2 is still $(state "$1")"
     [[ $(state "$1") == COMPLETED ]] || show_and_fail "$2" "job $2 ended as $(state "$1")"
 }
 
 echo "-- two tasks, to completion; then the same, stopped on the way"
-for steps in 200 1000 5000; do # more of them where the machine is so fast that the signal comes too late
+for steps in 200 1000 5000; do # more steps on a machine so fast that the signal comes too late
     finish "$(submit calm-$steps $steps)" "calm-$steps"
     job=$(submit stopped-$steps $steps)
     wait_for 60 has_steps "stopped-$steps" 12 || show_and_fail "stopped-$steps" "no progress"

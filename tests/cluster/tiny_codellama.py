@@ -42,7 +42,7 @@ def shapes():
 
 
 def bf16(numbers):
-    """The upper halves of float32."""
+    """Returns the upper halves of float32 numbers."""
     packed = struct.pack(f"<{len(numbers)}f", *numbers)
     return b"".join(packed[i + 2:i + 4] for i in range(0, len(packed), 4))
 

@@ -54,7 +54,7 @@ def the_job(job):
 
 
 def variables(text):
-    """NAME=VALUE,NAME,... where quotes and backslashes protect commas."""
+    """Parses NAME=VALUE,NAME,... in which quotes and backslashes protect commas."""
     words, word, quote, i = [], "", "", 0
     while i < len(text):
         c = text[i]
@@ -148,7 +148,7 @@ def send(session, number):
 
 
 def may_start(number):
-    """Waits; False when the job is deleted, or what it waits for ended badly."""
+    """Waits for the job that this one depends on; returns False if this job is deleted or that one fails."""
     while True:
         job = read(number)
         if path(number, "asked").exists():
@@ -194,7 +194,7 @@ def supervise(number):
 
 
 def watch(number, job, shell):
-    """Until the job's shell has ended: what it was asked to do, if anything."""
+    """Waits for the end of the job's shell; returns the command (qdel, rerun) that ended the job, if any."""
     walltime = job["resources"].get("walltime")
     end = time.monotonic() + sum(int(x) * 60 ** i for i, x in enumerate(reversed(walltime.split(":")))) if walltime else None
     asked = kill_at = None

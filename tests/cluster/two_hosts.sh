@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four ranks on two made-up hosts (network namespaces, TCP between them): the same losses as four ranks on one host, for
-# full-shard over all and for hybrid-full-shard with the host as the shard group.
+# Trains with four ranks on two emulated hosts (network namespaces, TCP between them): losses equal those of four ranks on
+# one host, for full-shard over all ranks and for hybrid-full-shard with the host as the shard group.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -16,7 +16,7 @@ show_and_fail() {
     cat "$work/$1.out"
     fail "run $1 $2"
 }
-# train NAME SHARDING LAUNCHER...
+# train NAME SHARDING LAUNCHER...: makes the run NAME
 train() {
     local name=$1 sharding=$2
     shift 2
@@ -35,9 +35,9 @@ grep -q '2 nodes' "$work/hybrid-two.out" || show_and_fail hybrid-two "did not se
 same_losses full-one full-two --relative 2e-5 --steps $steps
 same_losses full-one hybrid-two --relative 2e-5 --steps $steps
 
-# Two blocks make three units. Each step gathers every unit forward and backward but the root, which stays, once; reduces each
-# over its shard group; and in the hybrid also over the replicas, one rank of each host.
-# counts RUN: all-gathers, reduce-scatters and the replicas' all-reduces at the end of the run.
+# Two blocks make three units. Each step gathers every unit in the forward and the backward pass, except the root, which
+# stays gathered; reduces each over its shard group; and in the hybrid also over the replicas, one rank per host.
+# counts RUN: prints all-gathers, reduce-scatters and the replicas' all-reduces at the end of the run.
 counts() {
     "$FSDP_PYTHON" - "$work/runs/$1/metrics.jsonl" <<'PY'
 import json, sys

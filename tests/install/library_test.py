@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The library as another project uses it: installed, found by CMake and by pkg-config, linked by examples/library,
-which trains a model of its own. CMake gives FSDP_BUILD, FSDP_BIN, FSDP_MPIEXEC and FSDP_CMAKE."""
+"""Uses the library from another project: installed, found by CMake and by pkg-config, linked by examples/library, which
+trains a model of its own. CMake gives FSDP_BUILD, FSDP_BIN, FSDP_MPIEXEC and FSDP_CMAKE."""
 
 import os
 import pathlib
@@ -79,7 +79,7 @@ class Library(unittest.TestCase):
             other = self.run_model(ranks, f"on-{ranks}")
             self.assertEqual(other.keys(), self.two.keys())
             for what, loss in self.two.items():
-                # Six digits are printed; sums in another order move the last after 200 steps.
+                # Six digits are printed; another order of sums changes the last one after 200 steps.
                 self.assertAlmostEqual(other[what], loss, delta=2e-5, msg=f"{what} on {ranks} ranks")
 
     def test_what_is_saved_is_loaded(self):

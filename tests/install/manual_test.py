@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Manual pages and bash completion, as they are installed: every option is there, nothing is malformed, and what a user
-types is completed. CMake gives FSDP_BUILD (the build folder) and FSDP_BIN."""
+"""Checks the installed manual pages and bash completion: every option is there, nothing is malformed, and words are
+completed. CMake gives FSDP_BUILD (the build folder) and FSDP_BIN."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def page_of(words):
 
 
 def complete(*words, at=None):
-    """What bash offers for the last word, as it takes a line apart."""
+    """Returns bash's proposals for the last word, after splitting the line as bash does."""
     parts = [part for word in words for part in (re.split("([=:])", word) if word.startswith("--") else [word]) if part]
     parts += [""] * (words[-1] == "")
     script = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fsdp "$1" 2>/dev/null; '
@@ -96,7 +96,7 @@ class Completion(unittest.TestCase):
             )
 
     def test_each_option_of_text_is_decided(self):
-        """A new option is put into one of completion.py's lists, or says by itself what it chooses from."""
+        """A new text option must be in one of completion.py's lists or name its choices itself."""
         for words, program in PROGRAMS.items():
             for option in program["options"]:
                 if option["type"] == "TEXT" and not option["positional"]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The module files, by Lmod and by environment-modules, on an installed tree: loading finds programs, pages, completion
-and the library, unloading leaves the shell as it was. Whichever of the two is not there is skipped: Debian has lmod and
-environment-modules, one at a time. CMake gives FSDP_BUILD and FSDP_CMAKE; FSDP_MODULECMD may name a modulecmd.tcl."""
+"""Loads the module files with Lmod and environment-modules on an installed tree: loading finds programs, pages,
+completion and the library, unloading restores the shell. A tool that is not installed is skipped: Debian has lmod and
+environment-modules, but only one at a time. CMake gives FSDP_BUILD and FSDP_CMAKE; FSDP_MODULECMD may name a modulecmd.tcl."""
 
 import os
 import pathlib
@@ -87,7 +87,7 @@ class Modules(unittest.TestCase):
         self.assertIn("man fsdp-finetune", said)
 
     def check_wrong_place(self, begin, file):
-        """A module file that was moved without being told where the programs are says so."""
+        """A module file that was moved without setting PREFIX reports it."""
         (self.work / "moved/fsdp").mkdir(parents=True, exist_ok=True)
         shutil.copy(self.files / "fsdp" / file, self.work / "moved/fsdp" / file)
         said = self.shell(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""packaging/: recipes agree with VERSION, with each other and with what the build asks for."""
+"""Checks that the recipes in packaging/ agree with VERSION, with each other and with the dependencies of the build."""
 
 import ast
 import pathlib
@@ -37,7 +37,7 @@ class Recipes(unittest.TestCase):
         self.assertLess(max(map(len, text("spack/fsdp/package.py").splitlines())), 100)
 
     def test_each_dependency_of_the_build_is_named(self):
-        """By what find_package and pkg_check_modules ask for; a new one has to be added to the recipes."""
+        """Compares with find_package and pkg_check_modules; a new dependency must be added to the recipes."""
         asked = set()
         for file in [
             SOURCE / "CMakeLists.txt",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/dist gives the same bytes again, whatever the user's settings; its sum and signature hold; its list of
-contents (SPDX) has every file and says what each library is. Packs --thin, which is small; tests/cluster/dist.sh runs the whole.
+"""scripts/dist gives the same bytes in each run, whatever the user's settings; checksum and signature are valid; the list
+of contents (SPDX) has every file and describes each library. Packs --thin, which is small; tests/cluster/dist.sh tests the whole.
 CMake gives FSDP_BUILD."""
 
 import hashlib
@@ -46,14 +46,14 @@ class Tarball(unittest.TestCase):
         cls.sbom = json.loads((cls.top / "sbom.spdx.json").read_text(encoding="utf-8"))
 
     def test_what_is_opened_by_name(self):
-        """Of --with-cuda, whose tarball has several GB: a node without NVRTC ends at the first kernel that is fused."""
+        """Tests the selection of --with-cuda, whose tarball has several GB: without NVRTC the first fused kernel fails."""
         packages = pathlib.Path(sysconfig.get_paths()["purelib"])
         if not (packages / "nvidia").is_dir():
             self.skipTest(f"no NVIDIA libraries in {packages}: scripts/setup --full")
         listing = ["bash", "-ec", f'source "{SOURCE}/scripts/packing/opened.sh"; opened_by_name "$0"', packages]
         found = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\n")
         names = {pathlib.Path(path).name for path in found if path}
-        wanted = {b"libnvrtc-builtins.so"}  # which NVRTC opens
+        wanted = {b"libnvrtc-builtins.so"}  # opened by NVRTC
         for path in (packages / "nvidia/cudnn/lib").glob("libcudnn*.so.*"):
             wanted |= set(re.findall(rb"\0(lib(?:cudnn_[a-z_]+|nvrtc)\.so)(?=\0)", path.read_bytes()))
         self.assertLessEqual({b"libnvrtc.so", b"libcudnn_graph.so", b"libcudnn_engines_precompiled.so"}, wanted)
@@ -61,7 +61,7 @@ class Tarball(unittest.TestCase):
             self.assertTrue([other for other in names if other.startswith(name.decode())], f"{name} is not packed: {names}")
 
     def test_same_bytes_again_and_signed(self):
-        with tempfile.TemporaryDirectory(prefix="gpg-") as home:  # a short path: gpg-agent's socket lies in it
+        with tempfile.TemporaryDirectory(prefix="gpg-") as home:  # short path, because it holds gpg-agent's socket
             sign = self.make_key(home) if shutil.which("gpg") else ()
             second = dist(
                 self.work / "second",
@@ -157,7 +157,7 @@ class Tarball(unittest.TestCase):
         self.assertEqual([message.validation_message for message in found], [])
 
     def test_no_path_of_this_machine(self):
-        """But for tests/, whose programs know where the back end was built that they try first."""
+        """Programs in tests/ are exempt: they contain the path of the build folder, where they look first for the back end."""
         place = str(SOURCE).encode()
         with_path = [str(path) for path in sorted(self.top.rglob("*"))
                      if path.is_file() and not path.is_symlink() and path.parent.name != "tests" and place in path.read_bytes()]

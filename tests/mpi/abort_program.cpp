@@ -1,4 +1,4 @@
-// Rank 1 fails while the others wait for it in a barrier: MpiEnvironment::abort must end them all.
+// Rank 1 fails while the other ranks wait for it in a barrier: MpiEnvironment::abort must end all of them.
 #include <chrono>
 #include <cstdio>
 #include <stdexcept>

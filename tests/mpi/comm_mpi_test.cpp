@@ -36,7 +36,7 @@ std::string error_of(const Body& body) {
 }  // namespace
 
 TEST_SUITE("comm/mpi") {
-  TEST_CASE("MPI ranks: every operation, exactly, in the world and its parts") {
+  TEST_CASE("MPI ranks: every operation is exact in the world group and its subgroups") {
     at::set_num_threads(1);
     check_everything(mpi_world());
     check_splits(mpi_world());
@@ -44,7 +44,7 @@ TEST_SUITE("comm/mpi") {
     check_everything(*node);
   }
 
-  TEST_CASE("peer memory: ranks of one node really share it") {
+  TEST_CASE("peer memory: ranks of one node share it") {
     const auto node = mpi_world().split_by_node();
     CHECK(check_peer_memory(*node));
   }
@@ -56,17 +56,17 @@ TEST_SUITE("comm/mpi") {
     CHECK(launched_by_mpi());
   }
 
-  TEST_CASE("timeout: a wait names the rank that did not come and no other") {
+  TEST_CASE("timeout: a wait names the missing rank and no other") {
     const int last = mpi_world().size() - 1;
     if (last == 0 || last == 2) return;  // three ranks: the next test case
     const auto group = world_with_timeout(500ms);
-    if (group->rank() == last) std::this_thread::sleep_for(4500ms);  // past the others' question who is there
+    if (group->rank() == last) std::this_thread::sleep_for(4500ms);  // outlasts the liveness probe of the others
     const auto what = error_of([&] { group->barrier(); });
     if (group->rank() != last) CHECK(what.find("did not arrive: rank " + std::to_string(last)) != std::string::npos);
     mpi_world().barrier();
   }
 
-  TEST_CASE("timeout: a rank that came late, but came, is not called missing") {
+  TEST_CASE("timeout: a rank that arrives late is not called missing") {
     if (mpi_world().size() != 3) return;
     const auto group = world_with_timeout(4s);
     if (group->rank() == 1) std::this_thread::sleep_for(3500ms);
@@ -79,7 +79,7 @@ TEST_SUITE("comm/mpi") {
     mpi_world().barrier();
   }
 
-  TEST_CASE("timeout: a wait in peer memory names the rank and what it waited for") {
+  TEST_CASE("timeout: a wait in peer memory names the missing rank and the operation") {
     const int last = mpi_world().size() - 1;
     const auto group = world_with_timeout(300ms);
     const auto memory = group->peer_memory(64, 1);
