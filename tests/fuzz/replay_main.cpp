@@ -1,9 +1,9 @@
-// A fuzz target without a fuzzer: its first inputs, and changes of them that depend on their number alone.
+// Runs a fuzz target without a fuzzer: on its seed inputs, then on mutations that depend only on their number.
 //
 //   replay_TARGET FOLDER [--changes N] [--seconds S] [--only NUMBER]
 //
-// Stops after N changes or S seconds. A crash, a hang of ten seconds and memory beyond a gigabyte end the process after
-// a line that says which input it was; --only runs that one again.
+// Stops after N mutations or S seconds. A crash, a hang of ten seconds and memory beyond a gigabyte end the process
+// after a line that names the input; --only runs this input again.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -30,9 +30,9 @@ namespace {
 constexpr std::size_t kMostBytes = 65536;
 constexpr unsigned kMostSeconds = 10;
 
-std::array<char, 96> fault_text{};  // of the input under way, made beforehand: a signal's handler cannot format
+std::array<char, 96> fault_text{};  // names the current input; a signal handler cannot format
 
-/// Numbers of one input.
+/// Random numbers that depend only on the number of the input.
 class Numbers {
  public:
   explicit Numbers(std::uint64_t input) : state_(fsdp::splitmix64(input)) {}
@@ -42,7 +42,7 @@ class Numbers {
   std::uint64_t state_;
 };
 
-/// Numbers at which sizes, signs and nesting turn over.
+/// Overwrites a number with a value at the limits of sizes, signs and nesting.
 void overwrite_number(std::string& text, Numbers& numbers) {
   constexpr std::array<std::uint64_t, 10> kValues{0,      1,      0x7f,       0x80,       0xff,
                                                   0x7fff, 0xffff, 0x7fffffff, 0xffffffff, ~0ull};
@@ -66,12 +66,12 @@ void change_once(std::string& text, const std::vector<std::string>& seeds, Numbe
     case 3:
       text.erase(place, numbers.below(1 + std::min<std::size_t>(64, text.size() - place)));
       return;
-    case 4: {  // a piece once more
+    case 4: {  // duplicates a piece
       const auto piece = text.substr(place, numbers.below(65));
       text.insert(numbers.below(text.size() + 1), piece);
       return;
     }
-    case 5: {  // a piece of another one
+    case 5: {  // inserts a piece of another seed
       const auto& other = seeds[numbers.below(seeds.size())];
       const auto from = numbers.below(other.size() + 1);
       text.insert(place, other.substr(from, numbers.below(257)));
@@ -82,7 +82,7 @@ void change_once(std::string& text, const std::vector<std::string>& seeds, Numbe
   }
 }
 
-/// Inputs below seeds.size() are the seeds themselves.
+/// Runs one input; numbers below seeds.size() are the seeds themselves.
 std::string input_of(const std::vector<std::string>& seeds, std::uint64_t number) {
   if (number < seeds.size()) return seeds[number];
   Numbers numbers(number);
@@ -151,7 +151,7 @@ int main(int count, char** words) {
     std::fprintf(stderr, "%s holds no inputs\n", arguments.folder.c_str());
     return 1;
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which reserve terabytes
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers reserve terabytes
   const struct rlimit memory { 1u << 30, 1u << 30 };
   ::setrlimit(RLIMIT_AS, &memory);
 #endif

@@ -23,7 +23,7 @@ import seeds
 HERE = pathlib.Path(__file__).resolve().parent
 SKIPPED = 77
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
-# A parser may hold its input a few times over and small tables; never a size that the input merely claims.
+# A parser may hold its input a few times and small tables, but no memory in proportion to a size that the input claims.
 LIMITS = ["-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10"]
 MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768,
               "dcp": 65536, "hf_index": 16384, "config_json": 16384, "run_json": 16384, "tokenizer_json": 32768,
@@ -31,7 +31,7 @@ MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 
 
 
 def find_clang():
-    """A clang++ that links libFuzzer and both sanitizers, or None."""
+    """Returns a clang++ that links libFuzzer and both sanitizers, or None."""
     names = [os.environ.get("FUZZ_CXX"), "clang++"] + [f"clang++-{version}" for version in range(21, 12, -1)]
     for name in filter(None, names):
         path = shutil.which(name)
@@ -45,7 +45,7 @@ def find_clang():
 
 
 def build(folder, clang, targets):
-    """Configures and builds; several may call at once."""
+    """Configures and builds the targets; may be called by several processes at once."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -61,7 +61,7 @@ def build(folder, clang, targets):
 
 
 def corpus_of(folder, target):
-    """Folders of inputs: what earlier runs found, and the seeds, made anew."""
+    """Returns folders of inputs: those that earlier runs found, and newly written seeds."""
     found, first = folder / "corpus" / target, folder / "seeds" / target
     found.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(first, ignore_errors=True)
@@ -77,7 +77,7 @@ def show(inputs):
 
 
 def fuzz(folder, target, seconds, jobs):
-    """Runs one target; true when it found nothing."""
+    """Runs one target; returns True if it found nothing."""
     artifacts = folder / "artifacts" / target
     shutil.rmtree(artifacts, ignore_errors=True)
     artifacts.mkdir(parents=True)
@@ -102,7 +102,7 @@ def fuzz(folder, target, seconds, jobs):
 
 
 def replay(folder, target, program):
-    """Runs a target's replay program (replay_main.cpp) on its seeds; true when it found nothing."""
+    """Runs a target's replay program (replay_main.cpp) on its seeds; returns True if it found nothing."""
     first = folder / "seeds" / target
     shutil.rmtree(first, ignore_errors=True)
     if seeds.write(target, first) == 0:
@@ -126,7 +126,7 @@ def main():
         sys.exit(SKIPPED)
     targets = list(MAX_LENGTH) if "all" in arguments.targets else arguments.targets
     build(arguments.build_folder, clang, targets)
-    # A list, so that every target runs.
+    # A list, not a generator, so that every target runs.
     sys.exit(0 if all([fuzz(arguments.build_folder, target, arguments.seconds, arguments.jobs) for target in targets]) else 1)
 
 

@@ -1,4 +1,4 @@
-"""First inputs of the fuzz targets, cut from the checkpoints in tests/fixtures; for texts see text_seeds.py."""
+"""Seed inputs of the fuzz targets, cut from the checkpoints in tests/fixtures; text_seeds.py has those for texts."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import zipfile
 
 import text_seeds
 
-# As in the targets' `names`.
+# In the order of the targets' `names`.
 DCP_NAMES = [".metadata", "__0_0.distcp", "__1_0.distcp", "__0.metadata", "__1.metadata"]
 HF_NAMES = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors",
             "shard-00001-model-00001-of-00001.safetensors"]
@@ -17,7 +17,7 @@ LARGEST = 64 * 1024
 
 
 def without_checksums(data):
-    """The archives in `data` with "no CRC recorded", so that a changed byte gets past the checksum."""
+    """Returns the archives in `data` with "no CRC recorded", so that a changed byte gets past the checksum."""
     data = bytearray(data)
     at = data.find(b"PK\1\2")
     while at >= 0:
@@ -27,7 +27,7 @@ def without_checksums(data):
 
 
 def archives(data):
-    """The torch.save archives that a DCP data file is a row of."""
+    """Returns the torch.save archives that a DCP data file consists of."""
     while data:
         end = data.find(b"PK\5\6")
         if end < 0:
@@ -37,7 +37,7 @@ def archives(data):
 
 
 def pickled(archive):
-    """data.pkl of a torch.save archive; None when Python's zip reader does not take it."""
+    """Returns data.pkl of a torch.save archive; None if Python's zip reader rejects the archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as file:
             name = next(n for n in file.namelist() if n.endswith("/data.pkl"))
@@ -53,7 +53,7 @@ def small(paths, largest=LARGEST):
 def zip_seeds(checkpoints):
     items = {item for name in ("dcp_*", "fsdp2_t211_ws4_zeroshard") for data in small(checkpoints.glob(f"{name}/ckpt/*.distcp"))
              for item in archives(data) if item.startswith(b"PK")}
-    # One item for each kind is enough: they differ in their pickles.
+    # One item per kind suffices: items of a kind differ only in their pickles.
     kinds = {}
     for item in sorted(items, key=lambda i: (len(i), i)):
         text = pickled(item) or b""

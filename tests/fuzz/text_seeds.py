@@ -1,5 +1,5 @@
-"""First inputs of the fuzz targets that read configurations, vocabularies, texts and what a hub sends, cut from the
-files in tests/fixtures and data."""
+"""Seed inputs of the fuzz targets for configurations, vocabularies, texts and answers of a hub, cut from the files in
+tests/fixtures and data."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ SHA256 = "b" * 64
 
 
 def packed(files):
-    """(number of the name, bytes) pairs as the targets that need a directory take them."""
+    """Encodes (index of the name, bytes) pairs for targets that read a directory."""
     return b"".join(struct.pack("<BI", number, len(data)) + data for number, data in files)
 
 
@@ -55,7 +55,7 @@ def run_seeds(_):
 
 
 def gpt2_parts(count=200):
-    """The first merges of GPT-2 with the pieces they are made of."""
+    """Returns the first merges of GPT-2 and a vocabulary of their pieces."""
     merges = (ROOT / "data" / "gpt2" / "merges.txt").read_text(encoding="utf-8").splitlines()[1:count]
     whole = json.loads((ROOT / "data" / "gpt2" / "vocab.json").read_text(encoding="utf-8"))
     pieces = [piece for piece, index in whole.items() if index < 256] + [merge.replace(" ", "") for merge in merges]
@@ -63,7 +63,7 @@ def gpt2_parts(count=200):
 
 
 def fields(message):
-    """Number, begin and end of each length-delimited or varint field of a protocol buffer."""
+    """Yields number, begin and end of each length-delimited or varint field of a protocol buffer."""
     def varint(at):
         value, shift = 0, 0
         while True:
@@ -82,7 +82,7 @@ def fields(message):
 
 
 def small_model(num_pieces):
-    """tokenizer.model with its first pieces only."""
+    """Returns tokenizer.model with only its first pieces."""
     model = (TOKENIZERS / "tokenizer.model").read_bytes()
     pieces = [model[begin:end] for number, begin, end in fields(model) if number == 1]
     rest = [model[begin:end] for number, begin, end in fields(model) if number != 1]
@@ -94,7 +94,7 @@ def tokenizer_model_seeds(_):
                        "added_tokens_decoder": {"300": {"content": "<|user|>", "special": False}}})
     added = as_bytes({"<PAD>": 301})
     seeds = [packed([(0, small_model(count)), *more]) for count in (3, 259, 300) for more in ([], [(1, config), (2, added)])]
-    models = TOKENIZERS / "sentencepiece"  # other normalizers: with rules, and without
+    models = TOKENIZERS / "sentencepiece"  # other normalizers, with and without rules
     return seeds + [packed([(0, (models / f"{name}.model").read_bytes())]) for name in ("few_rules", "unescaped")]
 
 

@@ -1,5 +1,5 @@
-// The model of PyTorch's caching allocator against the allocator itself, on the stub driver (stub_card.hpp):
-// random allocations near the card's capacity, every statistic after every one of them.
+// Compares the model of PyTorch's caching allocator with the allocator itself on the stub driver (stub_card.hpp):
+// random allocations near the card's capacity, with all statistics compared after each one.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -33,7 +33,7 @@ void start_afresh() {
   allocator::resetAccumulatedStats(0);
 }
 
-/// Mostly activations' and parameters' sizes: small ones, some of a few MiB, some of a tenth of the card.
+/// Sizes like those of activations and parameters: mostly small, some of a few MiB, some of a tenth of the card.
 class Sizes {
  public:
   explicit Sizes(std::mt19937_64& random) : random_(random) {}
@@ -42,7 +42,7 @@ class Sizes {
       case 0:
         return 1 + one_of(kMiB);
       case 1:
-        return kMiB - 600 + one_of(1200);  // around the border between the pools
+        return kMiB - 600 + one_of(1200);  // near the border between the two pools
       case 2:
         return kMiB + one_of(19 * kMiB);
       default:
@@ -67,7 +67,7 @@ struct Outcome {
   std::int64_t retries = 0, ooms = 0, operations = 0;
 };
 
-/// One sequence, until the card is full or `operations` are done. Frees what is left.
+/// Runs one sequence until the card is full or `operations` are done; frees the remaining blocks.
 Outcome compare(std::uint64_t seed, std::int64_t capacity_bytes, std::int64_t operations) {
   std::mt19937_64 random(seed);
   Sizes sizes(random);
@@ -79,7 +79,7 @@ Outcome compare(std::uint64_t seed, std::int64_t capacity_bytes, std::int64_t op
   CAPTURE(seed);
   for (; outcome.operations < operations && outcome.ooms == 0; ++outcome.operations) {
     CAPTURE(outcome.operations);
-    // The fuller the card, the more often something goes: the total sways below its capacity.
+    // Blocks are freed more often the fuller the card is, so that the total varies below the capacity.
     const bool free = !live.empty() && sizes.one_of(capacity_bytes) < asked_bytes + asked_bytes / 16;
     if (free) {
       const auto place = static_cast<std::size_t>(sizes.one_of(static_cast<std::int64_t>(live.size())));
@@ -114,7 +114,7 @@ Outcome compare(std::uint64_t seed, std::int64_t capacity_bytes, std::int64_t op
 }  // namespace
 
 TEST_SUITE("gpu/allocator model") {
-  TEST_CASE("random sequences near capacity: the real allocator's statistics after each operation") {
+  TEST_CASE("random sequences near capacity: statistics equal the allocator's after each operation") {
     const char* total = std::getenv("FSDP_STUB_TOTAL");
     REQUIRE_MESSAGE(total != nullptr, "runs under the stub driver: ctest sets it up");
     const std::int64_t capacity_bytes = std::stoll(total);
@@ -127,7 +127,7 @@ TEST_SUITE("gpu/allocator model") {
       all.ooms += one.ooms;
     }
     MESSAGE(all.operations << " operations, " << all.retries << " retries, " << all.ooms << " out of memory");
-    // The border was reached, and from both sides.
+    // Capacity was reached, and allocations succeeded after retries as well as failed.
     CHECK(all.operations > 5000);
     CHECK(all.retries > 20);
     CHECK(all.ooms > 5);

@@ -1,5 +1,5 @@
-// Loads the real libfsdp_cuda.so past the driver check, with or without a GPU: a program that links libtorch_cpu alone
-// must be able to, and must get a reason instead of a crash where CUDA cannot work.
+// Loads the real libfsdp_cuda.so past the driver check, with or without a GPU: a program that links only libtorch_cpu
+// must be able to load it and must get a reason instead of a crash if CUDA cannot work.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Where it was built, unless it has been packed since (scripts/dist --thin).
+/// Returns the path of the build, or FSDP_CUDA_LIBRARY after packing (scripts/dist --thin).
 std::string cuda_library() {
   const char* moved = std::getenv("FSDP_CUDA_LIBRARY");
   return moved != nullptr ? moved : FSDP_CUDA_LIBRARY;
@@ -26,7 +26,7 @@ TEST_SUITE("gpu/backend") {
     CHECK(why_not.find(fsdp::detail::kDeviceBackendAbi) != std::string::npos);
   }
 
-  TEST_CASE("open_backend: loads into a program without CUDA, and gives a back end or one line why not") {
+  TEST_CASE("open_backend: in a program without CUDA, returns a back end or states in one line why not") {
     std::string why_not;
     const auto backend = fsdp::detail::open_backend(cuda_library(), fsdp::detail::kDeviceBackendAbi, why_not);
     CAPTURE(why_not);
@@ -36,7 +36,7 @@ TEST_SUITE("gpu/backend") {
     } else {
       CHECK(backend == nullptr);
       MESSAGE("reason: " << why_not);
-      // Loading worked, so the reason must be the driver's, not the linker's.
+      // The library loaded, so the reason must come from the driver, not from the linker.
       CHECK(why_not.find("does not load") == std::string::npos);
       CHECK(why_not.size() > 10);
       CHECK(why_not.find('\n') == std::string::npos);

@@ -1,5 +1,5 @@
 #pragma once
-// Training steps on the stub driver (stub_card.hpp), and what they ask it for, action by action.
+// Training steps on the stub driver (stub_card.hpp), with their calls to the driver counted per action.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr int kLayers = 2;
 
 struct Counts {
   int kernels = 0, products = 0, attention = 0, copies = 0, waits = 0, graphs = 0;
-  std::int64_t bytes = 0;  ///< of kernels of ours
+  std::int64_t bytes = 0;  ///< read and written by this project's kernels
   std::vector<std::string> names;
 
   Counts& operator+=(const Counts& other) {
@@ -37,7 +37,7 @@ struct Counts {
     names.insert(names.end(), other.names.begin(), other.names.end());
     return *this;
   }
-  /// What the host asks for.
+  /// Returns the number of calls by which the host starts work.
   int launches() const { return kernels + products + attention + copies + graphs; }
 };
 
@@ -76,7 +76,7 @@ inline ModelConfig codellama_layers() {
   return config;
 }
 
-/// GPT-2 small.
+/// Returns the configuration of GPT-2 small.
 inline ModelConfig gpt2() {
   ModelConfig config;
   config.num_layers = config.num_heads = 12;
@@ -87,7 +87,7 @@ inline ModelConfig gpt2() {
   return config;
 }
 
-/// What is launched while the engine and the trainer are at each of their actions, without what those within it launch.
+/// Counts launches during each action of the engine and the trainer; an action does not include actions nested in it.
 class CountingObserver final : public EngineObserver {
  public:
   void begin(std::string_view what, std::string_view) override {
@@ -100,19 +100,19 @@ class CountingObserver final : public EngineObserver {
     last_ = open_.back();
     open_.pop_back();
   }
-  /// Everything so far counts for nothing.
+  /// Resets all counts.
   void forget() {
     static_cast<void>(counted());
     counts_.clear();
     behind_.clear();
     order_.clear();
   }
-  /// Of actions whose names begin so.
+  /// Returns the sum over actions whose names begin with `beginning`.
   Counts of(std::string_view beginning) {
     settle();
     return sum_of(counts_, beginning);
   }
-  /// Of what comes outside of all actions behind the last one whose name begins so.
+  /// Returns the launches outside of all actions that follow an action whose name begins with `beginning`.
   Counts behind(std::string_view beginning) {
     settle();
     return sum_of(behind_, beginning);
@@ -134,11 +134,11 @@ class CountingObserver final : public EngineObserver {
   }
 
   std::vector<std::string> open_, order_;
-  std::string last_;  ///< that ended
+  std::string last_;  ///< name of the action that ended last
   std::map<std::string, Counts> counts_, behind_;
 };
 
-/// A training run in bf16, as rank 0 of so many.
+/// A bf16 training run, as rank 0 of `ranks` ranks.
 class Run {
  public:
   Run(const std::shared_ptr<DeviceBackend>& backend, int ranks, const ModelConfig& config = codellama_layers(),
@@ -153,7 +153,7 @@ class Run {
     runtime_.engine().observers().add(observer_);
   }
 
-  /// The last of a few steps: tables are made once.
+  /// Trains a few steps and counts only the last: the first steps build tables.
   void train() {
     for (int step = 0; step < kSteps; ++step) {
       observer_.forget();

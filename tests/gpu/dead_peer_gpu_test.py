@@ -1,7 +1,7 @@
-"""A rank stops, or is killed, while gathers are in flight over NCCL: the others end and name it.
+"""A rank stops or is killed while gathers are in flight over NCCL: the other ranks end and name it.
 
-On the stub driver (stub_stall.hpp): from that moment on nothing that was queued is done, and a wait for the device without
-a limit would be for ever.
+On the stub driver (stub_stall.hpp) no queued work completes from that moment on, so a wait for the device without a time
+limit never returns.
 """
 
 import concurrent.futures
@@ -20,7 +20,7 @@ TOKENS = fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5"
 
 
 def missing(kinds="all-gather|reduce-scatter", rank=1):
-    """What the others say of a rank that did not take part in such a collective."""
+    """Returns the other ranks' message about a rank that did not take part in a collective of these kinds."""
     return (rf"({kinds}) number [0-9]+ .* made no progress within {TIMEOUT_S} s \(--collective-timeout\); "
             rf"did not answer: rank {rank}\b")
 
@@ -29,27 +29,27 @@ MISSING = missing()
 
 
 def left_over(name):
-    """Processes whose command line has `name`."""
+    """Returns the processes whose command line contains `name`."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if name in path.read_text(errors="replace") and int(path.parent.name) != os.getpid():
                 found.append(path.parent.name)
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
     return found
 
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class DeadPeer(chess_cli.Case):
     def ends(self, name, stall, arguments, expected, launcher=(), log=None):
-        """The job ends by itself, leaves no process, and says `expected`. `stall`: which collective of which rank, and how."""
+        """The job ends by itself, leaves no process, and prints `expected`. `stall` selects the collective, the rank and the kind of failure."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_STALL": stall}
         line = [*arguments, "--out-dir", self.runs, "--run-name", name, "--device", "cuda", "--collective-timeout", TIMEOUT_S]
-        # The limit is against hanging alone: seconds where nothing waits without a limit.
+        # The limit only catches hangs: a job without unlimited waits ends within seconds.
         result = fsdp_cli.run("fsdp-finetune", line, ranks=0 if launcher else 3, env=stub, limit_seconds=60, within=launcher)
         self.assertNotEqual(result.code, 0, str(result))
-        for _ in range(300):  # mpiexec may end before its ranks do: they end by their own timeout, and only then have said why
+        for _ in range(300):  # mpiexec may end before its ranks, which end by their own timeout and only then print the reason
             if not left_over(name):
                 break
             time.sleep(0.1)
@@ -58,7 +58,7 @@ class DeadPeer(chess_cli.Case):
         return result
 
     def check(self, *cases):
-        """They wait most of the time: two at once."""
+        """Runs two cases at once, because the jobs mostly wait."""
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             started = {case[0]: pool.submit(self.ends, *case) for case in cases}
             for name, end in started.items():
@@ -76,18 +76,18 @@ class DeadPeer(chess_cli.Case):
                    ("stopped-accumulating", "43:1:stop", [*fifty, "--gradient-accumulation-steps", 2, "--activation-checkpointing", "all"], MISSING),
                    ("stopped-offload", "41:1:stop", [*fifty, "--cpu-offload"], MISSING),
                    ("stopped-replicas", "23:1:stop", [*fifty, "--cpu-offload", "--sharding", "no-shard", "--precision", "bf16"], missing("all-reduce|reduce-scatter")),
-                   # Gradients on their way to a disk, after steps and in the first one; sums that go there by replicas.
+                   # Gradients on their way to a disk, in the first and in later steps; sums that the replicas write to a disk.
                    ("stopped-disk", "41:1:stop", [*fifty, *disk], MISSING),
                    ("stopped-disk-at-once", "11:1:stop", [*fifty, *disk], MISSING),
                    ("stopped-disk-accumulating", "31:1:stop", [*fifty, *disk, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"], MISSING),
                    ("stopped-disk-replicas", "9:1:stop", [*fifty, *disk, "--sharding", "no-shard"], missing("all-reduce")),
-                   # What optimizers sum over ranks, on the host.
+                   # Collectives of optimizers, on the host.
                    ("stopped-adafactor", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adafactor"], missing("all-reduce")),
                    ("stopped-muon", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "muon"], missing("all-to-all")),
                    ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING))
 
     def test_a_rank_that_stops_in_a_validation_or_a_text(self):
-        """Numbers behind the first step's and before the second one's."""
+        """The stall counts select collectives after the first step and before the second."""
         behind = r"(?s)step +1/.*" + MISSING
         short = fsdp_cli.write_tokens(self.folder / "short.h5", [[1 + i for i in range(20)] for _ in range(3)])
         validated = ["--val-data", TOKENS, "--eval-every", 1]
@@ -98,11 +98,11 @@ class DeadPeer(chess_cli.Case):
                    ("stopped-chess", "24:1:stop", [*chess, "--max-steps", 1, "--batch-size", 2], "(?s)saved .*" + MISSING))
 
     def test_a_killed_rank_ends_the_job(self):
-        """mpiexec may end the others before they miss it; without its help they name it themselves."""
+        """mpiexec may end the others before they notice; without its clean-up they name the killed rank themselves."""
         job, mpiexec = self.job("--max-steps", 50), os.environ["FSDP_MPIEXEC"]
         cases = [("killed", "41:2:kill", job, "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2")]
         if "-disable-auto-cleanup" in subprocess.run([mpiexec, "-help"], capture_output=True, text=True, check=False).stdout:
-            # Even so mpiexec ends the others at times, or itself before them: ranks of their own sessions outlive that.
+            # Even so mpiexec sometimes ends the others, or itself before them: ranks in sessions of their own survive that.
             log = self.folder / "killed-alone.log"
             launcher = [mpiexec, "-disable-auto-cleanup", "-n", "3", "sh", "-c", f'setsid --fork --wait "$0" "$@" >> {log} 2>&1']
             cases += [("killed-alone", "41:2:kill", job, missing(rank=2), launcher, log)]

@@ -22,7 +22,7 @@ TEST_SUITE("gpu/device") {
       CHECK_FALSE(info.name.empty());
       CHECK(info.compute_major >= 5);
       CHECK(info.total_bytes > (std::int64_t{1} << 30));
-      CHECK(info.driver.major >= info.runtime.major);  // a driver runs its own CUDA and older
+      CHECK(info.driver.major >= info.runtime.major);  // a driver supports its own CUDA version and older ones
       CHECK(info.runtime.major >= 11);
       CHECK(info.nccl >= fsdp::LibraryVersion{2, 10, 0});
       CHECK(info.nccl_built >= fsdp::LibraryVersion{2, 10, 0});
@@ -34,19 +34,19 @@ TEST_SUITE("gpu/device") {
     }
   }
 
-  TEST_CASE("info: a device that does not exist is a UsageError, also across the library's border") {
+  TEST_CASE("info: a device that does not exist raises UsageError, also across the library boundary") {
     const auto backend = cuda_backend();
     CHECK_THROWS_AS(backend->info(backend->device_count()), fsdp::UsageError);
     CHECK_THROWS_AS(backend->set_device(-1), fsdp::UsageError);
   }
 
-  TEST_CASE("kernels: tensors on the device compute, in a program that links libtorch_cpu alone") {
+  TEST_CASE("kernels: device tensors compute in a program that links only libtorch_cpu") {
     cuda_backend()->set_device(0);
     const auto a = small_integers(12, at::kFloat).view({3, 4});
     CHECK(same(a.mm(a.t()), a.to(at::kCPU).mm(a.to(at::kCPU).t())));
   }
 
-  TEST_CASE("memory: allocations and peaks are counted, reset_peak starts anew") {
+  TEST_CASE("memory: allocations and peaks are counted, reset_peak restarts the peak") {
     const auto backend = cuda_backend();
     constexpr std::int64_t kBytes = 64 << 20;
     const auto before = backend->memory(0);

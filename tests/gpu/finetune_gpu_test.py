@@ -1,7 +1,7 @@
-"""fsdp-finetune on a stub driver (stub_card.hpp): what it says of memory, and what it refuses.
+"""fsdp-finetune on a stub driver (stub_card.hpp): its memory figures and its refusals.
 
-Losses mean nothing here, kernels compute nothing; memory is that of PyTorch's own operators and allocator, over the NCCL
-path of the program.
+Kernels compute nothing, so losses mean nothing; memory is that of PyTorch's own operators and allocator, over the
+program's NCCL path.
 """
 
 import json
@@ -13,7 +13,7 @@ import llama_cli
 import memprobe_cli
 
 MIB = 2**20
-OUTSIDE = 700 * MIB  # of the card, in the hands of the context and others
+OUTSIDE = 700 * MIB  # memory of the card that the CUDA context and other programs use
 
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
@@ -35,7 +35,7 @@ class Gpu(fsdp_cli.Case):
         for ranks, more in ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
                             (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
                             (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
-                            (2, ["--optimizer", "muon", "--precision", "bf16"]),  # whose matrices change ranks
+                            (2, ["--optimizer", "muon", "--precision", "bf16"]),  # Muon moves whole matrices between ranks
                             (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"]),
                             (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"])):
             with self.subTest(ranks=ranks, more=more):
@@ -47,7 +47,7 @@ class Gpu(fsdp_cli.Case):
                 self.assertEqual((found["card_bytes"], found["overhead_bytes"]), (40338 * MIB, OUTSIDE))
 
     def test_documents_are_padded_to_a_multiple_of_64_tokens(self):
-        """cuDNN's attention makes a plan for each new length."""
+        """Lengths are padded because cuDNN's attention builds a plan for each new length."""
         for longest, on_gpu in (38, 64), (90, 128), (129, 128):
             texts = [[1 + i % 90 for i in range(length)] for length in (12, longest, 30, 5)]
             data = llama_cli.write_documents(self.folder / "documents.h5", texts)

@@ -1,11 +1,11 @@
-// Products in 8 bits on the GPU: casts are the host's, bit for bit, with the conversion instruction that the emulated
-// kernels have no part in.
+// fp8 products on the GPU: casts equal the host's bit for bit. The GPU uses the conversion instruction, which the
+// emulated kernels do not.
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/fp8_checks.hpp"
 
 namespace {
 
-/// Null where this GPU has no such products, which is said.
+/// Returns null and prints a message if this GPU has no fp8 products.
 std::shared_ptr<const fsdp::Ops> fp8_ops() {
   const auto backend = cuda_backend();
   backend->set_device(0);
@@ -19,18 +19,18 @@ std::shared_ptr<const fsdp::Ops> fp8_ops() {
 }  // namespace
 
 TEST_SUITE("gpu/fp8") {
-  TEST_CASE("codes and scales are the host's, by rows and by columns") {
+  TEST_CASE("codes and scales equal the host's, by rows and by columns") {
     const auto ops = fp8_ops();
     if (ops == nullptr) return;
     fsdp::test::check_fp8_matrices(*ops);
     fsdp::test::check_fp8_columns(*ops);
   }
 
-  TEST_CASE("every number of 16 bits, of every size beside others") {
+  TEST_CASE("codes of every 16-bit number, at several magnitudes") {
     if (const auto ops = fp8_ops()) fsdp::test::check_fp8_numbers(*ops);
   }
 
-  TEST_CASE("products are those of the numbers") {
+  TEST_CASE("products equal those of the numbers that the codes stand for") {
     if (const auto ops = fp8_ops()) fsdp::test::check_fp8_products(*ops);
   }
 }

@@ -1,4 +1,4 @@
-// main of the tests that need a GPU: without one they are skipped, with the reason.
+// main() of the tests that need a GPU; without a GPU it skips them and prints the reason.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

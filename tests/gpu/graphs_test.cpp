@@ -1,5 +1,5 @@
-// Recorded work as CUDA graphs on the stub driver: what a capture takes, what a driver refuses in it, and that the
-// allocator and the device go on as before after one that failed.
+// Recorded work as CUDA graphs on the stub driver: the memory of a capture, the calls that a driver refuses during a
+// capture, and the state of allocator and device after a failed one.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/empty.h>
@@ -23,7 +23,7 @@
 #include "tests/gpu/gpu_support.hpp"
 
 namespace at::cuda {
-/// As in lib/compute/cuda/cuda_graphs.cpp.
+/// Declared as in lib/compute/cuda/cuda_graphs.cpp.
 TORCH_CUDA_CPP_API void clearCublasWorkspaces();
 }  // namespace at::cuda
 
@@ -42,7 +42,7 @@ std::int64_t reserved() {
 
 cudaStream_t current() { return c10::cuda::getCurrentCUDAStream(0).stream(); }
 
-/// \return the error that ends it; empty: none does
+/// Returns the error that ends recording or running `body`; empty if there is none.
 std::string problem_of(const Ops& ops, const std::function<void()>& body) {
   try {
     ops.recorder()->record(body)->run();
@@ -52,11 +52,11 @@ std::string problem_of(const Ops& ops, const std::function<void()>& body) {
   return {};
 }
 
-/// Whether a signal ends a process that does this.
+/// Runs `body` in a child process; true if a signal ends the child.
 bool ends_a_child(const std::function<void()>& body) {
   const auto child = ::fork();
   if (child == 0) {
-    std::signal(SIGABRT, SIG_DFL);  // not doctest's
+    std::signal(SIGABRT, SIG_DFL);  // remove doctest's handler
     body();
     ::_exit(0);
   }
@@ -68,7 +68,7 @@ bool ends_a_child(const std::function<void()>& body) {
 }  // namespace
 
 TEST_SUITE("gpu/graphs") {
-  TEST_CASE("what is recorded keeps the memory that it computes in, and gives it back at last") {
+  TEST_CASE("a recording keeps the memory it computes in and releases it at the end") {
     const auto ops = cuda_backend()->make_ops(0);
     REQUIRE(ops->recorder() != nullptr);
     const auto x = at::ones({1 << 20}, kFloats);
@@ -80,9 +80,9 @@ TEST_SUITE("gpu/graphs") {
         auto twice = x * 2;
         auto more = twice + x;
         twice.reset();
-        kept = more.mul_(3) + 1;  // where `twice` was
+        kept = more.mul_(3) + 1;  // reuses the memory of `twice`
       });
-      CHECK(reserved() - before == 20 * kMiB);  // two tensors of 4 MiB in a segment
+      CHECK(reserved() - before == 20 * kMiB);  // two tensors of 4 MiB in one segment
       for (int i = 0; i < 3; ++i) work->run();
       const auto others = ops->recorder()->record([&] { static_cast<void>(x * 5); });  // in the first one's memory
       others->run();
@@ -91,11 +91,11 @@ TEST_SUITE("gpu/graphs") {
     CHECK(reserved() == before);
   }
 
-  TEST_CASE("nothing of the pool stays when the last one goes, of products neither") {
+  TEST_CASE("after the last recording nothing of its memory pool remains, nor cuBLAS workspaces") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto x = at::ones({1024, 1024}, kFloats);
     static_cast<void>(at::mm(x, x));
-    at::cuda::clearCublasWorkspaces();  // it goes with the last pool, and on Hopper is a segment of its own
+    at::cuda::clearCublasWorkspaces();  // freed with the last pool; on Hopper a segment of its own
     const auto before = reserved();
     for (const bool fails : {false, true}) {
       const auto problem = problem_of(*ops, [&] {
@@ -107,7 +107,7 @@ TEST_SUITE("gpu/graphs") {
     }
   }
 
-  TEST_CASE("a driver refuses to be waited for, read from, and asked for memory") {
+  TEST_CASE("during a capture the driver refuses waits, reads and allocations") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto x = at::ones({64}, kFloats);
     const auto before = reserved();
@@ -122,8 +122,9 @@ TEST_SUITE("gpu/graphs") {
     };
     refuses([&] { static_cast<void>(x.sum().item<float>()); });
     refuses([&] { static_cast<void>(x.to(at::kCPU)); });
-    refuses([&] { static_cast<void>(at::ones({64}).to(at::kCUDA)); });  // memory that is not locked
-    static_cast<void>(ops->to_device(at::ones({64})));  // nor from pinned memory that another copy may get, at hand now
+    refuses([&] { static_cast<void>(at::ones({64}).to(at::kCUDA)); });  // pageable memory
+    // Pinned memory is refused too, since a later copy may reuse it; this call allocates it before the capture.
+    static_cast<void>(ops->to_device(at::ones({64})));
     refuses([&] { static_cast<void>(ops->to_device(at::ones({64}))); });
     refuses([] { cudaDeviceSynchronize(); });
     refuses([] { cudaStreamSynchronize(current()); });
@@ -133,7 +134,7 @@ TEST_SUITE("gpu/graphs") {
     cudaEvent_t event = nullptr;
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     cudaEventRecord(event, current());
-    refuses([&] { cudaStreamWaitEvent(current(), event, 0); });  // it was recorded before
+    refuses([&] { cudaStreamWaitEvent(current(), event, 0); });  // recorded before the capture
     refuses([&] {
       cudaEventRecord(event, current());
       cudaEventQuery(event);
@@ -143,7 +144,7 @@ TEST_SUITE("gpu/graphs") {
     CHECK(reserved() == before);
   }
 
-  TEST_CASE("other streams take part from the event on that they wait for, and must join again") {
+  TEST_CASE("other streams join a capture at the event they wait for, and must rejoin before it ends") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto x = at::ones({64}, kFloats);
     const auto other = c10::cuda::getStreamFromPool(true, 0);
@@ -169,7 +170,7 @@ TEST_SUITE("gpu/graphs") {
     }
   }
 
-  TEST_CASE("the stub driver ends a program that hands a kernel more than was allocated") {
+  TEST_CASE("the stub driver aborts when a kernel argument exceeds its allocation") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto x = at::ones({4096, 4096}, kFloats);  // in a segment of its own
     const auto dies = [&](std::int64_t rows) {
@@ -183,7 +184,7 @@ TEST_SUITE("gpu/graphs") {
     CHECK(dies(4097));
   }
 
-  TEST_CASE("the stub driver ends a program that asks for a grid that no GPU takes") {
+  TEST_CASE("the stub driver aborts on a grid size that no GPU supports") {
     static const char kernel = 0;
     const auto dies = [&](unsigned rows) {
       return ends_a_child([&] {
@@ -197,7 +198,7 @@ TEST_SUITE("gpu/graphs") {
     CHECK(dies(0));
   }
 
-  TEST_CASE("the stub driver ends a program whose graph uses memory that was given back") {
+  TEST_CASE("the stub driver aborts when a graph uses freed memory") {
     const auto ops = cuda_backend()->make_ops(0);
     auto logits = at::ones({4096, 4096}, kFloats);  // in a segment of its own
     const auto targets = at::ones({4096}, kFloats.dtype(at::kInt));

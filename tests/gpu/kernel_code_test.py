@@ -1,8 +1,8 @@
-"""What nvcc makes of the CUDA kernels: no spills, no local memory, few registers, accesses of 128 bits.
+"""Machine code that nvcc generates for the CUDA kernels: no spills, no local memory, few registers, 128-bit accesses.
 
-Registers and spills are what ptxas said of every architecture when the kernels were built (FSDP_KERNEL_LOGS is the
-folder of its logs); accesses are read from the machine code in the back end, FSDP_CUDA_LIBRARY, by the cuobjdump that
-lies beside FSDP_NVCC, in PATH, or in Triton's wheel, which PyTorch brings.
+Registers and spills come from ptxas's output for each architecture when the kernels were built (FSDP_KERNEL_LOGS is the
+folder of its logs). Accesses are read from the machine code of the back end, FSDP_CUDA_LIBRARY, with the cuobjdump beside
+FSDP_NVCC, on PATH, or in Triton's wheel, which PyTorch installs.
 """
 
 import glob
@@ -14,23 +14,23 @@ import subprocess
 import unittest
 
 LOGS = os.environ.get("FSDP_KERNEL_LOGS", "")
-# A thread keeps eight elements, or sixteen, of several rows' sums: one block of 512 threads on a multiprocessor.
+# Per thread: norm_backward keeps 8 or 16 elements of sums over several rows (one block of 512 threads per multiprocessor).
 REGISTERS = {"norm_backward": 128, "adamw": 72}  # AdamW: eight elements of four tensors
 MOST_REGISTERS = 64
-# Single numbers of a column or a row each.
+# These kernels access single numbers per row or column.
 ONE_BY_ONE = ("column_sums", "sum_losses", "total_sum", "decide_step", "dropout_keys")
 
 
 def find_cuobjdump():
     beside = [os.path.dirname(os.environ.get("FSDP_NVCC", "")), *os.environ.get("PATH", "").split(":")]
-    triton = importlib.util.find_spec("triton")  # not imported
+    triton = importlib.util.find_spec("triton")  # found without importing it
     beside += [os.path.join(folder, "backends", "nvidia", "bin") for folder in (triton.submodule_search_locations if triton else [])]
     return shutil.which("cuobjdump", path=":".join(beside))
 
 
 def kernels_of(cuobjdump, library):
-    """The instructions of each (architecture, kernel), without operands."""
-    # It calls the nvdisasm of its own folder.
+    """Returns the instructions of each (architecture, kernel), without operands."""
+    # cuobjdump calls the nvdisasm of its own folder.
     path = os.path.dirname(cuobjdump) + ":" + os.environ.get("PATH", "")
     listing = subprocess.run([cuobjdump, "-sass", library], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                              text=True, env={**os.environ, "PATH": path}).stdout

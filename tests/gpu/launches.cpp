@@ -1,7 +1,7 @@
-// Counts what a training step launches for one layer of CodeLlama-7b's shape, for its head and its optimizer, on the
-// stub driver (stub_card.hpp), and where the host waits: nothing is computed, but every launch is the real one.
+// Counts the launches and host waits of a training step, for one CodeLlama-7b layer, its head and its optimizer, on the
+// stub driver (stub_card.hpp): nothing is computed, but every launch is the real one.
 //
-//   gpu_launches [--json] [--check]      --check: fails where there are more than docs/results.md says
+//   gpu_launches [--json] [--check]      --check: fails if there are more than docs/results.md states
 //
 // FSDP_CUDA_KERNELS=off counts PyTorch's plain operators instead.
 #include <ATen/core/grad_mode.h>
@@ -23,7 +23,7 @@ namespace {
 using namespace fsdp;
 using namespace fsdp::test;
 
-/// Of Gemma 2's and of Mistral's shape: the first of two layers slides, or both do.
+/// Returns two layers shaped like Gemma 2's (capped; only the first has a window) or Mistral's (both have one).
 ModelConfig sliding_layers(bool capped) {
   auto config = codellama_layers();
   config.embed_size = 2048;
@@ -40,8 +40,8 @@ ModelConfig sliding_layers(bool capped) {
   return config;
 }
 
-/// Every unit's gather begins before the layer that comes before it computes, forward and backward. \return what breaks
-/// that; empty: nothing does
+/// Checks that each unit's gather begins before the preceding layer computes, in the forward and the backward pass.
+/// \return the violation; empty if there is none
 std::string gathered_late(const std::vector<std::string>& order) {
   for (int block = 1; block < kLayers; ++block) {
     const auto place = [&](const std::string& what, std::size_t from) {
@@ -58,7 +58,7 @@ std::string gathered_late(const std::vector<std::string>& order) {
   return {};
 }
 
-/// Of each of so many equal parts, rounded up.
+/// Divides counts by the number of equal parts, rounding up.
 nlohmann::ordered_json as_json(const Counts& counts, int parts = 1) {
   const auto of_each = [&](int all) { return (all + parts - 1) / parts; };
   return {{"kernels", of_each(counts.kernels)},
@@ -66,7 +66,7 @@ nlohmann::ordered_json as_json(const Counts& counts, int parts = 1) {
           {"attention", of_each(counts.attention)}};
 }
 
-/// A step ends with its update: the host has waited behind it. \return where it has not; empty: nowhere
+/// Checks that the host waits for the optimizer at the end of a step. \return the violation; empty if there is none
 std::string ends_early(const std::shared_ptr<DeviceBackend>& backend, Run& adamw) {
   std::string early;
   if (adamw.observer().behind("AdamW").waits < 1) early += "A step does not wait for AdamW. ";
@@ -76,8 +76,9 @@ std::string ends_early(const std::shared_ptr<DeviceBackend>& backend, Run& adamw
   return early;
 }
 
-/// Attention of rows of 512 tokens, two blocks of queries each: two products a block forward, and five back, with a
-/// kernel of ours between them where scores are capped; else one of flash's. \return what is otherwise; empty: nothing
+/// Checks attention over rows of 512 tokens in two query blocks: per block two products in the forward and five in the
+/// backward pass with one of our kernels between them if scores are capped; otherwise flash attention. \return the
+/// violation; empty if there is none
 std::string attends_otherwise(const std::shared_ptr<DeviceBackend>& backend, bool json) {
   std::string wrong;
   for (const bool capped : {true, false}) {
@@ -104,17 +105,17 @@ std::string attends_otherwise(const std::shared_ptr<DeviceBackend>& backend, boo
   return wrong;
 }
 
-/// A step of GPT-2 small, as it comes and as CUDA graphs.
+/// Launches and waits of a step of GPT-2 small, without and with CUDA graphs.
 struct GraphCounts {
   int launches = 0, with_graphs = 0, waits = 0, waits_with_graphs = 0;
-  std::string wrong;  ///< empty: nothing
+  std::string wrong;  ///< empty if as expected
 };
 
-/// \return of plain operators, which graphs do not take, those of the step as it comes twice
+/// Plain operators do not support graphs; for them both counts are those without graphs.
 GraphCounts count_graphs(const std::shared_ptr<DeviceBackend>& backend, int micro_batches) {
   const auto step_of = [](Run& run) {
     run.train();
-    return run.observer().of("");  // before anything else is asked for
+    return run.observer().of("");  // take the counts before further calls
   };
   Run eager(backend, 1, gpt2(), CudaGraphs::off, micro_batches);
   const auto before = step_of(eager);
@@ -123,11 +124,11 @@ GraphCounts count_graphs(const std::shared_ptr<DeviceBackend>& backend, int micr
   const auto after = step_of(graphs);
   const auto recordings = graphs.recordings();
   GraphCounts counts{before.launches(), after.launches(), before.waits, after.waits, recordings.problem};
-  // First, middle ones and last; what is left are inputs, the losses' sum, and the optimizer.
+  // One graph each for the first, middle and last micro-batches; inputs, the loss sum and the optimizer remain outside.
   const int recorded = std::min(micro_batches, 3);
   if (recordings.recorded != recorded || after.graphs != micro_batches || after.products + after.attention != 0)
     counts.wrong += fmt::format("{} graphs were recorded and {} launched. ", recordings.recorded, after.graphs);
-  // Alone, products write gradients where they stay: no pass over each of the 148 behind them.
+  // With a single micro-batch, products write gradients directly: no extra pass over each of the 148 gradients.
   if (micro_batches == 1 && before.launches() > 440) counts.wrong += "more launches than expected without graphs. ";
   if (after.launches() > 25 + 6 * micro_batches) counts.wrong += "more launches than expected beside graphs. ";
   if (after.waits != before.waits) counts.wrong += "the host does not wait as often with graphs. ";
@@ -151,7 +152,7 @@ int report(bool json, bool check) {
   const int chunks = std::max(1, head.products / 3);
   auto optimizer = counts.of("AdamW");
   for (const char* part : {"gradient norm", "publish", "update "}) optimizer += counts.of(part);
-  const int waits = counts.of("").waits - counts.of("outside").waits;  // those outside end the step
+  const int waits = counts.of("").waits - counts.of("outside").waits;  // waits outside of actions end the step
   const double megabytes = static_cast<double>(forward.bytes + backward.bytes) / (kRows * kLength) / 1e6;
   const int units = kLayers + 1;
   const double per_unit = static_cast<double>(optimizer.kernels + optimizer.copies) / units;
@@ -208,8 +209,8 @@ int report(bool json, bool check) {
   }
   if (!check) return 0;
   if (!run.has_kernels()) {
-    // A product for each of a layer's seven matrices, twice back; four chunks of logits; one kernel that attends. How
-    // many others there are is PyTorch's business, but none is ours.
+    // One product per matrix of a layer (seven), two in the backward pass; four chunks of logits; one attention kernel.
+    // The number of other kernels is up to PyTorch, but none may be ours.
     const bool plain = forward.products == 7 && backward.products == 14 && head.products == 12 &&
                        forward.attention == 1 && backward.attention >= 1 && megabytes == 0 && forward.kernels > 20 &&
                        backward.kernels > forward.kernels && late.empty();
@@ -234,7 +235,7 @@ int main(int argc, char** argv) {
     json = json || std::strcmp(argv[i], "--json") == 0;
     check = check || std::strcmp(argv[i], "--check") == 0;
   }
-  if (take_events() == nullptr) {  // not on the stub driver: begin again on it
+  if (take_events() == nullptr) {  // not on the stub driver: start again with it
     if (std::getenv("LD_PRELOAD") != nullptr) return fmt::print(stderr, "another LD_PRELOAD is in the way\n"), 1;
     ::setenv("LD_PRELOAD", FSDP_STUB_DRIVER, 1);
     ::execv("/proc/self/exe", argv);
@@ -242,5 +243,5 @@ int main(int argc, char** argv) {
   }
   const int code = report(json, check);
   std::fflush(stdout);
-  std::_Exit(code);  // kernels' handles are gone before what holds them
+  std::_Exit(code);  // skip static destruction, which would free kernel handles before their owners
 }

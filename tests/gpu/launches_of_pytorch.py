@@ -1,4 +1,4 @@
-"""What PyTorch's FSDP2 launches for one layer of CodeLlama-7b's shape, counted as gpu_launches counts ours.
+"""Counts the launches of PyTorch's FSDP2 for one CodeLlama-7b layer, as gpu_launches counts ours.
 
     LD_PRELOAD=build/tests/libstub_cuda.so python3 tests/gpu/launches_of_pytorch.py [--json]
 
@@ -95,7 +95,7 @@ def main():
     for _ in range(2):
         found = {}
         last = model.blocks[-1]
-        # FSDP2's own hooks gather and release around these calls; the root's parameters are gathered by hand.
+        # FSDP2's own hooks gather and release parameters around these calls; the root's are gathered by hand.
         model.unshard()
         x = model.embedding(ids).to(torch.bfloat16)
         for block in model.blocks:

@@ -1,9 +1,9 @@
-"""fsdp-memprobe's prediction for a GPU against PyTorch's own CUDA operators and caching allocator, without a GPU.
+"""Compares fsdp-memprobe's prediction for a GPU with PyTorch's own CUDA operators and caching allocator, without a GPU.
 
-They run on a stub driver (stub_card.hpp): kernels do nothing, memory is addresses. Every allocation
-of three training steps is the operators' own, so what is compared are their bytes, their order, and what the allocator
-makes of them. Not compared: the CUDA context, NCCL's buffers, and the workspace that the real cuBLAS and cuDNN would
-choose (the stubs take none beyond what PyTorch gives them).
+PyTorch runs on a stub driver (stub_card.hpp): kernels do nothing, memory is only addresses. Every allocation of three
+training steps is made by PyTorch's operators, so the test compares their sizes, their order and the allocator's use of
+memory. It does not compare the CUDA context, NCCL's buffers, and the workspaces of the real cuBLAS and cuDNN (the stubs
+use none beyond PyTorch's own).
 
 FSDP_ALL=1 runs whole models (GPT-2 small, a Llama of 1.2 billion parameters, CodeLlama-7b) in more combinations.
 """
@@ -20,7 +20,7 @@ MIB = 2**20
 GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", 50257, "--seq-len", 1024]
 LLAMA_1B = dict(memprobe_cli.CODELLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16 if ALL else 2,
                 num_key_value_heads=8, vocab_size=128256 if ALL else 16032, tie_word_embeddings=True)
-# Windows, caps and shared heads of 256 and of 128, as their makers have them, in few layers.
+# A few layers with windows, caps and grouped heads of width 256 and 128, as in the original models.
 GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 2304,
           "intermediate_size": 9216, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
           "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
@@ -29,7 +29,7 @@ GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 4096,
            "intermediate_size": 14336, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
            "sliding_window": 200, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
-# Heads of 128, in a size that fits small cards.
+# Heads of width 128, in a size that fits small cards.
 CODELLAMA = dict(memprobe_cli.CODELLAMA, num_hidden_layers=1, vocab_size=4000)
 
 
@@ -55,7 +55,7 @@ class Gpu(fsdp_cli.Case):
         fsdp_cli.say(f"largest deviation of reserved memory {100 * cls.worst:.3f} %")
 
     def report(self, card, arguments, outside_bytes=0, codes=(0,), env=None):
-        """What the probe says with `outside_bytes` of the card in other hands."""
+        """Returns the probe's report when others use `outside_bytes` of the card."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": card,
                      "FSDP_STUB_OUTSIDE": str(outside_bytes), **(env or {})}
         ranks = [] if "--ranks" in arguments else ["--ranks", 4]
@@ -73,47 +73,47 @@ class Gpu(fsdp_cli.Case):
             type(self).worst = max(self.worst, abs(error))
             self.assertEqual(error, 0, found)  # required: 3 %
             self.assertEqual((found["alloc_retries"], 0), (measured["alloc_retries"], measured["ooms"]))
-            # The allocator counts whole blocks, the prediction what tensors asked for.
+            # The allocator counts whole blocks, the prediction counts requested bytes.
             self.assertLess(abs(found["peak_tensor_bytes"] / measured["peak_bytes"] - 1), 0.03)
             return found
 
     def test_cards_and_kernels_of_attention(self):
         gpt2, llama, codellama = [*GPT2, "--batch-size", 4], [*self.llama, "--batch-size", 2], [*self.codellama, "--batch-size", 4]
-        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
-        self.check("t4", [*gpt2, "--precision", "bf16"])  # in blocks: no bf16 there
-        self.check("t4", [*gpt2, "--precision", "bf16", "--gradient-accumulation-steps", 2])  # no products of it into float32 either
+        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient attention
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # blocked attention: this card has no bf16
+        self.check("t4", [*gpt2, "--precision", "bf16", "--gradient-accumulation-steps", 2])  # no bf16 products into float32 either
         self.check("t4", [*codellama, "--precision", "fp16"])
         self.check("a10", [*codellama, "--precision", "float32"])
-        self.check("a100-40g", [*llama, "--precision", "bf16"])  # flash, shared heads of keys
-        self.check("a100-40g", [*llama, "--precision", "float32"])  # in blocks: shared heads
-        self.check("h100", [*llama, "--precision", "bf16"])  # cuDNN
+        self.check("a100-40g", [*llama, "--precision", "bf16"])  # flash attention, grouped key heads
+        self.check("a100-40g", [*llama, "--precision", "float32"])  # blocked attention because of grouped heads
+        self.check("h100", [*llama, "--precision", "bf16"])  # cuDNN's attention
         self.check("h100", [*gpt2, "--precision", "float32", "--activation-checkpointing", "all"])
         self.check("b200", [*codellama, "--precision", "bf16", "--activation-checkpointing", "all"])
-        self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1])  # a mask made on the host
+        self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1])  # a dropout mask made on the host
 
     def test_windows_and_caps(self):
         gemma2, mistral = [*self.gemma2, "--batch-size", 2], [*self.mistral, "--batch-size", 2]
-        self.check("a100-80g", [*gemma2, "--precision", "bf16"])  # in blocks: flash has no caps
-        self.check("h100", [*mistral, "--precision", "bf16"])  # flash, where a row without a window would go to cuDNN
-        self.check("a100-80g", [*mistral, "--precision", "float32", "--activation-checkpointing", "all"])  # in blocks
-        self.check("h100", [*gemma2, "--precision", "float32", "--pack"])  # documents one after the other, in blocks
+        self.check("a100-80g", [*gemma2, "--precision", "bf16"])  # blocked attention: flash supports no caps
+        self.check("h100", [*mistral, "--precision", "bf16"])  # flash attention; without a window cuDNN would be used
+        self.check("a100-80g", [*mistral, "--precision", "float32", "--activation-checkpointing", "all"])  # blocked attention
+        self.check("h100", [*gemma2, "--precision", "float32", "--pack"])  # document by document, blocked attention
 
     def test_documents_that_share_rows(self):
         gpt2, llama = [*GPT2, "--pack", "--batch-size", 2], [*self.llama, "--pack", "--batch-size", 2]
-        self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash over all of them
-        self.check("h100", [*llama, "--precision", "bf16", "--activation-checkpointing", "all"])  # likewise, where a row would go to cuDNN
-        self.check("a100-80g", [*gpt2, "--precision", "float32"])  # one after the other, memory-efficient
-        self.check("t4", [*gpt2, "--precision", "bf16"])  # one after the other, in blocks
+        self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash attention over all documents
+        self.check("h100", [*llama, "--precision", "bf16", "--activation-checkpointing", "all"])  # flash attention over all documents, where an unpacked row would use cuDNN
+        self.check("a100-80g", [*gpt2, "--precision", "float32"])  # document by document, memory-efficient attention
+        self.check("t4", [*gpt2, "--precision", "bf16"])  # document by document, blocked attention
 
     def test_products_in_eight_bits(self):
         job = ["--precision", "bf16", "--compute-dtype", "fp8"]
         self.check("h100", [*self.llama, "--batch-size", 2, *job])
-        self.check("h100", [*self.llama, "--batch-size", 1, "--seq-len", 1001, *job, "--activation-checkpointing", "all"])  # no multiple of 16
+        self.check("h100", [*self.llama, "--batch-size", 1, "--seq-len", 1001, *job, "--activation-checkpointing", "all"])  # not a multiple of 16
         self.check("l4", [*self.codellama, "--batch-size", 4, "--precision", "float32", "--compute-dtype", "fp8"])
         self.check("b200", [*GPT2, "--batch-size", 2, *job, "--ranks", 1, "--gradient-accumulation-steps", 3])
         self.check("h100", [*self.llama, "--batch-size", 1, *job, "--lora-rank", 8, "--lora-targets", "all", "--ranks", 1])
         self.check("h100", [*GPT2, "--batch-size", 1, *job, "--ranks", 1, "--cuda-graphs", "on"])
-        self.check("h100", [*self.llama, "--batch-size", 1, *job], env={"FSDP_CUDA_KERNELS": "off"})  # as where no nvcc was
+        self.check("h100", [*self.llama, "--batch-size", 1, *job], env={"FSDP_CUDA_KERNELS": "off"})  # as in a build without nvcc
         refused = fsdp_cli.run("fsdp-memprobe", [*GPT2, "--gpu", "a100-80g", *job])
         self.assertEqual(refused.code, 2, str(refused))
         self.assertIn("compute capability 8.0", refused.err)
@@ -138,13 +138,13 @@ class Gpu(fsdp_cli.Case):
 
     def test_graphs(self):
         gpt2 = [*GPT2, "--batch-size", 2, "--ranks", 1, "--cuda-graphs", "on"]
-        graphs = self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash
-        self.check("h100", [*gpt2, "--precision", "bf16", "--activation-checkpointing", "all"])  # cuDNN
-        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient
+        graphs = self.check("a100-80g", [*gpt2, "--precision", "bf16"])  # flash attention
+        self.check("h100", [*gpt2, "--precision", "bf16", "--activation-checkpointing", "all"])  # cuDNN's attention
+        self.check("t4", [*gpt2, "--precision", "float32"])  # memory-efficient attention
         self.check("a100-80g", [*gpt2, "--precision", "bf16", "--dropout", 0.1, "--gradient-accumulation-steps", 4])
         self.check("a100-80g", [*gpt2, "--precision", "float32", "--gradient-accumulation-steps", 2, "--optimizer", "muon"])
         self.check("a100-80g", [*self.codellama, "--ranks", 1, "--cuda-graphs", "on", "--batch-size", 2, "--precision", "bf16", "--lora-rank", 8])
-        # Gradients of replicas are summed after the last micro-batch alone.
+        # Gradients of replicas are summed only after the last micro-batch.
         self.check("a100-80g", [*gpt2, "--ranks", 2, "--sharding", "no-shard", "--precision", "bf16", "--gradient-accumulation-steps", 2])
         eager = self.check("a100-80g", [*GPT2, "--batch-size", 2, "--ranks", 1, "--cuda-graphs", "off", "--precision", "bf16"])
         fsdp_cli.say(f"graphs reserve {(graphs['reserved_peak_bytes'] - eager['reserved_peak_bytes']) / MIB:.0f} MiB more than "

@@ -1,4 +1,4 @@
-// Whole decoders on the device against the CPU: the plain operators there against the kernels here.
+// Compares whole decoders on the device with the CPU: PyTorch's or our CUDA operators there against the CPU kernels.
 #include "tests/support/torch_doctest.hpp"
 
 #include "tests/gpu/gpu_support.hpp"
@@ -32,8 +32,8 @@ ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
   return config;
 }
 
-/// Windows shorter than rows and documents; heads that share keys, which in bf16 flash takes, and in float32 blocks of
-/// queries; with a cap blocks alone.
+/// Returns a model whose windows are shorter than rows and documents, with grouped key heads: flash attention in bf16,
+/// blocked attention in float32; with a cap always blocked attention.
 ModelConfig sliding_llama(double softcap) {
   auto config = small_llama(1, false);
   config.head_size = 32;
@@ -66,7 +66,7 @@ MicroBatch moved(const MicroBatch& batch) {
   return copy;
 }
 
-/// Every token but padding's a target.
+/// Every token except padding is a target.
 MicroBatch packed_batch() {
   auto batch = random_batch(3, 10, 97);
   batch.packing = packed({{4, 6}, {7}, {2, 3, 5}}, 10);
@@ -77,20 +77,20 @@ MicroBatch packed_batch() {
 }  // namespace
 
 TEST_SUITE("gpu/model") {
-  TEST_CASE("loss and gradients of minGPT and Llama on the device are the CPU's") {
+  TEST_CASE("loss and gradients of minGPT and Llama on the device equal the CPU's") {
     cuda_backend()->set_device(0);
     for (const auto& config :
          {small_mingpt(), small_llama(2, false), small_llama(1, true), sliding_llama(0), sliding_llama(2)}) {
       at::manual_seed(3);
       const Model model(config);
-      // Documents that share rows: in bf16 by one flash kernel, in float32 one after the other.
+      // Packed documents: one flash kernel in bf16, document by document in float32.
       for (const auto& batch : {random_batch(3, 10, 97), packed_batch()}) {
         std::vector<GradSlot> want;
         const auto loss = model.gradients(batch, 1.0, want);
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
           const bool shared = batch.packing != nullptr;
           CAPTURE(shared);
-          // float32 sums in another order; bf16 has 8 bits, rounded at every operation.
+          // float32: another order of sums; bf16: 8 bits, rounded at every operation.
           const double tolerance = dtype == at::kFloat ? 1e-4 : 5e-2;
           std::vector<GradSlot> got;
           const auto there = moved(model, dtype).gradients(moved(batch), 1.0, got);
@@ -105,7 +105,7 @@ TEST_SUITE("gpu/model") {
     }
   }
 
-  TEST_CASE("windows and caps on the device, in each of the kernels: the host's attention") {
+  TEST_CASE("windows and caps on the device, in each attention kernel, equal the host's attention") {
     cuda_backend()->set_device(0);
     at::manual_seed(5);
     const auto packing = packed({{400, 1, 150}, {300, 280}}, 600);
@@ -129,7 +129,7 @@ TEST_SUITE("gpu/model") {
                      shares ? ", shared" : "");
                 CAPTURE(dtype);
                 const auto got = run_attention(device_ops(), qkv.to(kCuda, dtype), grad.to(kCuda, dtype), s);
-                // float32 in other orders; 16 bits round inputs, probabilities and what comes of them.
+                // float32: other orders of sums; 16 bits: rounded inputs, probabilities and results.
                 const double bound = dtype == at::kFloat ? 2e-5 : dtype == at::kHalf ? 4e-3 : 3e-2;
                 CHECK(relative_error(got.out_ND.to(at::kCPU), want.out_ND) < bound);
                 CHECK(relative_error(got.grad_qkv.to(at::kCPU), want.grad_qkv) < bound);
@@ -141,7 +141,7 @@ TEST_SUITE("gpu/model") {
     }
   }
 
-  TEST_CASE("decoding with a cache on the device: the logits of the CPU") {
+  TEST_CASE("decoding with a cache on the device: logits equal the CPU's") {
     cuda_backend()->set_device(0);
     for (const auto& config : {small_mingpt(), small_llama(1, false)}) {
       at::manual_seed(4);

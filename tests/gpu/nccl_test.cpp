@@ -29,7 +29,7 @@ void reduce(fsdp::TensorCollectives& collectives, const fsdp::TensorReduce& one)
 }  // namespace
 
 TEST_SUITE("gpu/nccl") {
-  TEST_CASE("all_gather: alone, a group of tensors of several dtypes and odd sizes arrives unchanged") {
+  TEST_CASE("all_gather: with one rank, a group of tensors of several dtypes and odd sizes arrives unchanged") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
@@ -46,7 +46,7 @@ TEST_SUITE("gpu/nccl") {
     CHECK(same(gathers[0].shard, gathers[0].full));
   }
 
-  TEST_CASE("reduce_scatter: alone, each wire dtype arrives in float32, replaced or added") {
+  TEST_CASE("reduce_scatter: with one rank, each wire dtype arrives in float32, replacing or adding") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
@@ -61,7 +61,7 @@ TEST_SUITE("gpu/nccl") {
     }
   }
 
-  TEST_CASE("all_reduce: alone, tensors stay as they are") {
+  TEST_CASE("all_reduce: with one rank, tensors stay unchanged") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
@@ -71,7 +71,7 @@ TEST_SUITE("gpu/nccl") {
     CHECK(same(tensors[1], small_integers(300, at::kFloat, 5)));
   }
 
-  TEST_CASE("all_to_all: alone, what is sent arrives") {
+  TEST_CASE("all_to_all: with one rank, the sent tensors arrive") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
@@ -81,20 +81,20 @@ TEST_SUITE("gpu/nccl") {
     CHECK(same(received, sent));
   }
 
-  TEST_CASE("wait: orders the compute stream after the transfer while buffers are freed and recycled at once") {
+  TEST_CASE("wait: orders the compute stream after the transfer although buffers are freed and reused at once") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
     constexpr std::int64_t kElements = 8 << 20;
     std::vector<at::Tensor> wrong_counts;
     for (int round = 0; round < 30; ++round) {
-      // The shard is written right before, the gathered tensor read right after, and both are freed while the device
-      // is still at it: a missing order shows as another round's value.
+      // The shard is written right before the gather, its result is read right after, and both are freed while the
+      // device still works on them: without correct ordering another round's value appears.
       const auto shard = at::full({kElements}, double(round), floats());
       const auto full = at::empty({kElements}, floats());
       const fsdp::TensorGather one{shard, full};
       const auto work = collectives->all_gather(std::span(&one, 1));
-      if (round % 3 == 2) continue;  // dropped without wait: must not spoil the next rounds' memory
+      if (round % 3 == 2) continue;  // dropped without wait: must not corrupt the next rounds' memory
       work->wait();
       wrong_counts.push_back(full.ne(double(round)).sum());
     }
@@ -102,14 +102,14 @@ TEST_SUITE("gpu/nccl") {
     for (const auto& count : wrong_counts) CHECK(count.item<std::int64_t>() == 0);
   }
 
-  TEST_CASE("make_collectives: two ranks on one GPU are refused with a reason, and nobody hangs") {
+  TEST_CASE("make_collectives: two ranks on one GPU are refused with a reason, without a hang") {
     const auto backend = cuda_backend();
     CHECK_THROWS_AS(
         fsdp::run_thread_ranks(2, 2, [&](fsdp::ProcessGroup& group) { backend->make_collectives(group, 0); }),
         fsdp::RuntimeFailure);
   }
 
-  TEST_CASE("collectives: wrong tensors are refused before NCCL sees them") {
+  TEST_CASE("collectives: wrong tensors are refused before they reach NCCL") {
     const auto backend = cuda_backend();
     const auto group = fsdp::make_single_group();
     const auto collectives = backend->make_collectives(*group, 0);
@@ -152,7 +152,7 @@ TEST_SUITE("gpu/nccl") {
     });
   }
 
-  TEST_CASE("synchronize: a rank that never joins a collective is an error past the timeout, not a hang") {
+  TEST_CASE("synchronize: a rank that never joins a collective is an error after the timeout, not a hang") {
     const auto backend = cuda_backend();
     if (backend->device_count() < 2) {
       MESSAGE("skipped: one device only");
@@ -171,7 +171,7 @@ TEST_SUITE("gpu/nccl") {
         return;
       }
       auto gather = collectives->all_reduce(tensors);
-      backend->wait_for_compute(rank);  // which nothing that was computed waits for
+      backend->wait_for_compute(rank);  // nothing has been computed that waits for the collective
       gather->wait();
       in_compute ? backend->wait_for_compute(rank) : backend->synchronize(rank);
     };

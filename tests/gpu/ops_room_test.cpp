@@ -1,5 +1,5 @@
-// What MetaCudaOps allocate against PyTorch's own operators on the stub driver, operation by operation: the most at
-// once and what stays, to the byte.
+// Compares the memory of MetaCudaOps with PyTorch's own operators on the stub driver, operation by operation: peak and
+// remaining bytes, exactly.
 #include "tests/support/torch_doctest.hpp"
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -38,7 +38,7 @@ Room meta_room(const Operation& operation, at::ScalarType dtype) {
   return meta_room(operation, dtype, recorder, *ops);
 }
 
-/// Meta operations only pass these tensors on.
+/// Inputs for meta operations, which do not read these tensors' values.
 std::shared_ptr<const Packing> on_card(const Packing& packing) {
   auto there = std::make_shared<Packing>(packing);
   there->positions_N = packing.positions_N.to(at::kCUDA);
@@ -63,7 +63,7 @@ Operation rotary_attention(const AttentionShape& shape) {
   };
 }
 
-/// A product with an adapter, there and back to its factors, and the lengths of the rows of what it adds up to.
+/// Returns a product with an adapter, forward and backward to its factors, and the row norms of weight plus adapter.
 Operation adapter(std::int64_t tokens, std::int64_t rows, std::int64_t columns) {
   return [=, rank = std::int64_t{8}](const Ops& ops, const Inputs& in) {
     return
@@ -86,7 +86,7 @@ Operation adapter(std::int64_t tokens, std::int64_t rows, std::int64_t columns) 
 }  // namespace
 
 TEST_SUITE("gpu/operations") {
-  TEST_CASE("every operation takes the room of PyTorch's own") {
+  TEST_CASE("every operation takes as much memory as PyTorch's own") {
     auto cases = operation_cases();
     AttentionShape dropped{2, 24, 4, 16, 2, 0.1, {at::zeros({2}, at::kLong), 3}};
     cases.push_back({"flash attention", attention({2, 256, 4, 64})});
@@ -105,7 +105,7 @@ TEST_SUITE("gpu/operations") {
       cases.push_back({"attention with capped scores", rotary_attention(capped)});
       slides.softcap = 50;
       cases.push_back({"attention with a window and capped scores", attention(slides)});
-      many.rows = sequences_at_once(many) * 2 + 1;  // the last one by itself
+      many.rows = sequences_at_once(many) * 2 + 1;  // leaves a last block of one sequence
       many.softcap = 30;
       cases.push_back({"attention of more sequences than are taken at once", attention(many)});
       cases.push_back({"attention of heads that no kernel of PyTorch's takes", attention({2, 300, 4, 20, kv_heads})});

@@ -21,7 +21,7 @@ struct Node {
   std::vector<Touched> touched;
 };
 using Nodes = std::vector<Node>;
-/// How many nodes of each stream are known to come before.
+/// For each stream, the number of its nodes that are known to come before.
 using Progress = std::map<Stream, std::size_t>;
 
 struct Capture {
@@ -46,7 +46,7 @@ struct World {
   unsigned long long next_id = 1;
 };
 World& world() {
-  static auto* const the_world = new World;  // graphs may go during static destruction
+  static auto* const the_world = new World;  // never destroyed, because graphs may outlive static objects
   return *the_world;
 }
 
@@ -62,7 +62,7 @@ int invalidate(Capture& capture, int code) {
   return failed_with(code);
 }
 
-/// Of this thread, or of another that forbids everybody.
+/// Returns the capture that forbids unsafe calls of this thread: its own, or a global one of another thread.
 std::shared_ptr<Capture> strict_capture() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return nullptr;
   for (const auto& [stream, capture] : world().capturing) {
@@ -87,7 +87,7 @@ void merge(Progress& into, const Progress& from) {
   for (const auto& [stream, count] : from) into[stream] = std::max(into[stream], count);
 }
 
-/// All that other streams were asked for comes before what follows on the one that captures.
+/// True if the capturing stream has waited for all work that the capture put on other streams.
 bool joined(const Capture& capture) {
   const auto& known = capture.streams.at(capture.origin);
   return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& one) {
@@ -121,7 +121,7 @@ int issue(Event event, std::vector<Touched> touched, Stream stream) {
 
 int issue_of_library(EventKind kind, const char* name) {
   const std::scoped_lock lock(world().mutex);
-  constexpr int kExecutionFailed = 13;  // cuBLAS's
+  constexpr int kExecutionFailed = 13;  // CUBLAS_STATUS_EXECUTION_FAILED
   return issue({kind, name}, {}, world().library_streams[kind]) == cudaSuccess ? 0 : kExecutionFailed;
 }
 
@@ -245,7 +245,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t gr
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream) {
   const std::scoped_lock lock(world().mutex);
-  // Nothing of it may be written down into another graph.
+  // An upload cannot be captured into another graph.
   return capture_of(stream) == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

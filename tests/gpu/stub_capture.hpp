@@ -1,12 +1,12 @@
 #pragma once
-// Streams whose work is captured into graphs, and what a driver refuses meanwhile.
+// Streams whose work is captured into graphs, and the calls that a driver refuses during a capture.
 //
-// A captured launch keeps its arguments: whenever the graph is launched, the memory that its kernels of ours and its
-// copies touch must still be allocated. Refused, as CUDA refuses it: waiting for, and asking after, what is captured;
-// allocating and freeing, unless the thread has said that it knows (cudaThreadExchangeStreamCaptureMode); memory of
-// the host that is not locked; events of before; streams that do not join again. And, though CUDA would do it at once:
-// work on another stream by a thread that captures, which no replay would do again. FSDP_STUB_CAPTURE=N: the Nth
-// launch of a capture is refused, too.
+// A captured launch keeps its arguments: at each launch of the graph, the memory that copies and this project's kernels
+// touch must still be allocated. Refused, as by CUDA: waiting for captured work, and queries of it; allocating and
+// freeing, unless the thread has allowed it (cudaThreadExchangeStreamCaptureMode); pageable host memory; events from
+// before the capture; streams that do not join again. Refused although CUDA would run it at once: work on another
+// stream by a capturing thread, because no replay would repeat it. FSDP_STUB_CAPTURE=N also refuses the Nth launch of
+// a capture.
 #include <vector>
 
 #include "tests/gpu/stub_log.hpp"
@@ -14,26 +14,26 @@
 namespace stub {
 
 using Stream = const void*;
-using Happening = const void*;  ///< an event of CUDA's
+using Happening = const void*;  ///< a CUDA event
 
-/// Puts it into the log, or into the graph that the stream captures. \return CUDA's error, 0: none
+/// Adds the event to the log, or to the graph that the stream captures. \return CUDA's error; 0 if none
 int issue(Event event, std::vector<Touched> touched, Stream stream);
-/// The same of cuBLAS and cuDNN, on the streams that they were given last.
+/// Like issue(), for cuBLAS and cuDNN, on the stream that each was given last.
 int issue_of_library(EventKind kind, const char* name);
 void set_library_stream(EventKind kind, Stream stream);
 
 bool captures(Stream stream);
-/// What allocates or frees. \return CUDA's error, 0: none
+/// Call before allocating or freeing. \return CUDA's error; 0 if none
 int refuse_unsafe();
-/// What waits for a stream or asks after it; null: for all.
+/// Call before a wait for a stream or a query of it; null stands for all streams.
 int refuse_wait(Stream stream);
-/// The same of an event.
+/// Call before a wait for an event or a query of it.
 int refuse_wait_for(Happening event);
 void recorded(Happening event, Stream stream);
 int waits(Stream stream, Happening event);
 void forget(Happening event);
 
-/// Is the last error from now on (stub_runtime.cpp).
+/// Sets the last error (stub_runtime.cpp) and returns `code`.
 int failed_with(int code);
 
 }  // namespace stub

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kAddresses_bytes = std::size_t{1} << 45;
-constexpr std::size_t kPage_bytes = 2 * kMiB;  // of a GPU: what cudaMalloc rounds to
+constexpr std::size_t kPage_bytes = 2 * kMiB;  // allocation granularity of cudaMalloc on a GPU
 
 struct Kind {
   const char* name;
@@ -61,14 +61,14 @@ Card make_gpu() {
 }  // namespace
 
 Memory::Memory(const Card& card) : capacity_bytes_(card.total_bytes) {
-  // Nobody may touch it: a program that reads what a kernel would have written dies here, and is not told nonsense.
+  // Inaccessible addresses: a program that reads what a kernel would have written crashes instead of reading garbage.
   void* base = ::mmap(nullptr, kAddresses_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) stop("cannot set addresses aside (ulimit -v?)");
   const auto place = reinterpret_cast<std::size_t>(base);
   base_ = static_cast<std::byte*>(base) + ((place + kPage_bytes - 1) / kPage_bytes * kPage_bytes - place);
   capacity_bytes_ -= card.outside_bytes < card.total_bytes ? card.outside_bytes : card.total_bytes;
 }
-Memory::~Memory() = default;  // the process ends
+Memory::~Memory() = default;  // never called: the process ends first
 
 void* Memory::allocate(std::size_t bytes) {
   const auto pages = (bytes + kPage_bytes - 1) / kPage_bytes * kPage_bytes;
@@ -117,7 +117,7 @@ const Card& card() {
 }
 
 Memory& memory() {
-  static auto* const the_memory = new Memory(card());  // tensors may outlive static destruction
+  static auto* const the_memory = new Memory(card());  // never destroyed, because tensors may outlive static objects
   return *the_memory;
 }
 

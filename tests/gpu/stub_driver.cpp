@@ -1,5 +1,5 @@
-// The functions of the driver, libcuda.so.1, that are asked for by name, and those of cuBLAS, cuDNN and NCCL that
-// answer something.
+// Functions of the driver, libcuda.so.1, that are looked up by name, and those of cuBLAS, cuDNN and NCCL that return
+// values.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -36,7 +36,7 @@ int cuGetErrorString(int, const char** text) {
   return 0;
 }
 
-/// As on a card without room for cuBLAS where FSDP_STUB_CUBLAS=none.
+/// FSDP_STUB_CUBLAS=none emulates a card without memory for cuBLAS.
 int cublasCreate_v2(void** handle) {
   constexpr int kAllocFailed = 3;  // CUBLAS_STATUS_ALLOC_FAILED
   if (const char* wish = std::getenv("FSDP_STUB_CUBLAS"); wish != nullptr && std::string_view(wish) == "none") {
@@ -63,15 +63,15 @@ int cublasGetPointerMode_v2(void*, int* mode) {
   return 0;
 }
 std::size_t cublasLtGetVersion() { return 130000; }
-/// One algorithm that takes no workspace. The result ends with {workspaceSize, state, wavesCount, reserved}; all of it
-/// zero is success.
+/// Returns one algorithm without a workspace. The result ends with {workspaceSize, state, wavesCount, reserved}; all
+/// zero means success.
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int* count) {
   *count = 1;
   return 0;
 }
 
-// cuDNN builds attention on Hopper from a graph: its frontend, compiled into PyTorch, computes the workspace that the
-// graph needs, and asks these functions what an engine needs beside it. Here that is nothing.
+// cuDNN builds attention on Hopper from a graph: its frontend, compiled into PyTorch, computes the graph's workspace
+// and asks these functions for an engine's additional workspace, which is zero here.
 int cudnnCreate(void** handle) {
   static char place;
   *handle = &place;
@@ -99,7 +99,7 @@ int cudnnBackendGetAttribute(void*, int attribute, int type, std::int64_t asked,
   return 0;
 }
 
-// NCCL's collectives do nothing either: what a rank receives is what its memory held.
+// NCCL's collectives do nothing either: a receive buffer keeps its contents.
 int ncclCommInitRankConfig(void** comm) {
   static char place;
   *comm = &place;

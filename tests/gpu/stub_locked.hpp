@@ -5,7 +5,7 @@
 
 namespace stub {
 
-/// Memory of the host that the device reaches by itself: copies to it are not waited for.
+/// Page-locked host memory: copies to it are asynchronous.
 class LockedMemory {
  public:
   void add(const void* address, std::size_t bytes) {

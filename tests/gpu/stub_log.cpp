@@ -79,7 +79,7 @@ Touches of_heads(const Heads& a) {
   const auto element = size_of(a.type);
   std::int64_t heads = 0;
   for (int i = 0; i < a.num_parts; ++i) heads += a.parts[i].heads;
-  // Rows with what lies between them, but for the last.
+  // All rows with the gaps between them; the last row has no gap.
   touch(all, a.to_NC, ((a.rows - 1) * a.to_stride + heads * a.head_size) * element);
   for (int i = 0; i < a.num_parts; ++i) touch(all, a.parts[i].data, a.rows * a.parts[i].heads * a.head_size * element);
   const auto table = (a.first_position + a.row_length) * (a.head_size / 2) * 4;
@@ -93,7 +93,7 @@ Touches of_embed(const Embed& a) {
   Touches all;
   const auto matrix = a.rows * a.dim * size_of(a.type);
   touch(all, a.out_ND, matrix);
-  touch(all, a.token_VD, 1);  // which rows, only the ids say
+  touch(all, a.token_VD, 1);  // the ids decide which rows
   const bool from_zero = a.positions_N == nullptr;
   touch(all, a.position_PD, from_zero ? (a.first_position + a.row_length) * a.dim * size_of(a.type) : 1);
   touch(all, a.ids_N, 4 * a.rows);
@@ -184,7 +184,7 @@ Touches of_nf4(const Nf4& a) {
 
 Touches of_fp8(const Fp8& a, bool cast) {
   Touches all;
-  // Rows with what lies between them, but for the last; passes count as if they read all of it.
+  // All rows with the gaps between them; the last row has no gap. Passes count as if they read everything.
   touch(all, a.x_RC, ((a.rows - 1) * a.stride + a.columns) * size_of(a.type));
   touch(all, a.largest, 4 * a.blocks);
   if (!cast) return all;
@@ -262,13 +262,13 @@ std::vector<Event> Log::take() {
 }
 
 Log& log() {
-  static auto* const the_log = new Log;  // kernels may be launched during static destruction
+  static auto* const the_log = new Log;  // never destroyed: kernels may be launched during static destruction
   return *the_log;
 }
 
 }  // namespace stub
 
-/// For the program that runs on the driver. \param each  called for every event since the last time
+/// For the program that runs on the driver. \param each  called for every event since the previous call
 extern "C" __attribute__((visibility("default"))) void fsdp_stub_take_events(
     void (*each)(void* context, int kind, const char* name, std::int64_t bytes), void* context) {
   for (const auto& event : stub::log().take())

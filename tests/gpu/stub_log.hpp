@@ -1,6 +1,6 @@
 #pragma once
-// What a program asked the stub driver to do, in order: kernels by name, products, attention by cuDNN, copies, and what
-// makes the host wait. Kernels of our own say which memory they touch, so that an argument that leaves its allocation
+// The calls of a program to the stub driver, in order: kernels by name, products, cuDNN's attention, copies, and waits
+// of the host. For this project's kernels it knows the memory that they touch: an argument that exceeds its allocation
 // ends the program.
 #include <cstdint>
 #include <mutex>
@@ -13,11 +13,11 @@ enum class EventKind : std::uint8_t { kernel, product, attention, copy, wait, gr
 
 struct Event {
   EventKind kind;
-  std::string name;        ///< of a kernel: mangled
-  std::int64_t bytes = 0;  ///< of our kernels: what they read and write
+  std::string name;        ///< for kernels: mangled
+  std::int64_t bytes = 0;  ///< read and written, for this project's kernels
 };
 
-/// Empty until it is first asked for.
+/// Records nothing until take() has been called once.
 class Log {
  public:
   void add(Event event);
@@ -34,7 +34,7 @@ struct Touched {
   const void* data;
   std::int64_t bytes;
 };
-/// Of a kernel of lib/compute/cuda, by its name and its one argument; nothing of any other.
+/// Returns the memory of a kernel of lib/compute/cuda, by its name and its one argument; nothing for other kernels.
 std::vector<Touched> touched_by(const std::string& name, const void* pass);
 
 }  // namespace stub

@@ -1,5 +1,5 @@
-// The functions of CUDA's runtime that PyTorch and the CUDA back end call. What is not here is the real library's,
-// which finds no driver that it could use and reports an error.
+// The functions of CUDA's runtime that PyTorch and the CUDA back end call. Other functions are the real library's,
+// which finds no usable driver and reports an error.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -27,14 +27,14 @@ thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t failed(cudaError_t code) { return last_error = code; }
 cudaError_t as_error(int code) { return static_cast<cudaError_t>(code); }
 
-/// Streams and events: an address of their own.
+/// Returns a unique address as a stream or an event.
 template <typename Handle>
 cudaError_t make_handle(Handle* out) {
   *out = reinterpret_cast<Handle>(new char);
   return cudaSuccess;
 }
 
-/// Names by the functions that stand for kernels on the host.
+/// Maps the host functions that stand for kernels to names.
 std::unordered_map<const void*, const char*>& kernel_names() {
   static auto* const names = new std::unordered_map<const void*, const char*>;
   return *names;
@@ -78,7 +78,7 @@ cudaError_t waited(const char* name) {
 
 cudaError_t done_or_not() { return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess; }
 
-/// What kernels would have written is zero; what they would read is nobody's business.
+/// Copies to the host give zeros, the assumed results of kernels; copies to the device store nothing.
 cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t stream) {
   std::vector<stub::Touched> touched;
   bool is_locked = true;
@@ -90,7 +90,7 @@ cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t str
   const auto code = as_error(stub::issue({stub::EventKind::copy, "copy"}, std::move(touched), stream));
   if (code != cudaSuccess || stub::captures(stream)) return code;
   if (memory().contains(to)) {
-    // The driver stages it, and waits for the stream first, at the worst.
+    // The driver stages pageable memory and in the worst case first waits for the stream.
     return memory().contains(from) || locked().contains(from) ? cudaSuccess : waited("copy of pageable memory");
   }
   if (memory().contains(from)) {
@@ -301,7 +301,7 @@ cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
   return *address != nullptr ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFreeHost(void* address) {
-  stub::wait_for_device();  // at the worst
+  stub::wait_for_device();  // the worst case
   locked().remove(address);
   std::free(address);
   return cudaSuccess;
@@ -312,7 +312,7 @@ cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaHostUnregister(void* address) {
   locked().remove(address);
-  stub::wait_for_device();  // at the worst
+  stub::wait_for_device();  // the worst case
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {

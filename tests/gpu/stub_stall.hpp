@@ -1,13 +1,13 @@
 #pragma once
-// A peer that is gone: where FSDP_STUB_STALL=NUMBER:RANK:stop|kill, that rank stops or kills itself when it queues its
-// NUMBERth group of collectives, and what the others have queued by then, and whatever they queue behind it, is never
-// done: who waits for the device without a limit waits for ever, as on a GPU.
+// Emulates a dead peer: with FSDP_STUB_STALL=NUMBER:RANK:stop|kill, that rank stops or kills itself when it queues its
+// NUMBERth group of collectives. The work that other ranks have queued by then and queue later never completes, so a
+// wait for the device without a time limit never returns, as on a GPU.
 namespace stub {
 
 void collective_queued();
-/// Nothing that was asked for will be done.
+/// True once queued work can no longer complete.
 bool stalled();
-/// Returns when all that was asked for is done: at once, or never.
+/// Returns when all queued work is done: at once, or never.
 void wait_for_device();
 
 }  // namespace stub

@@ -1,5 +1,5 @@
-// Functions that do nothing and succeed, whatever they are called with. No CUDA header may be seen here: it would say
-// what they really take.
+// Functions that do nothing and succeed for any arguments. Include no CUDA header here: it would declare their real
+// parameters.
 #include "tests/gpu/stub_capture.hpp"
 #define FSDP_DOES_NOTHING(name)                                 \
   extern "C" __attribute__((visibility("default"))) int name(); \

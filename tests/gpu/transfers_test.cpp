@@ -1,4 +1,4 @@
-// Copies between device and host on the stub driver: by pinned memory in pieces, and what the host waits for.
+// Copies between device and host on the stub driver: through pinned memory in pieces, and the host's waits.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/ones.h>
@@ -9,7 +9,7 @@
 namespace fsdp::test {
 namespace {
 
-/// What body() asks the driver for, once buffers and tables are there.
+/// Returns the driver calls of body()'s second run; the first run makes buffers and tables.
 Counts counts_of(const std::function<void()>& body) {
   body();
   static_cast<void>(counted());
@@ -20,23 +20,23 @@ Counts counts_of(const std::function<void()>& body) {
 }  // namespace
 
 TEST_SUITE("gpu/transfers") {
-  TEST_CASE("large tensors go in pieces of 16 MiB, one on its way while the host is at another") {
+  TEST_CASE("large tensors are copied in pieces of 16 MiB, one in flight while the host handles another") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto there = at::ones({10 << 20}, at::TensorOptions(at::kFloat).device(at::kCUDA));  // 40 MiB
     const auto here = at::ones({10 << 20}, at::kFloat);
     const auto to_host = counts_of([&] { ops->transfer(here, there); });
     CHECK(to_host.copies == 3);
-    CHECK(to_host.waits == 3);  // for each piece; none for a copy of pageable memory
+    CHECK(to_host.waits == 3);  // one per piece; no copy of pageable memory
     const auto to_device = counts_of([&] { ops->transfer(there, here); });
     CHECK(to_device.copies == 3);
-    CHECK(to_device.waits == 3);  // for the buffers, which calls before have used
+    CHECK(to_device.waits == 3);  // for the buffers, which earlier calls used
     CHECK(counts_of([&] { static_cast<void>(ops->to_host(there)); }).waits == 3);
     const auto blocking = counts_of([&] { here.copy_(there); });
     CHECK(blocking.copies == 1);
-    CHECK(blocking.waits == 2);  // what a copy to pageable memory would be
+    CHECK(blocking.waits == 2);  // as for a copy to pageable memory
   }
 
-  TEST_CASE("small ones are sent without a wait, and fetched with one") {
+  TEST_CASE("small tensors are sent without a wait and fetched with one") {
     const auto ops = cuda_backend()->make_ops(0);
     const auto there = at::ones({100}, at::TensorOptions(at::kFloat).device(at::kCUDA));
     const auto here = at::ones({100}, at::kFloat);

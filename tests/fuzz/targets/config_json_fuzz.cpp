@@ -1,4 +1,4 @@
-// A model's config.json, and what is computed of it before a model is made.
+// A model's config.json, and values that are computed from it before a model is built.
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// What every program does with a configuration that was accepted.
+/// Uses an accepted configuration as every program does.
 void use(const fsdp::ModelConfig& config) {
   using namespace fsdp;
   const auto again = model_config_from_json(model_config_to_json(config), "again");
@@ -18,7 +18,7 @@ void use(const fsdp::ModelConfig& config) {
   if (config.num_layers <= 64 && num_parameters(parameter_table(config)) <= 0) std::abort();
   flops_per_token(config, 256);
   if (config.architecture != Architecture::llama) return;
-  // Its refusal: the scaling is not supported, or one of its numbers is wrong.
+  // May refuse: the scaling is not supported, or one of its numbers is wrong.
   if (static_cast<std::int64_t>(rope_frequencies(config).size()) != config.rotary_pairs()) std::abort();
 }
 

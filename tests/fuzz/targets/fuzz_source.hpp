@@ -1,5 +1,5 @@
 #pragma once
-// What the programs ask of a checkpoint, whatever its format.
+// Reads a checkpoint of any format as the programs do.
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace fsdp::fuzz {
 
-/// Opens whatever lies at `path` and reads every tensor and value, and compares the checksums.
+/// Opens the checkpoint at `path`, reads every tensor and value, and compares the checksums.
 inline void read_source(const std::filesystem::path& path) {
   refusal_is_fine([&] {
     const auto source = open_source(path);

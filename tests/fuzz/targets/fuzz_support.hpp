@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the fuzz targets: inputs as files, and what a parser may throw.
+// Shared by the fuzz targets: inputs as files, and the errors that a parser may throw.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,10 +20,10 @@
 
 namespace fsdp::fuzz {
 
-/// Tensors up to this size are read; an input of a few kilobytes can rightly claim more (a view with stride 0).
+/// Larger tensors are not read: an input of a few kilobytes can correctly claim more (a view with stride 0).
 constexpr std::uint64_t max_read_bytes = 1u << 20;
 
-/// A file in memory with a path, filled anew for every input.
+/// A file in memory that has a path; each input replaces its contents.
 class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
@@ -44,7 +44,7 @@ class MemoryFile {
   int fd_;
 };
 
-/// A directory in memory (/dev/shm) that is gone when the process ends in an orderly way.
+/// A directory in memory (/dev/shm) that is removed when the process ends normally.
 class MemoryDirectory {
  public:
   MemoryDirectory() {
@@ -59,8 +59,8 @@ class MemoryDirectory {
   MemoryDirectory(const MemoryDirectory&) = delete;
   MemoryDirectory& operator=(const MemoryDirectory&) = delete;
 
-  /// An input holds files, each as: u8 number of its name in `names`, u32 little-endian length, bytes. The last one
-  /// may be cut. Files of the last input are gone.
+  /// An input holds files, each as: u8 index into `names`, u32 little-endian length, bytes. The last file may be
+  /// truncated. Files of the previous input are removed.
   const std::filesystem::path& fill(std::string_view input, std::span<const std::string_view> names) {
     for (const auto& entry : std::filesystem::directory_iterator(path_)) std::filesystem::remove(entry.path());
     while (input.size() >= 5) {
@@ -81,18 +81,17 @@ class MemoryDirectory {
   std::filesystem::path path_;
 };
 
-/// Runs `parse`; a parser may refuse its input in these two ways only. Anything else ends the process, which is what
-/// the fuzzer reports.
+/// Runs `parse`, which may throw only these two errors. Any other error ends the process, which the fuzzer reports.
 template <typename Parse>
 void refusal_is_fine(Parse parse) {
   try {
     parse();
   } catch (const FormatError&) {
-  } catch (const IoError&) {  // a file that an index names is not there
+  } catch (const IoError&) {  // e.g. a file that an index names is missing
   }
 }
 
-/// How deep the lists and objects of a JSON text may be nested at most.
+/// Returns an upper bound of the nesting depth of lists and objects in a JSON text.
 inline int depth_of(std::string_view json) {
   int depth = 0, most = 0;
   for (const char c : json) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the programs ask of a tokenizer.
+// Uses a tokenizer as the programs do.
 #include <numeric>
 
 #include "fuzz_support.hpp"
@@ -17,7 +17,7 @@ inline void use_tokenizer(const std::filesystem::path& directory) {
       try {
         ids = tokenizer->encode_document(text);
       } catch (const RuntimeFailure&) {
-        continue;  // a pattern that needs too many steps
+        continue;  // the pattern needs too many steps
       }
       for (const auto id : ids) {
         if (id < 0 || id >= tokenizer->vocab_size()) std::abort();

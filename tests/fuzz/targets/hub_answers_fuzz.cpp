@@ -1,4 +1,4 @@
-// What a hub answers, header lines and all: a server on this machine sends the input to the real client.
+// Answers of a hub, including header lines: a server on this machine sends the input to the real client.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-/// Answers every connection's first request with the input, or its next part (parts end with 0x00), and closes.
+/// Answers each connection's first request with the next part of the input (parts end with 0x00), and closes.
 class Server {
  public:
   Server() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -24,7 +24,7 @@ class Server {
       throw std::runtime_error("no server on 127.0.0.1");
     }
     url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    // Whatever address an answer names: nothing leaves this machine.
+    // Proxies keep every request on this machine, whatever address an answer names.
     for (const char* name : {"http_proxy", "https_proxy", "all_proxy"}) ::setenv(name, url_.c_str(), 1);
     for (const char* name : {"no_proxy", "NO_PROXY"}) ::unsetenv(name);
     std::thread([this] { serve(); }).detach();

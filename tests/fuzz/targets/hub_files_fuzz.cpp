@@ -1,4 +1,4 @@
-// What fsdp-download keeps in a cache that others may write: listings, manifests, journals of partial files.
+// Files of fsdp-download in a cache that others may write: listings, manifests, journals of partial files.
 #include <array>
 
 #include "fuzz_support.hpp"
@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 3> names = {"tree.json", "manifest.json",
 constexpr std::uint64_t journal_bytes = 1'000'000;
 const std::string journal_hash(40, 'a');  // as in seeds.py
 
-/// Every file is one that may be written, whatever the listing said.
+/// Aborts if a listing leads to a path that must not be written.
 void check(const std::vector<fsdp::RemoteFile>& files) {
   for (const auto& file : files) {
     if (file.path.empty() || file.path.front() == '/') std::abort();

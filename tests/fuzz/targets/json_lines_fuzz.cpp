@@ -9,7 +9,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::refusal_is_fine([&] {
     const auto documents = detail::open_json_lines(path, "text");
     for (std::string text; documents->next(text);) {
-      // An escape of six bytes becomes three at most, and a list's elements are joined by one space each.
+      // A text is never longer than its JSON: an escape of six bytes becomes at most three, and joining a list adds
+      // one space per element.
       if (text.size() > size || documents->bytes_read() > std::int64_t(size) || documents->where().empty())
         std::abort();
     }

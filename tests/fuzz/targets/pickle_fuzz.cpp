@@ -1,4 +1,4 @@
-// A pickle, and everything that is asked of its values.
+// A pickle, and all queries of its values.
 #include <memory>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// A checkpoint's run.json: as it is, and with the checksum that belongs to it, so that more than the checksum is tried.
+// A checkpoint's run.json, as it is and with a matching checksum, so that the parser behind the checksum is tested too.
 #include <zlib.h>
 
 #include <array>

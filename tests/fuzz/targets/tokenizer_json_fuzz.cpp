@@ -1,4 +1,4 @@
-// A model's directory with tokenizer.json, or vocab.json and merges.txt, and what lies beside them.
+// A model directory with tokenizer.json, or vocab.json and merges.txt, and the configuration files beside them.
 #include <array>
 
 #include "fuzz_support.hpp"

@@ -1,4 +1,4 @@
-// A model's directory with SentencePiece's tokenizer.model, which its library loads once our checks have passed.
+// A model directory with SentencePiece's tokenizer.model, which its library loads after our checks.
 #include <array>
 
 #include "fuzz_support.hpp"

@@ -1,4 +1,4 @@
-// A .pt file, zip or legacy, as any user gives it to the programs.
+// A .pt file, zip or legacy, as a user passes it to the programs.
 #include "fuzz_source.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
