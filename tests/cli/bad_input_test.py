@@ -1,4 +1,4 @@
-"""Bad input: one clear message, the right exit code, nothing lost."""
+"""Bad input: one clear message, the right exit code, no data lost."""
 
 import os
 import time
@@ -16,7 +16,7 @@ class BadInput(fsdp_cli.Case):
         return path
 
     def refuse_data(self, path, code, *words):
-        """Both programs, and finetune for training and for validation data."""
+        """Tests both programs; for finetune training data and validation data."""
         self.assert_refused(self.train("bad", "--max-steps", 2, "--train-data", path, ranks=2, code=code), code, path.name, *words)
         self.assert_refused(self.train("bad", "--max-steps", 2, "--val-data", path, code=code), code, path.name, *words)
 
@@ -50,7 +50,7 @@ class BadInput(fsdp_cli.Case):
         path = fsdp_cli.write_tokens(self.folder / "large.h5", ids)
         result = self.train("large", "--train-data", path, "--no-shuffle", "--batch-size", 2, "--save-every", 1, ranks=2, code=4)
         self.assert_refused(result, 4, path.name, "row 17", "position 5", fsdp_cli.VOCAB)
-        # Steps 1 to 4 read rows 0 to 15; what they did is kept.
+        # Steps 1 to 4 read rows 0 to 15; their results are kept.
         self.assertEqual(len(fsdp_cli.losses(self.run_directory("large"))), 4)
         self.evaluate(self.checkpoints("large") / "latest", "--data", self.val_data)
         result = self.evaluate(self.checkpoints("large") / "latest", "--data", path, ranks=2, code=4)
@@ -148,7 +148,7 @@ class BadInput(fsdp_cli.Case):
 
     def test_one_failing_rank_takes_the_job_down(self):
         ids = fsdp_cli.random_tokens(rows=16)
-        ids[2] = fsdp_cli.VOCAB + 5  # rank 2 alone meets it, in the first step
+        ids[2] = fsdp_cli.VOCAB + 5  # only rank 2 reads it, in the first step
         path = fsdp_cli.write_tokens(self.folder / "third.h5", ids)
         started = time.monotonic()
         result = self.train("down", "--train-data", path, "--no-shuffle", "--batch-size", 1, "--max-steps", 2, ranks=4, code=4)

@@ -1,4 +1,4 @@
-"""Hosts without what programs take for granted: /dev/shm, or room in it, /proc, /sys."""
+"""Hosts that lack what programs take for granted: /dev/shm, room in it, /proc, /sys."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 import fsdp_cli
 
-# In a mount namespace of its own, which nothing else on this machine sees.
+# Mounts are made in a private mount namespace, which does not affect this machine.
 USER = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
 UNSHARE = ["unshare", "--mount", *USER, "sh", "-c"]
 LACKS = {"/proc": "mount -t tmpfs none /proc", "/sys": "mount -t tmpfs none /sys", "/dev/shm": "mount -t tmpfs -o ro none /dev/shm",
@@ -36,7 +36,7 @@ class BareHost(fsdp_cli.Case):
             name = what.replace("/", "_").replace(" ", "_")
             result = self.train(name, within=lacking(what))
             self.assertNotIn("warning", result.err, what)
-            # Without /proc ATen does not know the processor and takes other kernels, which round otherwise.
+            # Without /proc ATen cannot identify the processor and selects other kernels, which round differently.
             self.assertLess(fsdp_cli.difference(fsdp_cli.losses(self.run_directory(name)), fsdp_cli.losses(self.run_directory("plain"))), 1e-6, what)
             out = self.folder / f"{name}.safetensors"
             converted = fsdp_cli.run("fsdp-ckpt-convert", [self.run_directory(name) / "checkpoints" / "latest", out, "--to", "safetensors"],
@@ -56,13 +56,13 @@ class BareHost(fsdp_cli.Case):
         self.assertEqual(self.train("ranks", "--max-steps", "1", ranks=2).err.count("warning:"), 0)
 
     def test_ranks_in_pid_namespaces_of_their_own(self):
-        """MPICH copies large messages by pid, and would read its own memory where every rank is process 1."""
+        """MPICH copies large messages by process id; if every rank is process 1, it would read its own memory."""
         alone = [os.environ["FSDP_MPIEXEC"], "-n", "2", "unshare", *USER, "--pid", "--fork", "--mount-proc"]
         steps = ["--max-steps", 3, "--embed-size", 128, "--batch-size", 2]
         self.train("together", *steps, ranks=2)
         self.train("apart", *steps, within=alone)
         self.assertLess(fsdp_cli.difference(fsdp_cli.losses(self.run_directory("apart")), fsdp_cli.losses(self.run_directory("together"))), 1e-6)
-        # Who insists on such copies is told.
+        # If a user forces such copies, the program reports the error.
         result = fsdp_cli.run("fsdp-finetune", self.train_arguments("wrong", *steps), within=alone, env={"MPIR_CVAR_CH4_CMA_ENABLE": "1"})
         self.assertNotEqual(result.code, 0, str(result))
         self.assertIn("MPI does not hand over large messages", result.err)
@@ -72,7 +72,7 @@ class BareHost(fsdp_cli.Case):
         facts = []
         for within in ((), lacking("/proc")):
             out = fsdp_cli.run("fsdp-bf16check", quick, within=within).out
-            facts.append(json.loads(out[out.index("{"):])["ranks"][0]["processor"])  # after what UCX says of a missing boot id
+            facts.append(json.loads(out[out.index("{"):])["ranks"][0]["processor"])  # after UCX's message about a missing boot id
         for name in ("avx512_bf16", "amx_bf16", "amx_tile", "arm_bf16"):
             self.assertEqual(facts[0][name], facts[1][name], name)
 

@@ -1,9 +1,7 @@
-// fsdp-bf16check on hardware that is not there: takes the place of apps/bf16check/bf16_fact_source.cpp in a program for
-// tests.
+// fsdp-bf16check on simulated hardware: replaces apps/bf16check/bf16_fact_source.cpp in a program for tests.
 //
-// FSDP_SIMULATED_FACTS holds a JSON object of merge patches (RFC 7396) for the facts of ranks: {"1": {...}, "*":
-// {...}},
-// "*" for all ranks. FSDP_SIMULATED_HANG names a rank that never comes back from its measurement.
+// FSDP_SIMULATED_FACTS holds a JSON object of merge patches (RFC 7396) for the facts of ranks:
+// {"1": {...}, "*": {...}}, "*" for all ranks. FSDP_SIMULATED_HANG names a rank whose measurement never ends.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>

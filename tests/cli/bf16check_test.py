@@ -1,4 +1,4 @@
-"""fsdp-bf16check: the verdict of real ranks, of simulated hardware, and ends in time when a rank is missing."""
+"""fsdp-bf16check: verdicts of real ranks and of simulated hardware; it ends in time if a rank is missing."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import fsdp_cli
 QUICK = ["--quick", "--size-mb", 1]
 # Equal speeds, so that a test does not depend on what else runs on this machine.
 SPEED = {"gemm": {"bf16_tflops": 0.4, "float32_tflops": 0.2, "implementation": "brg_matmul:avx512_core_bf16"}}
-# A processor of the test's own, whatever this one has: AMX too would make it native.
+# A simulated processor, independent of this machine's. AMX is switched off because AMX also makes bf16 native.
 NO_AMX = {"amx_bf16": False, "amx_tile": False}
 NATIVE = {"processor": {"avx512_bf16": True, **NO_AMX}, **SPEED}
 OLD = {"processor": {"avx512_bf16": False, **NO_AMX}, **SPEED}
@@ -21,7 +21,7 @@ A100 = {"gpu": {"name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0", "b
 
 
 def has_bf16():
-    """Whether this machine's processor has bf16 instructions of either kind."""
+    """Returns True if this machine's processor has bf16 instructions of either kind."""
     text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
     return "avx512_bf16" in flags or "amx_bf16" in flags
@@ -38,7 +38,7 @@ class Bf16Check(fsdp_cli.Case):
         return result
 
     def simulate(self, facts, *arguments, ranks=2, code=0, **how):
-        """The test's program with these facts; its JSON report."""
+        """Runs the test program with these facts; returns its JSON report."""
         return self.check("--json", *arguments, ranks=ranks, code=code, program=os.environ["FSDP_BF16CHECK_SIMULATED"],
                           env={"FSDP_SIMULATED_FACTS": json.dumps(facts)}, **how).json()
 
@@ -95,7 +95,7 @@ class Bf16Check(fsdp_cli.Case):
         self.assertIn("no bf16 instructions", report["ranks"][2]["reason"])
         self.assertEqual(report["bad_hosts"], ["old7"])
         self.assertEqual(file.read_text(), "old7\n")
-        # Written anew each time: a good job leaves nothing of the last one.
+        # The file is written in each run, so that nothing of an earlier job remains.
         self.simulate({"*": NATIVE}, "--exclude-file", file)
         self.assertEqual(file.read_text(), "")
 
@@ -134,7 +134,7 @@ class Bf16Check(fsdp_cli.Case):
         self.assertIn("NCCL 2.21.5 runs, 2.28.9 was compiled against", report["ranks"][1]["notes"])
         emulating = {**gpu(1), "gemm": {"bf16_tflops": 15, "float32_tflops": 18.5}}
         self.assertEqual(self.simulate({"0": gpu(0), "1": emulating}, code=3)["verdict"], "emulated")
-        # One rank without what the other has.
+        # One rank has no GPU, the other has one.
         report = self.simulate({"0": gpu(0), "1": {**NATIVE, "gpu_missing": "the driver sees no device"}}, code=3)
         self.assertEqual(report["ranks"][1]["verdict"], "absent")
 
@@ -143,7 +143,7 @@ class Bf16Check(fsdp_cli.Case):
         self.assertEqual((report["verdict"], report["all_reduce"]["exact"]), ("absent", False))
 
     def test_no_gpu(self):
-        # A machine with a GPU answers otherwise.
+        # On a machine with a GPU the result differs.
         if pathlib.Path("/dev/nvidiactl").exists():
             self.skipTest("this machine has a GPU")
         result = fsdp_cli.run("fsdp-bf16check", ["--device", "cuda", "--json", *QUICK])

@@ -1,4 +1,4 @@
-"""fsdp-eval --prompt --chat: the ids of transformers' apply_chat_template(add_generation_prompt=True), up to the end of the turn."""
+"""fsdp-eval --prompt --chat: ids equal those of transformers' apply_chat_template(add_generation_prompt=True), up to the end of the turn."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class ChatPrompt(fsdp_cli.Case):
                     self.assertEqual(report["prompt"], PROMPT)
 
     def test_the_end_of_the_turn_ends_the_text(self):
-        """A head that only ever says the mark, which is not the tokenizer's end mark."""
+        """The head always predicts the end-of-turn mark, which differs from the tokenizer's end mark."""
         import torch
         from safetensors.torch import load_file, save_file
         for name in ("chatml", "llama3"):
@@ -53,7 +53,7 @@ class ChatPrompt(fsdp_cli.Case):
                 weights = load_file(model / "model.safetensors")
                 config = json.loads((model / "config.json").read_text())
                 (model / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-                # Of two opposite rows one is above zero behind this prompt.
+                # Only the row of the mark is not zero; for one of its two signs the logit after this prompt is positive.
                 weights["lm_head.weight"] = torch.zeros_like(weights["model.embed_tokens.weight"])
                 report = None
                 for sign in (1, -1):

@@ -1,4 +1,4 @@
-"""Checkpoints where something else lies, no links can be made, names are no UTF-8, or the folder goes away."""
+"""Checkpoints in difficult places: something else lies there, links cannot be made, names are not UTF-8, or the folder disappears."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ class Places(fsdp_cli.Case):
         return sorted(p.name for p in self.checkpoints(run).iterdir())
 
     def test_keep_last_removes_nothing_else(self):
-        """Only what this program saved, and of a run that went back only its own steps count."""
+        """Removes only what this program saved; after a run went back, only its own steps count."""
         self.train("others", "--max-steps", 8, "--save-every", 1, "--keep-last", 8)
         folder = self.checkpoints("others")
         (folder / "step-00000001" / "notes.txt").write_text("mine")
@@ -23,7 +23,7 @@ class Places(fsdp_cli.Case):
         self.assertEqual((folder / "step-00000001" / "notes.txt").read_text(), "mine")
 
     def test_a_place_without_links(self):
-        """What cannot be linked to is a checkpoint all the same."""
+        """A checkpoint is complete even if `latest` cannot be made."""
         self.train("linkless", "--max-steps", 1)
         latest = self.checkpoints("linkless") / "latest"
         latest.unlink()
@@ -36,7 +36,7 @@ class Places(fsdp_cli.Case):
         self.assertIn("step-00000004", result.err)
 
     def test_names_that_are_no_utf8(self):
-        """A Latin-1 home must not cost the training; a name that no checkpoint can hold is refused before it."""
+        """A folder with a Latin-1 name must not cost the training; a name that no checkpoint can hold is refused at the start."""
         latin = os.fsencode(self.folder) + b"/caf\xe9"
         os.mkdir(latin)
         shutil.copy(self.train_data, latin + b"/train.h5")

@@ -1,4 +1,4 @@
-"""Checkpoints: resuming on the same and on other numbers of ranks, what a resume takes over, and housekeeping."""
+"""Checkpoints: resuming on the same and on other numbers of ranks, options that a resume restores, and housekeeping."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class Checkpoints(fsdp_cli.Case):
         result = fsdp_cli.run("fsdp-finetune", bare)
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(self.losses("saved"), self.losses("whole"))
-        # What is given wins over what was saved.
+        # Options of the command line take precedence over saved ones.
         self.train("saved", "--restart-checkpoint-file", "latest", "--max-steps", 7, "--lr", 0.1, "--lr-schedule", "constant")
         self.assertEqual(fsdp_cli.steps(self.run_directory("saved"))[-1]["lr"], 0.1)
 
@@ -77,7 +77,7 @@ class Checkpoints(fsdp_cli.Case):
             self.assertNotIn(taken, line)
         again = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--run-name", "kept", "--restart", "latest", "--max-steps", 8, *fsdp_cli.COMMON])
         self.assertNotIn("options   the run", again.err)
-        # Evaluating alone does not sample, and is no reason to refuse.
+        # Evaluation alone makes no samples, but the run's sample options are no reason to refuse.
         evaluated = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--run-name", "kept", "--restart", "latest", "--max-epochs", -1, *fsdp_cli.COMMON])
         self.assertEqual(evaluated.code, 0, str(evaluated))
 
@@ -97,7 +97,7 @@ class Checkpoints(fsdp_cli.Case):
         self.train("cut", "--max-steps", 8, "--save-every", 3, "--val-data", self.val_data, "--eval-every", 4)
         before = fsdp_cli.records(self.run_directory("cut"))
         with open(self.run_directory("cut") / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write('{"step": 9, "lo')  # what a killed run leaves
+            file.write('{"step": 9, "lo')  # a line that a killed run left
         self.train("cut", "--max-steps", 5, "--restart-checkpoint-file", self.checkpoints("cut") / "step-00000003")
         after = fsdp_cli.records(self.run_directory("cut"))
         self.assertEqual(after[:3], before[:3])

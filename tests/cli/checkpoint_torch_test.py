@@ -1,4 +1,4 @@
-"""PyTorch reads what fsdp-finetune saved: dcp.load and dcp_to_torch_save, model and optimizer, bit for bit."""
+"""PyTorch reads what fsdp-finetune saves: dcp.load and dcp_to_torch_save, model and optimizer, bit for bit."""
 
 import json
 
@@ -13,7 +13,7 @@ except ImportError as missing:
 
 
 def whole(checkpoint):
-    """Everything in a checkpoint, as torch gathers it."""
+    """Returns the whole checkpoint as torch gathers it."""
     file = checkpoint.parent / "whole.pt"
     dcp_to_torch_save(str(checkpoint), str(file))
     state = torch.load(file, weights_only=True)
@@ -26,7 +26,7 @@ def rows_of(ids):
 
 
 def mingpt_loss(state, ids, heads):
-    """minGPT in plain torch operations; the loss with its graph."""
+    """Computes minGPT in plain torch operations; returns the loss with its graph."""
     f = torch.nn.functional
     inputs, targets = rows_of(ids)
     width = state["transformer.wte.weight"].shape[1]
@@ -92,7 +92,7 @@ class Torch(fsdp_cli.Case):
         self.assertIn("transformer.ln_f.bias", plain["params"])
 
     def test_torch_goes_on_where_the_run_stood(self):
-        """One AdamW step by torch from the loaded model and optimizer equals ours: states mean what torch means."""
+        """One AdamW step by torch from the loaded model and optimizer equals ours: the states have torch's meaning."""
         options = ["--no-shuffle", "--lr", "0.002", "--clip-grad-norm", "0", "--weight-decay", "0.1"]
         state = whole(self.saved_by("before", 2, *options))
         self.train("before", "--max-steps", 4, "--restart-checkpoint-file", "latest", "--batch-size", 6, *options, ranks=2)

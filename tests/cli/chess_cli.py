@@ -1,4 +1,4 @@
-"""Games of chess that a small Llama learns by heart in part."""
+"""Chess games that a small Llama partly learns by heart."""
 
 import json
 
@@ -7,7 +7,7 @@ import llama_cli
 
 
 class Case(llama_cli.Case):
-    """Openings of 4 to 15 moves, two of three with a result, as `self.texts` and in the file `self.data`."""
+    """Provides openings of 4 to 15 moves, two of three with a result, as `self.texts` and in the file `self.data`."""
 
     @classmethod
     def setUpClass(cls):
@@ -25,7 +25,7 @@ class Case(llama_cli.Case):
 
     @classmethod
     def learn(cls, name, *more):
-        """A run that learns them. Returns its newest checkpoint."""
+        """Trains on the games; returns the newest checkpoint."""
         result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.data, "--max-seq-length", 128, "--out-dir", cls.runs, "--run-name", name,
                                                 "--max-steps", 60, "--batch-size", 6, "--lr", "6e-3", *more, *fsdp_cli.COMMON], 2)
         assert result.code == 0, str(result)

@@ -1,4 +1,4 @@
-"""Config files: --print-config writes what was given, --config reads it back, and nothing changes by that."""
+"""Config files: --print-config writes the given options, --config reads them back, and nothing is lost or changed."""
 
 import json
 import re
@@ -7,15 +7,15 @@ import fsdp_cli
 import llama_cli
 
 PROGRAMS = ("fsdp-finetune", "fsdp-memprobe")
-# Where another value of the default's kind would not do.
+# Values of options for which words() cannot derive another value from the default.
 VALUES = {"betas": ["0.8", "0.99"], "time-limit": ["1:30"], "nodes": ["2,3"], "ranks": ["4"], "ranks-per-node": ["2"],
           "max-batch": ["128"], "cores": ["8"], "link-gb-per-s": ["25"], "network-gb-per-s": ["12.5"], "plan-for": ["largest"], "rank": ["1"], "warmup-ratio": ["0.25"], "calibration": ["a b", "c,d", "[e]"]}
-# Options whose values are a few words each.
+# Options that take one of a few words.
 CHOICES = {"sharding": "hybrid-shard", "wrap": "size:1000", "backward-prefetch": "post", "precision": "bf16", "param-dtype": "fp16", "master-dtype": "bf16",
            "reduce-dtype": "bfloat16", "buffer-dtype": "float32", "activation-checkpointing": "every:2", "collectives": "host-staged",
            "lr-schedule": "cosine", "device": "cpu", "cuda-graphs": "off", "optimizer": "lion", "muon-adjust-lr": "original", "adafactor-variant": "transformers", "momentum-dtype": "bf16", "variance-dtype": "float32", "child-tuning": "d", "quantize": "nf4", "data-form": "messages", "train-on": "all", "pairs": "separate", "marks": "plain", "compute-dtype": "bf16", "offload-optimizer": "cpu", "final": "best"}
 VALUES |= {name: [word] for name, word in CHOICES.items()}
-# Texts that a config file's own marks could come in the way of.
+# Texts that could be confused with a config file's own syntax.
 TEXTS = ["two words", "a # b, c", "it's", 'say "x"', "it's \"x\"", "line\nline\tend ", " \\n ", "[x, y]", "", "true", "007", "-", "=", "{}", '"""', "é"]
 
 
@@ -26,17 +26,17 @@ def print_config(program, *arguments):
 
 
 def given(text):
-    """Names that are set."""
+    """Returns the names of the options that are set."""
     return [line.split("=")[0] for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def all_options(program):
-    """Names and defaults of everything that a config file can set: the defaults are comments `#name=value`."""
+    """Returns names and defaults of all options of a config file: the defaults are comments `#name=value`."""
     return dict(re.findall(r"^#([a-z][a-z0-9-]*)=(.*)$", print_config(program), re.M))
 
 
 def words(name, default, number):
-    """Arguments that give the option another value than its default."""
+    """Returns arguments that give the option a value other than its default."""
     if name in VALUES:
         return [f"--{name}", *VALUES[name]]
     if default in ("true", "false"):
@@ -85,7 +85,7 @@ class ConfigFile(llama_cli.Case):
 
     def test_a_word_that_is_none_is_told_at_once(self):
         file = self.folder / "words.ini"
-        # Each name both ways, and both ways in each program: they share the options.
+        # Each name is tested on the command line by one program and in a config file by the other: they share the options.
         for i, program in enumerate(PROGRAMS):
             for n, name in enumerate(CHOICES):
                 file.write_text(f"{name}=wrong\n")
@@ -96,7 +96,7 @@ class ConfigFile(llama_cli.Case):
 
     def test_every_text_comes_back_as_it_was(self):
         self.assertEqual(given(self.round_trip("fsdp-memprobe", ["--calibration", *TEXTS])), ["calibration"])
-        # And it is that text, not only one that stays as it is: the message names the checkpoint.
+        # The text must also be the right one, not only survive the round trip: the message names the checkpoint.
         for text in ("it's \"x\"", "line\nline\tend ", " \\n ", '"""'):
             file = self.folder / "text.ini"
             file.write_text(print_config("fsdp-finetune", "--restart", f"no/{text}"))

@@ -1,4 +1,4 @@
-"""Shared by the tests of conversations and completions: transformers' ids and labels of some."""
+"""Shared by the tests of conversations and completions: ids and labels from transformers."""
 
 import json
 
@@ -14,7 +14,7 @@ LINES = (CHAT / "messages.jsonl").read_text().splitlines()
 
 
 def accepted(template):
-    """The conversations that the template has a place for."""
+    """Returns the conversations that the template supports."""
     return [c for c in TEMPLATES[template]["conversations"] if "error" not in c]
 
 
@@ -27,7 +27,7 @@ def tokenizer(vocabulary):
 
 
 def with_answer(template):
-    """Lines of all conversations of the template's batch."""
+    """Returns the lines of all conversations in the template's batch."""
     return [LINES[c["index"]] for c in accepted(template) if max(c["labels"]) >= 0]
 
 
@@ -46,7 +46,7 @@ class ConversationsCase(fsdp_cli.Case):
         return result
 
     def samples(self, name="out.h5"):
-        """Ids and mask of every document."""
+        """Returns ids and mask of every document."""
         content = tokens_cli.read(self.folder / name)
         offsets = content["offsets"]
         self.assertEqual(content["loss_mask"].dtype, "uint8")

@@ -1,4 +1,4 @@
-"""Conversations and completions to token files: the ids and masks that transformers gives, forms of data, refusals."""
+"""Conversations and completions to token files: ids and masks equal those of transformers; forms of data; refusals."""
 
 import json
 import resource
@@ -40,7 +40,7 @@ class IdsAndMasks(ConversationsCase):
                     ids, mask = self.samples()[0]
                     self.assertEqual(ids, plain)
                     self.assertNotEqual(ids, conversation["ids"])
-                    # What is learned ends with the end mark, and it is the only mark in it.
+                    # The trained ids end with the end mark, which occurs only there.
                     learned = [i for i, counts in zip(ids, mask) if counts]
                     end = [i for i, label in zip(conversation["ids"], conversation["labels"]) if label != -100][-1]
                     self.assertEqual((learned[-1], learned.count(end)), (end, 1))
@@ -88,7 +88,7 @@ class Templates(ConversationsCase):
                 self.assertEqual(result.json()["chat_template"], vocabulary)
 
     def own(self, name, config=None, jinja=None):
-        """A ChatML tokenizer whose own template is another."""
+        """A ChatML tokenizer whose own template differs."""
         folder = self.folder / name
         folder.mkdir()
         (folder / "tokenizer.json").write_bytes((tokenizer("chatml") / "tokenizer.json").read_bytes())
@@ -142,7 +142,7 @@ class Forms(ConversationsCase):
         self.assertEqual(self.tokens(self.write([{**pair, "text": "x"}]), "chatml", "--form", "prompt-completion", "--json").json()["documents"], 1)
         self.tokens(self.write([{"talk": [USER, ANSWER]}]), "chatml", "--form", "messages", "--field", "talk")
         self.assertEqual(len(self.samples()), 1)
-        # Texts among conversations count as a whole.
+        # Plain texts among conversations are trained on as a whole.
         mixed = self.folder / "mixed"
         mixed.mkdir()
         (mixed / "a.jsonl").write_text(json.dumps(chat) + "\n")
@@ -278,7 +278,7 @@ class Lengths(ConversationsCase):
 
 
 class Stops(ConversationsCase):
-    """What ends a writer of masks leaves the old output, and nothing under its name."""
+    """A writer of masks that is stopped leaves the old output and no partial file under its name."""
 
     def begin(self, data, output, layout):
         log = self.folder / "log"

@@ -7,7 +7,7 @@ import fsdp_cli
 import llama_cli
 from conversations_cli import CHAT, PAIRS, TEMPLATES, ConversationsCase, tokenizer, with_answer
 
-# Float32 sums of another order; the fixtures' own float32 differs from float64 by up to 6.5e-7, and gradients by 1e-7.
+# Float32 sums in another order; the fixtures' float32 differs from float64 by up to 6.5e-7, gradients by 1e-7.
 LOSS, GRADIENT = 5e-6, 1e-5
 FROZEN = ["--lr", 0, "--max-steps", 1, "--no-shuffle", "--no-save", "--weight-decay", 0, "--precision", "float32"]
 MODEL = CHAT / "model"
@@ -27,7 +27,7 @@ class Training(ConversationsCase):
         self.assertGreater(abs(step["loss"] - batch["loss_if_every_token_counted"]), 100 * LOSS)
 
     def test_loss_and_gradient_of_all_conversations(self):
-        """Token files on one rank, JSON Lines on two: the same readers, the same targets."""
+        """Token files on one rank and JSON Lines on two give the same rows and the same targets."""
         for i, (template, truth) in enumerate(TEMPLATES.items()):
             with self.subTest(template):
                 rows, vocabulary = truth["batch"]["rows"], tokenizer(truth["vocabulary"])
@@ -64,7 +64,7 @@ class Training(ConversationsCase):
             self.assertLess(abs(report["loss"] - batch["loss"]), LOSS)
 
     def test_questions_without_answers_change_no_weights(self):
-        """Samples that are left out, and rows that --seq-len cuts before their answer: the others' loss stays."""
+        """Samples without answers are left out, as are answers that --seq-len cuts off; the loss of the others stays the same."""
         truth = TEMPLATES["chatml"]["batch"]
         lines = with_answer("chatml")
         question = json.dumps({"messages": [{"role": "user", "content": "Nobody answers."}]})
@@ -78,7 +78,7 @@ class Training(ConversationsCase):
         self.check("cut", truth)
 
     def test_samples_are_answers_where_that_is_asked_for(self):
-        """What the checkpoint answers to the same question, and not what it makes of the question as a text."""
+        """Samples are the checkpoint's answers to the question, not continuations of the question as a text."""
         chat, ask = ["--chat-template", "gemma3", "--tokenizer", tokenizer("gemma")], ["--sample-prompt", "Why?", "--sample-tokens", 5]
         for data, options in ((self.write(with_answer("gemma3")), chat), (self.folder / "sampled.h5", chat[2:])):
             if not data.exists():
@@ -111,7 +111,7 @@ class Training(ConversationsCase):
         self.tune("parts", data, *common, *options, "--max-steps", 2, model=model)
         result = fsdp_cli.run("fsdp-finetune", ["--restart", "latest", "--out-dir", self.runs, "--run-name", "parts", "--max-steps", 4, *fsdp_cli.COMMON], 2)
         self.assertEqual(result.code, 0, str(result))
-        self.assertNotIn("encoded ", result.err)  # the token file of before: same template, same file
+        self.assertNotIn("encoded ", result.err)  # reuses the earlier token file: same template, same file
         # Another number of ranks sums in another order.
         self.assertLess(fsdp_cli.difference(self.losses("parts"), self.losses("whole")), 1e-5)
         self.assertLess(self.losses("whole")[-1], self.losses("whole")[0])

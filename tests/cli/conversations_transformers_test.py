@@ -1,4 +1,4 @@
-"""Conversations of every kind of characters: ids and masks as transformers gives them now."""
+"""Conversations with all kinds of characters: ids and masks equal those of the installed transformers."""
 
 import json
 import os
@@ -15,8 +15,8 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}")
     sys.exit(fsdp_cli.SKIPPED)
 
-# Decomposed and composed accents, Hangul in parts, marks in another order, white space that Python strips, marks, the
-# sign that stands for a space, characters of up to four bytes.
+# Decomposed and composed accents, Hangul in parts, combining marks in another order, white space that Python strips,
+# marks, the sign that stands for a space, characters of up to four bytes.
 PARTS = ["e\u0301", "é", "\u1112\u1161\u11ab", "q\u0323\u0307", "q\u0307\u0323", "\u212b", " ", "  ", "\n", "\t", "\u00a0", "\u3000", "\u2028", "\x1f",
          "<|im_end|>", "<|eot_id|>", "</s>", "<s>", "<end_of_turn>", "<|im_start|>assistant\n", "\u2581", "♞", "🙂", "move", "e2e4", "12345", ".", "ß"]
 
@@ -55,7 +55,7 @@ class Transformers(ConversationsCase):
                     self.assertEqual(ours, theirs, chat)
 
     def test_templates_of_models_on_the_hub_write_the_same(self):
-        """With their branches for tools and parts of contents; the trainer knows each by its text."""
+        """Templates with branches for tools and content parts; the trainer recognises each template by its text."""
         files = sorted((CHAT / "templates").glob("*-hub*.jinja"))
         self.assertEqual(len(files), 4)
         for file in files:

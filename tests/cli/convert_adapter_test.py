@@ -1,4 +1,4 @@
-"""fsdp-ckpt-convert --merge-adapter: adapters become part of the matrices, as peft's merge_and_unload() does it; --inspect knows them."""
+"""fsdp-ckpt-convert --merge-adapter: merges adapters into the matrices as peft's merge_and_unload() does; --inspect recognises adapters."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ VARIANTS = ("all", "qv_rslora_clip", "qv_dora")
 
 
 def merged(base, adapter):
-    """The definition of LoRA, rsLoRA and DoRA, in float64; with fan_in_fan_out the base's matrices are [in, out]."""
+    """Merges by the definition of LoRA, rsLoRA and DoRA, in float64; with fan_in_fan_out the base's matrices are [in, out]."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     parts = load_file(adapter / "adapter_model.safetensors")
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config["use_rslora"] else config["r"])
@@ -42,7 +42,7 @@ class Merged(ConvertCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.base = load_file(BASE / "model.safetensors")
-        # What most bases are: 16 bits, in a directory with what belongs to it.
+        # A base as most are: 16-bit weights, in a directory with config.json.
         cls.half = cls.folder / "half"
         cls.half.mkdir()
         shutil.copyfile(BASE / "config.json", cls.half / "config.json")
@@ -51,7 +51,7 @@ class Merged(ConvertCase):
     def assert_merged(self, found, expected, tolerance):
         self.assertEqual(sorted(found), sorted(expected))
         for name, tensor in expected.items():
-            # Relative to a matrix's largest element: sums of few products, each rounded once.
+            # Relative to the largest element of a matrix: sums of a few products, each rounded once.
             self.assertLessEqual((found[name].double() - tensor).abs().max().item(), tolerance * tensor.abs().max().item(), name)
 
     def test_as_defined(self):
@@ -100,7 +100,7 @@ class Merged(ConvertCase):
         self.assertEqual(fsdp_cli.run(PROGRAM, ["--verify", BASE, whole]).code, 3)
 
     def changed(self, name, config=None, **tensors):
-        """A copy of an adapter with other fields and tensors; a tensor that is None goes."""
+        """Copies an adapter with changed fields and tensors; None removes a tensor."""
         directory = self.folder / name
         directory.mkdir()
         fields = json.loads((LORA / "qv_dora" / "adapter_config.json").read_text()) | (config or {})

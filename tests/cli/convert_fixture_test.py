@@ -1,4 +1,4 @@
-"""Every checkpoint of tests/fixtures, converted to every format and back: the same bytes as PyTorch's."""
+"""Converts every checkpoint of tests/fixtures to every format and back: the bytes equal PyTorch's."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import convert_fixtures
 import fsdp_cli
 from convert_fixtures import ConvertCase, all_fixtures, opened, read_directory, read_safetensors
 
-# One or two of each family take part in the chains of conversions.
+# One or two fixtures of each family for chains of conversions.
 CHAINED = ["pt_t211_gpt_full", "pt_t211_minimal_fsdp_vars", "pt_t211_nontensors", "fsdp2_t211_ws4_tp", "dcp_t211_ws2_app",
            "dcp_t201_ws2_app", "fsdp2_t211_ws2_flatopt", "hf_llama_sharded_bf16", "fsdp2_t211_ws4_zeroshard", "pt_t211_zoo"]
 FORMATS = {"torch": ("torch.pt", []), "safetensors": ("st.safetensors", []), "dcp": ("dcp1", ["--to", "dcp"]),
@@ -16,13 +16,13 @@ FORMATS = {"torch": ("torch.pt", []), "safetensors": ("st.safetensors", []), "dc
 
 
 def text(value):
-    """JSON to compare by: 1, 1.0 and true are three things."""
+    """Returns JSON for comparison, which distinguishes 1, 1.0 and true."""
     return json.dumps(value, sort_keys=True)
 
 
 class Fixtures(ConvertCase):
     def test_to_safetensors(self):
-        """Tensors bit for bit; values in the JSON file beside."""
+        """Compares tensors bit for bit, and the values in the JSON file beside them."""
         converted = 0
         for fixture in all_fixtures():
             if fixture.refused:
@@ -54,7 +54,7 @@ class Fixtures(ConvertCase):
                 self.assert_same_tensors(read_safetensors(again), fixture.tensors(), fixture.name)
 
     def test_verify_agrees(self):
-        """--verify sees no difference between a checkpoint and what became of it, and one that is there."""
+        """--verify finds no difference between a checkpoint and its conversion, and finds a difference that was made."""
         for fixture in all_fixtures():
             if fixture.refused or fixture.is_local:
                 continue
@@ -64,13 +64,13 @@ class Fixtures(ConvertCase):
                 self.assertEqual(result.code, 0, str(result))
 
     def test_check(self):
-        """All are sound; --check says where NaN and infinite elements are."""
+        """All fixtures are sound; --check names tensors with NaN and infinite elements."""
         for fixture in all_fixtures():
             if fixture.refused:
                 continue
             with self.subTest(fixture.name):
                 result = fsdp_cli.run(convert_fixtures.PROGRAM, [fixture.input, "--check"])
-                # The "zoo" checkpoints have a tensor of them.
+                # The "zoo" checkpoints have a tensor with such elements.
                 strange = any(name.endswith("nan_inf") for name in fixture.truth["tensors"])
                 self.assertEqual(result.code, 3 if strange else 0, str(result))
                 self.assertEqual("nan_inf: 1 NaN and 2 infinite" in result.out, strange, str(result))
@@ -83,7 +83,7 @@ class Fixtures(ConvertCase):
                 result = fsdp_cli.run(convert_fixtures.PROGRAM, [fixture.input, "--inspect", "--json"])
                 self.assertEqual(result.code, 0, str(result))
                 found = {tensor["name"]: tensor["shape"] for tensor in result.json()["tensors"]}
-                # In the file a complex tensor is one.
+                # --inspect counts a complex tensor as one, without the dimension of real and imaginary parts.
                 expected = {name: (shape[:-1] if name.endswith("@view_as_real") else shape)
                             for name, (_, shape, _) in fixture.tensors().items()}
                 self.assertEqual(found, {name.removesuffix("@view_as_real"): shape for name, shape in expected.items()})
@@ -107,7 +107,7 @@ class Chains(ConvertCase):
             shutil.rmtree(self.folder / fixture.name)
 
     def test_values_survive_torch_and_dcp(self):
-        """What JSON can say of a value is the same after it went through other formats that hold values."""
+        """Values that JSON can express survive other formats that hold values."""
         for name in ("pt_t211_nontensors", "dcp_t211_ws2_app", "dcp_t201_ws2_app", "pt_t211_minimal_fsdp_vars"):
             fixture = next(f for f in all_fixtures() if f.name == name)
             direct = self.convert(fixture.input, f"{name}.safetensors").with_suffix(".json")
@@ -121,7 +121,7 @@ class Chains(ConvertCase):
                     self.assertEqual(text(found), text(expected))
 
     def test_hf_directories(self):
-        """Shards of at most --max-shard-size, an index that fits, and the same tensors; read back as a source too."""
+        """Shards of at most --max-shard-size, a matching index, and the same tensors; also read back as a source."""
         for name in ("hf_llama_single_f32", "hf_llama_sharded_bf16", "pt_t241_llama_full", "pt_t211_gpt_full"):
             with self.subTest(name):
                 fixture = next(f for f in all_fixtures() if f.name == name)
@@ -140,7 +140,7 @@ class Chains(ConvertCase):
                 self.assert_same_tensors(read_safetensors(back), fixture.tensors(), name)
 
     def test_local_state_of_one_rank_needs_nothing(self):
-        """World size 1 writes a plain full state dict: no shapes have to be given."""
+        """World size 1 writes a plain full state dict, so no shapes are needed."""
         fixture = next(f for f in all_fixtures() if f.name == "local_t211_ws1_gpt")
         output = self.convert(fixture.input, "one.safetensors")
         self.assert_same_tensors(read_safetensors(output), fixture.tensors(), fixture.name)
@@ -157,7 +157,7 @@ class Refused(ConvertCase):
         self.assertEqual(list(self.folder.glob("*.safetensors")), [])
 
     def test_local_state_without_shapes(self):
-        """A flat parameter carries no shapes; the message says where to get them."""
+        """A flat parameter has no shapes; the message says where to get them."""
         fixture = next(f for f in all_fixtures() if f.name == "local_t211_ws4_gpt_pad")
         result = fsdp_cli.run(convert_fixtures.PROGRAM, [fixture.input, self.folder / "x.pt"])
         self.assertIn(result.code, (2, 4), str(result))
@@ -165,7 +165,7 @@ class Refused(ConvertCase):
         self.assertFalse((self.folder / "x.pt").exists())
 
     def test_local_state_with_another_models_shapes(self):
-        """Sizes that do not add up are refused, with the unit and both sizes, never guessed."""
+        """Inconsistent sizes are refused, naming the unit and both sizes, and never guessed."""
         fixtures = {f.name: f for f in all_fixtures()}
         wrong = fixtures["local_t211_ws3_gpt_bf16"].folder / "param_shapes.json"
         result = fsdp_cli.run(convert_fixtures.PROGRAM, [fixtures["local_t211_ws4_gpt_pad"].input, self.folder / "y.pt", "--param-shapes", wrong])

@@ -1,6 +1,6 @@
-"""The checkpoints of tests/fixtures as the tests of fsdp-ckpt-convert see them: input, options, truth.
+"""The checkpoints of tests/fixtures for the tests of fsdp-ckpt-convert: input, options, expected contents.
 
-Reads safetensors files with nothing but the standard library, so that float8 and bfloat16 compare as the bytes they are.
+Reads safetensors files with the standard library only, so that float8 and bfloat16 compare as the bytes they are.
 """
 
 import json
@@ -18,16 +18,16 @@ class Fixture:
     def __init__(self, folder):
         self.folder, self.name = folder, folder.name
         self.truth = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
-        # A safetensors fixture is its whole folder; expected.safetensors beside the model's files is no input.
+        # A safetensors fixture is its whole folder, except expected.safetensors.
         self.input = next((folder / name for name in ("ckpt", "ckpt.pt") if (folder / name).exists()), folder)
         self.refused = self.truth["kind"] in ("refuse", "unsupported")
         self.is_local = bool(self.truth.get("flat_params"))
-        # {flattened key: JSON}, in the form that the program writes too.
+        # {flattened key: JSON}, in the form that the program writes as well.
         self.values = dict(self.truth["nontensor"])
         self.has_raw_optimizer = (folder / "optim-rank0.pt").exists()
 
     def options(self):
-        """What a user has to say beside IN and OUT."""
+        """Returns the options that a user must give beside IN and OUT."""
         options = []
         if self.is_local:
             shapes = self.folder / "param_shapes.json"
@@ -40,14 +40,14 @@ class Fixture:
         return options
 
     def tensors(self):
-        """{name: (dtype, shape, bytes)}, with the optimizer's where raw files of it lie beside the checkpoint."""
+        """Returns {name: (dtype, shape, bytes)}, including the optimizer's if its raw files lie beside the checkpoint."""
         tensors = read_safetensors(self.folder / "expected.safetensors")
         if not self.has_raw_optimizer:
             return tensors
         return {**tensors, **read_safetensors(self.folder / "expected_optim.safetensors")}
 
 def decoded(value):
-    """A value of expected.json as the python value it stands for."""
+    """Returns a value of expected.json as the Python value it stands for."""
     if isinstance(value, list):
         return [decoded(item) for item in value]
     if not isinstance(value, dict):
@@ -65,7 +65,7 @@ def decoded(value):
 
 
 def opened(values):
-    """The same values with dicts and nested lists opened, as a .pt is read: DCP holds some of them as one value."""
+    """Returns the values with dicts and nested lists flattened, as a .pt is read: DCP holds some of them as one value."""
     found = {}
     for key, value in values.items():
         inner = dict(value["__dict__"]) if isinstance(value, dict) and "__dict__" in value else value
@@ -76,7 +76,7 @@ def opened(values):
 
 
 def is_container(value):
-    """A list, or a dict that stands for a dict (rather than for {"__tuple__": ...})."""
+    """Returns True for a list, or a dict that stands for a dict (rather than for {"__tuple__": ...})."""
     return isinstance(value, list) or isinstance(value, dict) and not any(str(name).startswith("__") for name in value)
 
 
@@ -85,7 +85,7 @@ def all_fixtures():
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)}."""
+    """Returns {name: (dtype, shape, bytes)}."""
     data = path.read_bytes()
     size = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + size])
@@ -95,7 +95,7 @@ def read_safetensors(path):
 
 
 def read_directory(directory):
-    """All tensors of a directory of safetensors files, and the index's map of names if there is one."""
+    """Returns all tensors of a directory of safetensors files, and the index's map of names if there is one."""
     tensors = {}
     for path in sorted(directory.glob("model*.safetensors")):
         for name, tensor in read_safetensors(path).items():
@@ -105,7 +105,7 @@ def read_directory(directory):
 
 
 class ConvertCase(fsdp_cli.Case):
-    """Conversions into the test's own folder."""
+    """Converts into the test's own folder."""
 
     def convert(self, source, output, *options, code=0, ranks=0):
         (self.folder / output).parent.mkdir(parents=True, exist_ok=True)
@@ -114,13 +114,13 @@ class ConvertCase(fsdp_cli.Case):
         return self.folder / output if code == 0 else result
 
     def assert_same_tensors(self, found, expected, what):
-        """Names, dtypes, shapes and bytes."""
+        """Compares names, dtypes, shapes and bytes."""
         self.assertEqual(sorted(found), sorted(expected), what)
         for name, (dtype, shape, data) in expected.items():
             self.assertEqual(found[name][:2], (dtype, shape), f"{what}: {name}")
-            # Not assertEqual: the bytes would fill the screen.
+            # assertEqual would print all bytes.
             self.assertTrue(found[name][2] == data, f"{what}: {name} has other bytes")
 
     def temporary_files(self):
-        """What a conversion leaves behind under names that are not the output's."""
+        """Returns the temporary files that a conversion has left."""
         return [path.name for path in self.folder.rglob("*") if path.name.startswith(".") and "tmp" in path.name]

@@ -25,12 +25,12 @@ BLOCK = 4 * MIB
 
 
 def limit_memory():
-    """In the child: bounds heap and all other private memory. Resident memory is measured afterwards in any case."""
+    """Runs in the child: limits the heap and all other private memory. Resident memory is measured afterwards anyway."""
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
 
 
 def in_cgroup():
-    """Words that put a command into a group of its own with LIMIT bytes of memory; none where that is not allowed."""
+    """Returns the words that run a command in a memory group of LIMIT bytes; none if that is not allowed."""
     if shutil.which("systemd-run") is None:
         return []
     words = ["systemd-run", *(["--user"] if os.getuid() else []), "--scope", "--quiet", "-p", f"MemoryMax={LIMIT}", "-p", "MemorySwapMax=0"]
@@ -50,7 +50,7 @@ class Memory(ConvertCase):
 
     @classmethod
     def write_input(cls):
-        """Zeros but for marks at the start, the end and in the middle of every tensor."""
+        """Writes zeros with marks at the start, the end and in the middle of every tensor."""
         header, at = {}, 0
         for number, shape in enumerate(SHAPES):
             size = 4 * shape[0] * (shape[1] if len(shape) == 2 else 1)
@@ -71,7 +71,7 @@ class Memory(ConvertCase):
         cls.header = header
 
     def convert_limited(self, source, output, *options):
-        """One conversion; returns the peak of its resident memory in bytes."""
+        """Runs one conversion; returns its peak resident memory in bytes."""
         command = [*self.cgroup, *map(str, fsdp_cli.command(PROGRAM, [source, output, *options], 0))]
         with open(self.folder / "log", "wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=fsdp_cli.environment(),
@@ -85,7 +85,7 @@ class Memory(ConvertCase):
         return peak
 
     def assert_same_data(self, output):
-        """The data of two safetensors files tensor by tensor, in pieces."""
+        """Compares the data of two safetensors files tensor by tensor, in pieces."""
         with open(self.input, "rb") as a, open(output, "rb") as b:
             begin = [8 + struct.unpack("<Q", file.read(8))[0] for file in (a, b)]
             found = json.loads(b.read(begin[1] - 8))

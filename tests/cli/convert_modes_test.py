@@ -1,4 +1,4 @@
-"""--inspect, --verify and --check of fsdp-ckpt-convert: what they say and return, of good and of doctored checkpoints."""
+"""--inspect, --verify and --check of fsdp-ckpt-convert: output and exit codes for good and for modified checkpoints."""
 
 import json
 import math
@@ -15,7 +15,7 @@ LOCAL = ROOT / "local_t241_ws2_gpt_uop"
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """{name: float32 or int32 array}."""
+    """Writes {name: float32 or int32 array}."""
     header, data = ({"__metadata__": metadata} if metadata else {}), b""
     for name, array in tensors.items():
         raw = array.tobytes()
@@ -77,7 +77,7 @@ class Inspect(ConvertCase):
         self.assertFalse(any("flat_param" in t["name"] for t in whole["tensors"]))
 
     def test_reads_no_tensor_data(self):
-        """Data that is damaged where only tensors lie does not matter."""
+        """Damaged data that only tensors use does not matter to --inspect."""
         path = write_safetensors(self.folder / "big.safetensors", {"a": numbers(4, 4)})
         with open(path, "r+b") as file:
             file.seek(-64, 2)
@@ -210,7 +210,7 @@ class Check(ConvertCase):
             self.assertEqual((found["nan"], found["inf"], found["first"]), (nan, inf, [123, 45]))
 
     def test_flipped_bit(self):
-        """One bit of a tensor in a .pt: the recorded checksum finds it."""
+        """The recorded checksum of a .pt reveals one flipped bit of a tensor."""
         path = self.folder / "flipped.pt"
         data = bytearray(FULL.read_bytes())
         data[len(data) // 2] ^= 0x10
@@ -240,7 +240,7 @@ class Check(ConvertCase):
 
 
 class Configuration(ConvertCase):
-    """config.json of an export says rotary positions so that transformers 4 and 5 read the same."""
+    """An export's config.json describes rotary positions so that transformers 4 and 5 read the same values."""
 
     def export(self, name, config, code=0, *more):
         folder = self.folder / name

@@ -1,4 +1,4 @@
-"""fsdp-ckpt-convert's options: help, what goes together, how the output's format is chosen, config files, exit codes."""
+"""fsdp-ckpt-convert's options: help, combinations, the choice of the output's format, config files, exit codes."""
 
 import json
 import os
@@ -75,7 +75,7 @@ class Options(ConvertCase):
                 written = self.program(FULL, output, *options, "--json").json()
                 files = {f["name"]: f["bytes"] for f in told["files"]}
                 self.assertTrue(files)
-                # What comes last, such as .metadata, is known only when the data has been read.
+                # Files that are written last, such as .metadata, are known only after all data has been read.
                 for name, size in files.items():
                     if size:
                         self.assertEqual(os.path.getsize(name), size, name)

@@ -1,4 +1,4 @@
-"""fsdp-ckpt-convert --quantize nf4, fsdp-finetune --save-final-hf beside adapters, fsdp-eval --quantize: what bitsandbytes makes of a model, bit for bit."""
+"""fsdp-ckpt-convert --quantize nf4, fsdp-finetune --save-final-hf beside adapters, fsdp-eval --quantize: equal to bitsandbytes, bit for bit."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ STATE = ".quant_state.bitsandbytes__nf4"
 
 
 def parsed(tensors):
-    """Tensors of a file as values that compare; JSON as what it says: transformers pads none."""
+    """Returns the tensors of a file as comparable values; JSON is parsed, because transformers does not pad it."""
     return {name: json.loads(bytes(tensor.tolist())) if name.endswith(STATE) else (tensor.dtype, tensor.tolist()) for name, tensor in tensors.items()}
 
 
@@ -35,7 +35,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                 ours, config = (json.loads((directory / "config.json").read_text()) for directory in (output, theirs))
                 self.assertEqual(ours["quantization_config"], config["quantization_config"])
                 self.assertEqual(ours.get("torch_dtype", ours.get("dtype")), "bfloat16")
-                # And it is read back: as numbers, and as codes of these.
+                # Reads the output back: as numbers, and as codes of these numbers.
                 numbers = self.convert(output, f"{kind}-16", "--to", "hf", "--dequantize")
                 again = self.convert(numbers, f"{kind}-again", "--to", "hf", *options)
                 for name, tensor in load_file(again / "model.safetensors").items():
@@ -80,7 +80,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                 self.assertEqual((final / "config.json").read_text(), (merged / "config.json").read_text())
                 self.assertEqual("quantization_config" in json.loads((final / "config.json").read_text()), name != "lora")
                 self.assertFalse((self.run_directory(name) / ".final-full").exists())
-        # Written anew by the finished run, from its last checkpoint.
+        # The finished run exports again, from its last checkpoint.
         again = self.folder / "again"
         self.train("double", "--restart-checkpoint-file", "latest", "--model", self.model, "--lora-rank", 4, "--max-steps", 3, *KINDS["double"], "--save-final-hf", again)
         self.assert_same_tensors(read_safetensors(again / "model.safetensors"), read_safetensors(self.folder / "final-double" / "model.safetensors"), "again")
@@ -97,7 +97,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
             self.train(f"run-{len(found)}", "--model", model, "--lora-rank", 4, "--max-steps", 3, "--batch-size", 2, *options, ranks=2)
             found.append(self.losses(f"run-{len(found)}"))
         self.assertEqual(*found)
-        # Of a checkpoint, too.
+        # A checkpoint can be quantized on loading, too.
         self.train("all", "--model", self.model, "--max-steps", 1, "--batch-size", 2)
         checkpoint = self.checkpoints("all") / "latest"
         of_checkpoint, plain = (self.evaluate(checkpoint, *options, "--data", self.val_data, ranks=2)["loss"] for options in (KINDS["single"], []))
@@ -119,7 +119,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
         numbers = self.convert(alone / "model.safetensors", "gpt2-numbers", "--to", "hf", "--model-config", gpt2 / "config.json")
         for name, tensor in load_file(numbers / "model.safetensors").items():
             self.assertTrue(torch.equal(tensor, load_file(gpt2 / "model.safetensors")[name]), name)
-        # Numbers of 4 bits in a file without a config.json, and a directory of which a part is in 4 bits.
+        # Refused: 4-bit codes in a file without a config.json, and a directory with only a part in 4 bits.
         shutil.copyfile(codes / "model.safetensors", alone / "model.safetensors")
         self.assert_refused(fsdp_cli.run(PROGRAM, [alone / "model.safetensors", self.folder / "refused", "--to", "hf", "--dequantize", "--config-from", gpt2]), 2,
                             "[in, out]", "--map mingpt-to-gpt2")
@@ -150,11 +150,11 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
             import transformers
         except ImportError as missing:
             self.skipTest(str(missing))
-        gpt2 = FIXTURES / "families" / "gpt2"  # whose matrices lie the other way round when they are numbers
+        gpt2 = FIXTURES / "families" / "gpt2"  # its matrices are transposed when they are numbers
         for source, kind in ((self.model, "single"), (self.model, "double"), (gpt2, "double")):
             with self.subTest(f"{source.name} {kind}"):
                 directory = self.convert(source, f"opened-{source.name}-{kind}", "--to", "hf", *KINDS[kind])
-                model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).train()  # in eval mode it packs anew on some processors
+                model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).train()  # in eval mode bitsandbytes repacks weights on some processors
                 for module in model.modules():
                     if isinstance(module, torch.nn.Dropout):
                         module.p = 0.0
@@ -163,7 +163,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                 ids = torch.arange(3, 3 + min(48, plain.config.max_position_embeddings))[None]
                 with torch.no_grad():
                     logits, expected = model(ids).logits, plain(ids).logits
-                # bitsandbytes rounds activations to the type of the products, bf16.
+                # bitsandbytes rounds activations to the products' dtype, bf16.
                 self.assertLess((logits - expected).norm().item(), 2e-2 * expected.norm().item())
                 in_4_bits = {name: module for name, module in model.named_modules() if type(module).__name__ == "Linear4bit"}
                 self.assertEqual(len(in_4_bits), 8 if source == gpt2 else 14)

@@ -1,4 +1,4 @@
-"""Under mpiexec the ranks share the work on one output, which has the same bytes as a lone run's."""
+"""Under mpiexec the ranks share the work on one output, whose bytes equal those of a single process."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ OUTPUTS = {"out.pt": [], "out.safetensors": [], "dcp": ["--to", "dcp", "--shards
 
 
 def digests(output):
-    """{relative name: digest} of a file or of all below a directory."""
+    """Returns {relative name: digest} of a file or of all files below a directory."""
     files = [output] if output.is_file() else sorted(p for p in output.rglob("*") if p.is_file())
     return {str(f.relative_to(output.parent)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
@@ -66,7 +66,7 @@ class Ranks(ConvertCase):
         self.assertEqual(self.temporary_files(), [])
 
     def test_a_launcher_without_mpi_support(self):
-        """The program moved away from its libraries: a sentence under a launcher, nothing amiss without."""
+        """A program that was moved away from its libraries explains this under a launcher and works without one."""
         lonely = self.folder / "elsewhere" / "bin"
         lonely.mkdir(parents=True)
         program = lonely / PROGRAM

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM, a killed process, a full disk and a file-size limit: nothing under the output's name, nothing left
-beside it, the input untouched, and the conversion can be repeated."""
+"""Ctrl-C, SIGTERM, a killed process, a full disk and a file-size limit: no file has the output's name, none is left beside
+it, the input is unchanged, and the conversion can be repeated."""
 
 import json
 import os
@@ -18,7 +18,7 @@ FULL = ROOT / "pt_t211_gpt_full" / "ckpt.pt"
 
 
 def large_safetensors(path, size):
-    """Zeros that take no room on the disk: a conversion of them takes a second or two all the same."""
+    """Writes sparse zeros, which use no disk space but still take a second or two to convert."""
     tensors, rows = {}, 16
     for i in range(rows):
         part = size // rows
@@ -31,13 +31,13 @@ def large_safetensors(path, size):
 
 
 def catches(pid, number):
-    """Whether the process has a handler for the signal: a start may take its time."""
+    """Returns True once the process has a handler for the signal, because starting may take long."""
     caught = next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def wait_while(condition, process):
-    """While the process runs, 30 s at most."""
+    """Waits for the condition while the process runs, at most 30 s."""
     deadline = time.monotonic() + 30
     while condition() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)
@@ -50,7 +50,7 @@ class Stop(ConvertCase):
         cls.large = large_safetensors(cls.folder / "large.safetensors", 2 * GIB)
 
     def begin(self, *arguments, ranks=0):
-        """Starts a conversion and waits until it is at work on its temporary files."""
+        """Starts a conversion and waits until it writes its temporary files."""
         log = self.folder / "log"
         process = fsdp_cli.start(PROGRAM, arguments, ranks, log)
         self.addCleanup(fsdp_cli.end_group, process)
@@ -69,7 +69,7 @@ class Stop(ConvertCase):
         self.addCleanup(self.remove_outputs)
 
     def remove_outputs(self):
-        """A killed process leaves its temporary files, which the next test must not take for its own."""
+        """Removes the temporary files of a killed process, which the next test must not take for its own."""
         for path in self.folder.iterdir():
             if path.name not in ("large.safetensors", "train.h5", "val.h5"):
                 subprocess.run(["rm", "-r", path], check=True)
@@ -135,7 +135,7 @@ class NoRoom(ConvertCase):
 
     @staticmethod
     def limit_file_size():
-        # Python leaves SIGXFSZ ignored and exec keeps that; a shell's child has the default, which ends the process.
+        # Python ignores SIGXFSZ, and exec inherits that; the child of a shell has the default action, which ends the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (32 * 1024, 32 * 1024))
 

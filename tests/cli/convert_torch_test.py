@@ -1,4 +1,4 @@
-"""PyTorch, safetensors and transformers open what fsdp-ckpt-convert writes, and find what was there."""
+"""PyTorch, safetensors and transformers open what fsdp-ckpt-convert writes and find the original contents."""
 
 import collections
 import datetime
@@ -21,7 +21,7 @@ except ImportError as missing:
 
 
 def look_up(tree, key):
-    """The entry of a nested dict or list that has this flattened name."""
+    """Returns the entry of a nested dict or list that has this flattened name."""
     if key == "":
         return tree
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
@@ -38,7 +38,7 @@ def look_up(tree, key):
 
 
 def same_value(found, expected):
-    """Equal, of the same type, and NaN equals NaN. A Namespace may have become the dict of its attributes."""
+    """Compares values and types; NaN equals NaN. A Namespace may have become the dict of its attributes."""
     if isinstance(expected, tuple) and expected[:1] == ("dtype",):
         return str(found) == expected[1]
     if isinstance(expected, tuple) and isinstance(found, torch.Size):
@@ -47,7 +47,7 @@ def same_value(found, expected):
         return isinstance(found, (bytes, bytearray)) and bytes(found) == expected
     if isinstance(expected, dict):
         found = dict(found) if isinstance(found, dict) else vars(found)
-        # PyTorch's own way through DCP makes strings of integer keys.
+        # PyTorch's own conversion to DCP turns integer keys into strings.
         found, expected = ({str(key): value for key, value in d.items()} for d in (found, expected))
         return found.keys() == expected.keys() and all(same_value(found[key], expected[key]) for key in expected)
     if isinstance(expected, (list, tuple)):
@@ -58,7 +58,7 @@ def same_value(found, expected):
 
 
 def as_bytes(tensor):
-    """Its elements, row-major; complex ones as pairs, with the lazy conjugate bit carried out."""
+    """Returns the elements, row-major; complex ones as pairs, with the lazy conjugate bit resolved."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -67,7 +67,7 @@ def as_bytes(tensor):
 
 class TorchCase(ConvertCase):
     def assert_holds(self, tree, fixture):
-        """Every tensor and value of the fixture, under its name, at its place."""
+        """Finds every tensor and value of the fixture under its name and in its place."""
         for name, (_, shape, data) in fixture.tensors().items():
             found = look_up(tree, name.removesuffix("@view_as_real"))
             expected_shape = shape[:-1] if name.endswith("@view_as_real") else shape
@@ -87,14 +87,14 @@ class Torch(TorchCase):
             with self.subTest(fixture.name):
                 path = self.convert(fixture.input, f"{fixture.name}.pt", *fixture.options())
                 self.assert_holds(torch.load(path, weights_only=True), fixture)
-                mapped = torch.load(path, weights_only=True, mmap=True)  # needs storages where the archive says
+                mapped = torch.load(path, weights_only=True, mmap=True)  # works only if each storage is at the offset that the archive states
                 self.assert_holds(mapped, fixture)
                 loaded += 1
                 path.unlink()
         self.assertGreater(loaded, 60)
 
     def test_equals_what_the_original_loads(self):
-        """Beside names and bytes: the same nesting and the same order of keys."""
+        """Compares nesting and order of keys, beside names and bytes."""
         for name in ("pt_t211_gpt_full", "pt_t241_llama_full", "pt_t211_minimal_fsdp_vars", "pt_t211_rawoptim_int_keys"):
             with self.subTest(name):
                 fixture = next(f for f in all_fixtures() if f.name == name)
@@ -118,7 +118,7 @@ class Torch(TorchCase):
             self.assertTrue(same_value(new, old), f"{at}: {new!r}, not {old!r}")
 
     def test_full_state_loads_into_a_module(self):
-        """What people do with the one .pt of a local state."""
+        """Loads the one .pt of a local state into a module, as users do."""
         fixture = next(f for f in all_fixtures() if f.name == "local_t211_ws4_gpt_pad")
         state = torch.load(self.convert(fixture.input, "module.pt", *fixture.options()), weights_only=True)
         holder = torch.nn.Module()
@@ -137,7 +137,7 @@ class Torch(TorchCase):
 
 class Distributed(TorchCase):
     def dcp_cases(self):
-        skipped = ("pt_t211_nontensors",)  # is one value per container here and there: tested by convert_fixture_test.py
+        skipped = ("pt_t211_nontensors",)  # each container holds it as one value: tested by convert_fixture_test.py
         return [f for f in all_fixtures() if not f.refused and f.name not in skipped]
 
     def test_dcp_to_torch_reads_it(self):
@@ -146,7 +146,7 @@ class Distributed(TorchCase):
             with self.subTest(fixture.name):
                 shards = 1 + number % 4
                 directory = self.convert(fixture.input, f"{fixture.name}-dcp", *fixture.options(), "--to", "dcp", "--shards", str(shards))
-                # PyTorch writes a file for each rank that has something to write.
+                # PyTorch writes a file only for ranks that have something to write.
                 self.assertLessEqual(len(list(directory.glob("*.distcp"))), shards)
                 dcp_to_torch_save(directory, self.folder / "all.pt")
                 self.assert_holds(torch.load(self.folder / "all.pt", weights_only=False), fixture)
@@ -161,7 +161,7 @@ class Distributed(TorchCase):
             self.assertTrue(as_bytes(state[name]) == data, name)
 
     def test_torch_to_dcp_gives_the_same(self):
-        """Our directory and PyTorch's, made of one .pt, hold the same: --verify says so."""
+        """Our directory and PyTorch's, made from one .pt, have the same contents according to --verify."""
         for name in ("pt_t211_minimal_fsdp_vars", "pt_t211_rawoptim_int_keys", "pt_t241_llama_full"):
             with self.subTest(name):
                 fixture = next(f for f in all_fixtures() if f.name == name)
@@ -189,7 +189,7 @@ class Safetensors(TorchCase):
 
 class Written(TorchCase):
     def test_every_dtype_of_torch(self):
-        """What this PyTorch writes itself, all types and kinds of views, goes through every format unharmed."""
+        """State of the installed PyTorch, with all dtypes and kinds of views, passes through every format unchanged."""
         types = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
                  torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128]
         bytes_of = torch.arange(96, dtype=torch.uint8)
@@ -214,7 +214,7 @@ class Written(TorchCase):
             self.assertTrue(as_bytes(found[key]) == as_bytes(value), key)
 
     def test_protocols_and_containers(self):
-        """All pickle protocols that torch.save takes, both containers."""
+        """Tests all pickle protocols that torch.save accepts, and both containers."""
         state = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "step": 3, "note": "é" * 300, "many": list(range(300))}
         for protocol in (2, 3, 4, 5):
             for as_zip in (True, False):
@@ -229,7 +229,7 @@ class Written(TorchCase):
 
 
 class NotPlain(TorchCase):
-    """What people keep beside the weights, and files that hold no model."""
+    """Objects that users keep beside the weights, and files that hold no model."""
 
     def refused(self, *arguments):
         result = fsdp_cli.run(PROGRAM, arguments)

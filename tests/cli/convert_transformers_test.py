@@ -1,4 +1,4 @@
-"""transformers opens the directories that fsdp-ckpt-convert writes, and computes with them what it should; and the way back."""
+"""transformers opens the directories that fsdp-ckpt-convert writes and computes the expected results; and the way back."""
 
 import json
 import os
@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
-# GPT-2's Conv1D keeps these as [in, out]; torch.nn.Linear, and so minGPT, as [out, in].
+# GPT-2's Conv1D stores these matrices as [in, out]; torch.nn.Linear, and therefore minGPT, as [out, in].
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]])
 
@@ -25,7 +25,7 @@ def tiny_gpt2():
                                      resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # also what starts at 0 or 1, so that an exchange shows
+        for parameter in model.parameters():  # including those that start at 0 or 1, so that an exchange shows
             parameter.add_(0.05 * torch.randn_like(parameter))
     return model
 
@@ -49,7 +49,7 @@ class TransformersCase(ConvertCase):
         return directory
 
     def open(self, directory, kind=transformers.AutoModelForCausalLM):
-        """The model, after checking that nothing was missing, left over or of another shape."""
+        """Opens the model and checks that no parameter was missing, left over or of another shape."""
         model, info = kind.from_pretrained(directory, output_loading_info=True, local_files_only=True)
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             self.assertFalse(info[what], f"{directory}: {what}")
@@ -62,7 +62,7 @@ class Converted(TransformersCase):
         theirs = self.save(original, "gpt2")
         full = self.convert(theirs, "mingpt.pt", "--map", "gpt2-to-mingpt")
         state = torch.load(full, weights_only=True)
-        # transformers saves no tensor twice: the head is the embedding.
+        # transformers saves no tensor twice: the tied head is saved as the embedding.
         expected = {name: tensor for name, tensor in original.state_dict().items() if name != "lm_head.weight"}
         self.assertEqual(sorted(name for name in state if name != "lm_head.weight"), sorted(expected))
         for name, tensor in expected.items():
@@ -86,7 +86,7 @@ class Converted(TransformersCase):
                 self.assertTrue(torch.equal(logits(opened), logits(original)))
 
     def test_other_types(self):
-        """--dtype bf16 gives what .bfloat16() gives, to the last bit."""
+        """--dtype bf16 equals .bfloat16() bit for bit."""
         original = tiny_llama()
         back = self.convert(self.save(original, "f32"), "as-bf16", "--to", "hf", "--dtype", "bf16")
         opened = self.open(back)
@@ -94,7 +94,7 @@ class Converted(TransformersCase):
             self.assertTrue(torch.equal(opened.state_dict()[name], tensor), name)
 
     def test_gpt_fixtures_with_their_sizes(self):
-        """A .pt of minGPT and the model's sizes are enough for a directory that opens; so is local state."""
+        """A minGPT .pt and the model's sizes suffice for a directory that opens; so does local state."""
         for name in ("full_t113_ws2_gpt", "local_t211_ws4_gpt_pad"):
             with self.subTest(name):
                 fixture = next(f for f in all_fixtures() if f.name == name)
@@ -123,10 +123,10 @@ class Converted(TransformersCase):
 
 
 class Trained(TransformersCase):
-    """Between fsdp-finetune and transformers: the same loss on both sides."""
+    """fsdp-finetune and transformers compute the same loss."""
 
     def loss_of(self, model):
-        """As fsdp-eval computes it: nats per token over all rows of val.h5."""
+        """Computes the loss as fsdp-eval does: nats per token over all rows of val.h5."""
         with fsdp_cli.h5py.File(self.val_data) as file:
             ids = torch.from_numpy(file["input_ids"][:].astype(numpy.int64))
         scores = logits(model, ids[:, :-1])

@@ -1,4 +1,4 @@
-"""Of what is longer than a sequence only the beginning is trained on: that is said, with the cure, which works."""
+"""A text longer than a sequence is trained on only up to the sequence length: the program says so and names a remedy that works."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ class CutTexts(fsdp_cli.Case):
             ids = len(file["tokens"])
         self.assertGreater(ids, 10000)
         self.assert_cut(result, ids - 64, ids, warned=True)
-        # The command of the warning, as it stands, makes a file that is trained on as a whole.
+        # The command in the warning, unchanged, makes a token file that is trained on as a whole.
         command = re.search(r"(fsdp-download tokens .* --output \S+),", result.err)[1]
         program, *words = shlex.split(command)
         made = fsdp_cli.run(program, words, cwd=self.folder)

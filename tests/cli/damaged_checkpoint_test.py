@@ -1,4 +1,4 @@
-"""Truncated and changed checkpoints: a named one is refused, `latest` falls back to the one before with a warning."""
+"""Truncated and changed checkpoints: a named one is refused, `latest` falls back to the previous one with a warning."""
 
 import json
 import random
@@ -17,7 +17,7 @@ class Damaged(fsdp_cli.Case):
         assert result.code == 0, str(result)
 
     def damage(self, file, change):
-        """A copy of the run as run `damaged`, with `change` done to a file of step 4."""
+        """Copies the run to run `damaged` and applies `change` to a file of step 4."""
         shutil.rmtree(self.run_directory("damaged"), ignore_errors=True)
         shutil.copytree(self.good, self.run_directory("damaged"), symlinks=True)
         step = self.checkpoints("damaged") / "step-00000004"
@@ -40,7 +40,7 @@ class Damaged(fsdp_cli.Case):
         self.assertIn("warning", going_on.err)
         self.assertIn("step-00000004", going_on.err)
         self.assertIn("restart   " + str(self.checkpoints("damaged") / "step-00000002"), going_on.err)
-        # The good run had two ranks, this one has one.
+        # The good run had two ranks, this one has one, so sums differ in their order.
         self.assertLess(fsdp_cli.difference(fsdp_cli.losses(self.run_directory("damaged"))[:4], fsdp_cli.losses(self.good)), 2e-5)
 
     def test_truncated(self):
@@ -76,7 +76,7 @@ class Damaged(fsdp_cli.Case):
                 self.check(file, flip)
 
     def test_flipped_bits_anywhere_are_found_or_change_nothing(self):
-        """fsdp-eval reads the model's tensors alone, so a bit of the optimizer's may go unseen; a wrong loss may not come out."""
+        """fsdp-eval reads only the model's tensors, so damage to the optimizer may go unnoticed, but no wrong loss may result."""
         choice = random.Random(7)
         truth = self.evaluate(self.good / "checkpoints" / "step-00000004", "--data", self.val_data)
         found = 0

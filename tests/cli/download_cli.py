@@ -1,4 +1,4 @@
-"""Shared by download_*_test.py: a folder, a hub, fsdp-download with a clean environment, and what it leaves on disk."""
+"""Shared by download_*_test.py: a folder, a hub, fsdp-download with a clean environment, and checks of its files."""
 
 import json
 import pathlib
@@ -55,7 +55,7 @@ class DownloadCase(unittest.TestCase):
         return {**clean, "no_proxy": "", **more}
 
     def download(self, *arguments, repo=NAME, code=0, env=None, **how):
-        """Runs to the end; quick retries. Checks the exit code."""
+        """Runs the download to its end with short retry delays; checks the exit code."""
         result = fsdp_cli.run("fsdp-download", [repo, "--retry-delay", "0.02", *arguments],
                               env=self.environment(**(env or {})), **how)
         self.assertEqual(result.code, code, str(result))
@@ -81,7 +81,7 @@ class DownloadCase(unittest.TestCase):
             time.sleep(0.005)
 
     def refused(self, *arguments, code, words, **how):
-        """One error message that names all `words`."""
+        """Expects one error message that names all `words`."""
         result = self.download(*arguments, code=code, **how)
         errors = result.errors()
         self.assertEqual(len(errors), 1, str(result))
@@ -93,7 +93,7 @@ class DownloadCase(unittest.TestCase):
         return self.storage / "snapshots" / (repo or self.repo).commit
 
     def assert_snapshot(self, paths, snapshot=None, repo=None):
-        """Exactly these files, bit by bit what the hub has."""
+        """Expects exactly these files, bit by bit as on the hub."""
         snapshot, repo = snapshot or self.snapshot(), repo or self.repo
         found = {str(p.relative_to(snapshot)) for p in snapshot.rglob("*") if not p.is_dir()
                  and ".cache" not in p.relative_to(snapshot).parts}
@@ -102,17 +102,17 @@ class DownloadCase(unittest.TestCase):
             self.assertEqual((snapshot / path).read_bytes(), repo.files[path], path)
 
     def partial(self, path):
-        """Folder of claims and parts of a file."""
+        """Returns the folder with claims and parts of a file."""
         return self.storage / ".fsdp" / "partial" / self.repo.hash(path)
 
     def verified_ranges(self, path):
-        """(begin, end) of what the journals on disk vouch for, checked against the data beside them."""
+        """Returns (begin, end) of the ranges that the journals on disk record as complete, checked against the data."""
         found = []
         for part in self.partial(path).glob("part.*"):
             journal, data = part / "journal", part / "data"
             try:
                 content, lines = data.read_bytes(), journal.read_text().split("\n")[1:-1]
-            except FileNotFoundError:  # not there yet, or no more: the file came to its end meanwhile
+            except FileNotFoundError:  # not there yet, or removed since the file is complete
                 continue
             for line in lines:
                 begin, end, crc = line.split(" ")

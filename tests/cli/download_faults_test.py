@@ -1,4 +1,4 @@
-"""fsdp-download against a hub that misbehaves: cut and lying answers, limits, expired addresses, redirects, refusals."""
+"""fsdp-download against a hub that misbehaves: truncated and false answers, limits, expired addresses, redirects, refusals."""
 
 import os
 import resource
@@ -40,7 +40,7 @@ class FaultsTest(DownloadCase):
         self.assertEqual([r.range and r.range[0] for r in self.hub.requests(WEIGHTS)], [None, 100000])
 
     def test_progress_renews_the_patience(self):
-        """More cuts than attempts, each after some bytes."""
+        """The connection is cut more often than there are attempts, but each time after some bytes."""
         self.fetched_with(times(12, Action(cut_after=200000), of_weights), arguments=["--retries", "3"])
 
     def test_gives_up_when_nothing_comes_and_goes_on_later(self):
@@ -56,7 +56,7 @@ class FaultsTest(DownloadCase):
         self.refused("--retries", "2", code=1, env={"HF_ENDPOINT": "http://127.0.0.1:9"},
                      words=["cannot reach http://127.0.0.1:9", "login"])
 
-    # --- answers that lie ------------------------------------------------------------------------------------------------
+    # --- false answers ---------------------------------------------------------------------------------------------------
     def test_lengths_and_ranges_that_lie(self):
         size = len(self.repo.files[WEIGHTS])
         for headers in ({"Content-Length": str(size - 100)}, {"Content-Length": str(size + 100)},
@@ -76,7 +76,7 @@ class FaultsTest(DownloadCase):
         self.refused("--retries", "3", code=4, words=[WEIGHTS, "5 bytes", str(len(self.repo.files[WEIGHTS]))])
 
     def test_a_server_that_ignores_ranges(self):
-        """Everything from one stream, and after an interruption only the missing bytes are taken from it."""
+        """Takes everything from one stream; after an interruption only the missing bytes are used."""
         self.hub.bytes_per_second = 8 * MIB
         self.hub.faults = [times(99, Action(ignore_range=True), of_weights)]
         report = self.report("--part-size", "256KiB", "--jobs", "4")
@@ -171,7 +171,7 @@ class FaultsTest(DownloadCase):
         self.hub.faults = [times(9, Action(status=403, headers={"X-Error-Code": "GatedRepo"}), lambda r: "/api/" in r.path)]
         self.refused(code=1, env={"HF_TOKEN": TOKEN}, words=["gated", "with the account that the token"])
 
-    # --- who hears what ------------------------------------------------------------------------------------------------------
+    # --- destinations of credentials -------------------------------------------------------------------------------------
     def test_the_token_goes_to_the_hub_alone_and_into_no_log(self):
         self.serve({("model", NAME): Repo(tiny_files(), private=True)}, token=TOKEN)
         token_file = self.folder / "token"
@@ -262,7 +262,7 @@ class FaultsTest(DownloadCase):
             self.download("--local-dir", self.folder / list(env)[0], env=env)
             self.assert_snapshot(PATHS, self.folder / list(env)[0])
 
-    # --- room ------------------------------------------------------------------------------------------------------------------
+    # --- disk space ------------------------------------------------------------------------------------------------------
     def test_room_is_asked_for_before_anything_is_fetched(self):
         class Huge(Repo):
             def entry(self, path):

@@ -1,4 +1,4 @@
-"""fsdp-download against a hub that lies about its listing, and in surroundings that are not as usual."""
+"""fsdp-download against a hub with a false listing, and in unusual environments."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ import fsdp_cli
 from download_cli import NAME, DownloadCase, tiny_files
 from hub_server import Action, Repo, times
 
-HOSTILE = "\x1b]0;owned\x07\x9b31m"  # a title, and red, for terminals that obey
+HOSTILE = "\x1b]0;owned\x07\x9b31m"  # escape sequences for a window title and for red
 
 
 class Hostile(DownloadCase):
@@ -36,7 +36,7 @@ class Hostile(DownloadCase):
         self.refused(code=4, words=["does not end", "without files"])
         self.answer("/tree/", **page([self.repo.entry("README.md")], "cursor=1"))
         self.refused(code=4, words=["README.md", "twice"])
-        self.serve({("model", NAME): Repo(tiny_files())}, page=1)  # many honest ones
+        self.serve({("model", NAME): Repo(tiny_files())}, page=1)  # many valid pages
         self.download()
 
     def test_a_listing_that_is_cut_or_encoded_is_refused(self):
@@ -127,7 +127,7 @@ class Hostile(DownloadCase):
         self.assertEqual({f["path"]: (f["size"], f["hash"], f["was_there"]) for f in report["files"]},
                          {p: (len(c), self.repo.hash(p), True) for p, c in self.repo.files.items() if p != "pytorch_model.bin"})
         self.assertEqual(report["bytes_to_fetch"], 0)
-        # Without links, as on file systems that have none.
+        # Behaves like file systems that have no links.
         plain = self.snapshot() / "config.json"
         content = plain.read_bytes()
         plain.unlink()

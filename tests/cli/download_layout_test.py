@@ -1,4 +1,4 @@
-"""What fsdp-download leaves on disk and prints: the hub's cache layout, plain folders, offline work, --verify, selections."""
+"""Files and output of fsdp-download: the hub's cache layout, plain folders, offline work, --verify, selections."""
 
 import json
 import os
@@ -102,7 +102,7 @@ class LayoutTest(DownloadCase):
         self.assertEqual(out, str(self.folder / "given" / FOLDER / "snapshots" / COMMIT))
 
     def test_a_blob_that_others_left_damaged_is_found(self):
-        """huggingface_hub compares sizes only: what it left is hashed once."""
+        """huggingface_hub compares only sizes, so its files are hashed once."""
         blob = self.storage / "blobs" / self.repo.hash(WEIGHTS)
         blob.parent.mkdir(parents=True)
         content = bytearray(self.repo.files[WEIGHTS])
@@ -127,7 +127,7 @@ class LayoutTest(DownloadCase):
             result = fsdp_cli.run("fsdp-download", [NAME, *arguments], env=self.environment(**env), before=drop)
             self.assertEqual((result.code, result.out.strip()), (0, str(self.snapshot())), str(result))
 
-    # --- the mark for scripts, reports ---------------------------------------------------------------------------------------
+    # --- output for scripts, reports -----------------------------------------------------------------------------------------
     def test_ready_mark_and_report(self):
         ready = self.storage / ".fsdp" / "ready" / COMMIT
         report = self.report("--include", "config.json")
@@ -181,9 +181,9 @@ class LayoutTest(DownloadCase):
             file.write(b"\0")
             if self.repo.files[WEIGHTS][MIB] == 0:
                 file.write(b"\1")
-        os.utime(blob, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a failing disk does it
+        os.utime(blob, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a failing disk changes data
         (self.snapshot() / "config.json").unlink()
-        self.assertEqual(self.report(env={})["bytes_received"], 0)  # nothing shows from outside, and the link is made again
+        self.assertEqual(self.report(env={})["bytes_received"], 0)  # size and time do not show the damage; the link is made again
         result = self.download("--verify", code=3, env=OFFLINE)
         self.assertEqual(len(result.errors()), 1, str(result))
         self.assertIn(f"{WEIGHTS} has the hash", result.err)
@@ -198,7 +198,7 @@ class LayoutTest(DownloadCase):
         self.assert_snapshot(PATHS)
 
     def test_verify_what_huggingface_hub_downloaded(self):
-        """Without our manifest: by the listing, and without that by the names of the blobs."""
+        """Without our manifest --verify uses the listing, and without a listing the names of the blobs."""
         self.download()
         for path, source in ((".fsdp", "listing"), ("trees", "blob names")):
             fsdp_cli.shutil.rmtree(self.storage / path)
@@ -271,7 +271,7 @@ class LayoutTest(DownloadCase):
 
 
 class HuggingFaceTest(DownloadCase):
-    """The libraries that the cache is for, with every way out closed."""
+    """The Python libraries that share the cache, with all network access blocked."""
 
     def python(self, script, **env):
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
@@ -296,7 +296,7 @@ repo, = cached.repos
 print(path, file, repo.repo_id, len(repo.revisions), repo.nb_files, len(cached.warnings), sep="\\n")
 """).split("\n")
         self.assertEqual(out[:6], [str(self.snapshot()), str(self.snapshot() / "folder/empty.txt"), NAME, "1", "5", "0"])
-        # A part of the repository is known to be one.
+        # A partial download is recognised as partial.
         fsdp_cli.shutil.rmtree(self.cache)
         self.download("--include", "*.json")
         self.python(f"""

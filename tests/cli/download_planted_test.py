@@ -1,4 +1,4 @@
-"""fsdp-download in a cache that others may write in, too: nothing that they plant is followed, kept or believed."""
+"""fsdp-download in a cache that others may write: nothing that they plant is followed, kept or trusted."""
 
 import os
 import zlib
@@ -23,7 +23,7 @@ class Planted(DownloadCase):
         (self.precious / "keep").write_bytes(VALUABLE)
 
     def plant_part(self, generation=1):
-        """The folder of a part that a stranger made, the claim released: the next download takes it over."""
+        """Makes the folder of another user's part with its claim released, so that the next download takes it over."""
         part = self.partial(WEIGHTS) / f"part.{generation}"
         part.mkdir(parents=True)
         (part.parent / f"claim.{generation}").write_text("released")
@@ -31,7 +31,7 @@ class Planted(DownloadCase):
         return part
 
     def assert_right(self):
-        """The snapshot is right, its blob a file of this user alone, and everything else is as it was."""
+        """The snapshot is right, its blob is a regular file of this user, and everything else is unchanged."""
         self.assert_snapshot(["config.json", WEIGHTS])
         blob = self.storage / "blobs" / self.repo.hash(WEIGHTS)
         self.assertFalse(blob.is_symlink())
@@ -126,7 +126,7 @@ class Planted(DownloadCase):
         elsewhere = self.folder / "elsewhere"
         self.snapshot().rename(elsewhere)
         (elsewhere / "config.json").unlink()
-        (elsewhere / "config.json").write_bytes(b"[]\n")  # the size is right
+        (elsewhere / "config.json").write_bytes(b"[]\n")  # of the right size
         self.snapshot().symlink_to(elsewhere)
         words = [str(self.snapshot()), "symbolic link"]
         self.refused(code=4, words=words)

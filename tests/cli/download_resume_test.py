@@ -1,5 +1,5 @@
-"""fsdp-download killed, stopped, resumed, and run twice at once: no verified byte is asked for again, and what ends on disk
-is what the hub has."""
+"""fsdp-download killed, stopped, resumed, and run twice at once: no verified byte is requested again, and the files on disk
+equal the hub's."""
 
 import random
 import shutil
@@ -35,7 +35,7 @@ FORWARD(fcntl64)
 
 
 def overlap(ranges, asked):
-    """Bytes of `asked` that lie in `ranges`."""
+    """Returns the number of bytes of `asked` that lie in `ranges`."""
     points = sorted({p for r in [*ranges, asked] for p in r})
     return sum(b - a for a, b in zip(points, points[1:])
                if asked[0] <= a < asked[1] and any(begin <= a < end for begin, end in ranges))
@@ -51,7 +51,7 @@ class ResumeTest(DownloadCase):
                 for r in self.hub.requests("model.safetensors")[since:] if r.status]
 
     def test_killed_at_ten_random_points(self):
-        """Kills at random bytes, with several connections; every new process asks only for what no journal vouches for."""
+        """Kills the download at random bytes, with several connections; each new process requests only bytes that no journal records."""
         size = 48 * MIB + 12345
         self.serve_large(size, bytes_per_second=24 * MIB)
         draw = random.Random(20)
@@ -83,7 +83,7 @@ class ResumeTest(DownloadCase):
         self.assertFalse(self.partial("model.safetensors").exists())
         waste = self.hub.served("model.safetensors") - size
         fsdp_cli.say(f"10 kills: {waste} of {size} bytes were sent more than once")
-        # A kill can lose a piece of 1 MiB, and what lies in socket buffers, per connection.
+        # Per connection a kill can lose 1 MiB that was not yet journalled, and the contents of socket buffers.
         self.assertLess(waste, 10 * 3 * 4 * MIB)
         self.download("--verify")
 
@@ -109,7 +109,7 @@ class ResumeTest(DownloadCase):
         self.assert_snapshot(["config.json", "model.safetensors"])
 
     def interrupted(self, size=6 * MIB, at=4 * MIB, env=None):
-        """A download that was killed when `at` bytes were journalled."""
+        """Starts a download and kills it when `at` bytes are journalled."""
         self.serve_large(size, bytes_per_second=16 * MIB)
         process = self.start("--jobs", "1", env=env)
         self.until(lambda: sum(e - b for b, e in self.verified_ranges("model.safetensors")) >= at)
@@ -200,14 +200,14 @@ class ResumeTest(DownloadCase):
         self.assert_snapshot(["config.json", "model.safetensors"])
 
     def test_one_that_froze_and_wakes_up_harms_nobody(self):
-        """A process that stands still for longer than --takeover-after is taken for dead, although it is not."""
+        """A process that is suspended for longer than --takeover-after counts as dead, although it is not."""
         self.serve_large(10 * MIB, bytes_per_second=6 * MIB)
         frozen = self.start("--jobs", "1", "--takeover-after", "1")
         self.until(lambda: sum(e - b for b, e in self.verified_ranges("model.safetensors")) >= 3 * MIB)
         frozen.send_signal(signal.SIGSTOP)
         self.addCleanup(frozen.send_signal, signal.SIGCONT)
         before, seen = self.verified_ranges("model.safetensors"), len(self.hub.requests("model.safetensors"))
-        # The folder's part stays the frozen one's; the other has a part of its own with the same bytes copied.
+        # The suspended process keeps its part; the other process copies the bytes to a part of its own.
         other = self.start("--jobs", "1", "--takeover-after", "1")
         self.until(lambda: len(self.hub.requests("model.safetensors")) > seen, what="the takeover")
         frozen.send_signal(signal.SIGCONT)
@@ -245,7 +245,7 @@ class ResumeTest(DownloadCase):
         self.assert_snapshot(["config.json", "model.safetensors"])
 
     def test_random_faults_together(self):
-        """Cuts, errors and kills in one download that must end right."""
+        """Cuts, errors and kills during one download, which must still succeed."""
         self.serve_large(16 * MIB, bytes_per_second=16 * MIB)
         draw = random.Random(7)
         lock = threading.Lock()

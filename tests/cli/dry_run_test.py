@@ -1,4 +1,4 @@
-"""fsdp-finetune --dry-run plans a model that has no room here, from its config.json alone."""
+"""fsdp-finetune --dry-run plans a model that does not fit here, from its config.json alone."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 def little_memory():
-    """Address space for the program and its libraries, of which each rank reserves some; not for 27 GB of masters."""
+    """Limits address space: enough for the program and its libraries on each rank, not for 27 GB of master weights."""
     resource.setrlimit(resource.RLIMIT_AS, (8 * GIB, 8 * GIB))
 
 

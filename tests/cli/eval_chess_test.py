@@ -1,4 +1,4 @@
-"""fsdp-eval --chess: next moves against an own greedy run, legality against python's own count, files that hold no games."""
+"""fsdp-eval --chess: next moves against greedy generation, legality against python-chess, files without games."""
 
 import json
 
@@ -16,7 +16,7 @@ class Chess(chess_cli.Case):
         return self.evaluate(checkpoint or self.checkpoint, "--chess", data or self.data, *more, ranks=ranks)["chess"]
 
     def next_word(self, before):
-        """What the model writes after these moves, by greedy generation of the program itself."""
+        """Returns the word that the model generates greedily after these moves."""
         report = self.evaluate(self.checkpoint, "--prompt", before, "--temperature", 0, "--num-tokens", 12)
         return (report["text"].split() or [""])[0]
 
@@ -25,7 +25,7 @@ class Chess(chess_cli.Case):
         right = moves = results = results_right = 0
         for text in chosen:
             words = text.split()
-            for i in range(1, len(words)):  # an empty prompt is none, so not the first move
+            for i in range(1, len(words)):  # the first move would need an empty prompt, which is not allowed
                 same = self.next_word(" ".join(words[:i])) == words[i]
                 if "-" in words[i]:
                     results, results_right = results + 1, results_right + same
@@ -61,7 +61,7 @@ class Chess(chess_cli.Case):
         except ImportError as missing:
             self.skipTest(str(missing))
         chosen = self.texts[:4]
-        # More positions than there are: all of them.
+        # More positions than the games have: all are tested.
         report = self.chess("--chess-positions", 10000, data=self.write("legal.jsonl", chosen), ranks=2)
         self.assertEqual(report["positions"], report["moves"])
         for mistake in report["mistakes"]:
@@ -115,7 +115,7 @@ class Chess(chess_cli.Case):
         cut = self.chess("--seq-len", 30, ranks=2)
         self.assertEqual(cut["moves"] + cut["moves_not_scored"], whole["moves"])
         self.assertTrue(0 < cut["moves_not_scored"] < whole["moves"] and 0 < cut["games_cut"] < 12)
-        # 1 beginning mark and at most 5 ids a move.
+        # One beginning mark and at most 5 ids per move.
         self.assertGreaterEqual(cut["moves"], 4 * 12)
         self.assertIsNone(self.chess("--seq-len", 2)["accuracy"], "no move fits")
 

@@ -49,7 +49,7 @@ class Compare(llama_cli.Case):
         self.compare(self.last, self.last, "--gate", "loss:-1e-9", code=3)
 
     def test_the_error_is_paired(self):
-        """By the rows, one at a time."""
+        """Compares with figures from evaluating one row at a time."""
         a, b, tokens = [], [], []
         for i, line in enumerate(self.data.read_text().splitlines()[:6]):
             row = self.folder / f"row{i}.jsonl"
@@ -91,7 +91,7 @@ class Compare(llama_cli.Case):
         self.compare(sick, self.last, "--gate", "loss:1000000%", code=3)
 
     def test_other_tokenizers_compare_by_bytes(self):
-        """The same words, cut into bytes: a vocabulary of its own."""
+        """Encodes the same words as bytes: another vocabulary."""
         other = llama_cli.make_snapshot(self.folder / "other", tokenizer=False)
         vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{i:02X}>": 3 + i for i in range(256)} | {"▁": 259}
         vocabulary |= {character: 260 + i for i, character in enumerate("abcdefgh12345678qrn")}

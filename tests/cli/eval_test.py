@@ -28,7 +28,7 @@ class Evaluate(fsdp_cli.Case):
                    for ranks in (1, 2, 3) for batch in (1, 3, 8)}
         losses = [r["loss"] for r in reports.values()]
         fsdp_cli.say(f"loss {losses[0]:.9f}, over ranks and batch sizes within {max(losses) - min(losses):.3g}")
-        # Row sums in float32 are the same whatever the batch; their sum in double differs in its last digits.
+        # The float32 sum of a row does not depend on the batch; the double sum over rows differs in its last digits.
         self.assertLess(max(losses) - min(losses), 1e-6)
         for key, report in reports.items():
             self.assertEqual((report["tokens"], report["rows"], report["world_size"]), (21 * 24, 21, key[0]))
@@ -52,14 +52,14 @@ class Evaluate(fsdp_cli.Case):
         self.assertAlmostEqual(self.evaluate(self.checkpoint, "--data", self.tokens, "--precision", "bf16")["loss"], plain, delta=0.03)
 
     def test_cache_changes_nothing(self):
-        for count in (10, 40):  # 40 goes beyond the 24 positions of the model
+        for count in (10, 40):  # 40 exceeds the model's 24 positions
             cached = self.generate("--num-tokens", count, "--temperature", 0)
             plain = self.generate("--num-tokens", count, "--temperature", 0, "--no-cache")
             self.assertEqual(len(cached["tokens_generated"]), count)
             self.assertEqual(cached["tokens_generated"], plain["tokens_generated"])
 
     def test_the_models_ends_end_the_text(self):
-        """generation_config.json or config.json beside the tokenizer; the run's own folder has neither."""
+        """End marks come from generation_config.json or config.json beside the tokenizer; the run's own folder has neither."""
         said = self.generate("--num-tokens", 6, "--temperature", 0)["tokens_generated"]
         end = next(i for i in range(1, 6) if said[i] not in said[:i])
         own = self.folder / "own"

@@ -25,7 +25,7 @@ class Texts(llama_cli.Case):
         cls.checkpoint = cls.runs / "tuned" / "checkpoints" / "latest"
 
     def encoded(self):
-        """The texts as a token file."""
+        """Returns the texts as a token file."""
         tokens = self.folder / "texts.h5"
         if not tokens.exists():
             result = fsdp_cli.run("fsdp-download", ["tokens", "--input", self.texts, "--tokenizer", self.model, "--documents", "--output", tokens])
@@ -39,7 +39,7 @@ class Texts(llama_cli.Case):
             for figure in ("loss", "loss_standard_error"):
                 self.assertAlmostEqual(report[figure], expected[figure], delta=1e-6)
             self.assertEqual((report["tokens"], report["rows"], report["ids_not_scored"]), (expected["tokens"], 24, 0))
-            # The beginning mark stands before every text: all of its bytes are predicted.
+            # The beginning mark precedes every text, so all bytes of the text are predicted.
             self.assertEqual(report["bytes"], sum(map(len, self.lines)))
             self.assertAlmostEqual(report["bits_per_byte"], report["loss"] * report["tokens"] / math.log(2) / report["bytes"], delta=1e-9)
             self.assertLess(report["loss_interval"][0], report["loss"])
@@ -125,7 +125,7 @@ class Texts(llama_cli.Case):
 
     def test_cache_changes_nothing_and_neither_do_ranks(self):
         for options in (["--temperature", 0], ["--temperature", 0.9, "--top-k", 30, "--top-p", 0.95, "--seed", 4]):
-            for count in (20, 270):  # beyond the 256 positions
+            for count in (20, 270):  # 270 exceeds the 256 positions
                 if count == 270 and options[1] != 0:
                     continue
                 reports = [self.evaluate(self.checkpoint, "--prompt", "e2e4 e7e5 g1f3", "--num-tokens", count, *options, *more, ranks=ranks)
@@ -134,7 +134,7 @@ class Texts(llama_cli.Case):
                 self.assertEqual(len({r["text"] for r in reports}), 1)
 
     def test_the_end_mark_ends_the_text(self):
-        """Texts that are nothing but the end mark teach a model to end at once."""
+        """Training on texts that consist of the end mark teaches the model to end at once."""
         marks = llama_cli.write_documents(self.folder / "marks.h5", [[1, 2]] * 8)
         self.tune("ends", marks, "--max-steps", 30, "--lr", "2e-2", "--batch-size", 8)
         report = self.evaluate(self.checkpoints("ends") / "latest", "--prompt", "a", "--temperature", 0, "--num-tokens", 30, ranks=2)

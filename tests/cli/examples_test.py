@@ -1,4 +1,4 @@
-"""The README's examples that need something made first, and the share of the peak that the log shows."""
+"""The README's examples that need preparation, and the share of peak speed in the log."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ class Examples(fsdp_cli.Case):
             lost = subprocess.run([sys.executable, alone, "lost"], cwd=self.folder, capture_output=True, text=True, check=False)
             self.assertEqual((lost.returncode, lacks in lost.stderr, "Traceback" in lost.stderr), (1, True, False), lost.stderr)
             self.assertFalse((self.folder / "lost").exists())
-            place = "tiny-llama/config.json/below"  # which cannot be made
+            place = "tiny-llama/config.json/below"  # cannot be created
             lost = subprocess.run([ROOT / "scripts" / name, place], cwd=self.folder, capture_output=True, text=True, check=False)
             self.assertEqual((lost.returncode, place in lost.stderr, "Traceback" in lost.stderr), (1, True, False), lost.stderr)
         os.symlink(ROOT / "data", self.folder / "data")
@@ -40,7 +40,7 @@ class Examples(fsdp_cli.Case):
         self.assertTrue((self.folder / "hf" / "tokenizer.model").exists())
 
     def test_the_recipe_for_conversations(self):
-        """Its commands as they stand, in a shell; its figures are those that they give."""
+        """Runs the recipe's commands unchanged in a shell; their output has the recipe's figures."""
         page = (ROOT / "docs/recipe-conversations.md").read_text().split("## On four GPUs")[0]
         commands = re.findall(r"^    \$ (.*?(?:<<'END'\n(?:    .*\n)*?    END)?)$", page, re.M)
         self.assertEqual([c.split()[0] for c in commands], ["scripts/tiny_qwen", "cat", "fsdp-download", "mpiexec", "mpiexec"])

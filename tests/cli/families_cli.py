@@ -1,11 +1,11 @@
-"""Shared by the tests of families of models: the fixtures' models, what transformers computed of them, their rows as data."""
+"""Shared by the tests of model families: the fixtures' models, results of transformers, and the fixtures' rows as data."""
 
 import json
 
 import fsdp_cli
 import llama_cli
 
-# Float32 sums of another order; losses of the fixtures' float32 and numpy's float64 differ by 1e-6.
+# Float32 sums in another order; losses of the fixtures' float32 and numpy's float64 differ by 1e-6.
 TOLERANCE = 5e-6
 FAMILIES = ["mistral_window", "mistral_full", "qwen2_tied", "qwen2_untied", "qwen2_window", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_scaled", "gpt2",
             "phi3", "phi3_partial", "olmo2"]
@@ -25,7 +25,7 @@ def truth(model, case="a"):
 
 class Case(llama_cli.Case):
     def documents(self, model, case="a"):
-        """The rows of a case without what pads them; its targets are all of them."""
+        """Returns the rows of a case without padding; all tokens are targets."""
         inputs = json.loads((folder_of(model) / "inputs.json").read_text())[case]
         rows = [[t for t, m in zip(ids, mask) if m] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"])]
         return llama_cli.write_documents(self.folder / f"{model}-{case}.h5", rows)

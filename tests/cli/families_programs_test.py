@@ -1,4 +1,4 @@
-"""Every family in the programs beside training: evaluation, greedy text, samples while training, sharded checkpoints and back, memory."""
+"""Every family in the programs other than training: evaluation, greedy text, samples during training, sharded checkpoints and back, memory."""
 
 import json
 import string
@@ -10,20 +10,20 @@ import torch
 from families_cli import FAMILIES, TOLERANCE, folder_of, truth
 from safetensors.torch import load_file, save_file
 
-# Each is one token: of an id below 256 a letter, of others a letter and a digit that are merged.
+# Texts of one token each: a letter for ids below 256, a letter and a digit, which are merged, for other ids.
 LETTERS = string.ascii_lowercase
 PAIRS = [letter + digit for letter in string.ascii_uppercase for digit in string.digits]
 
 
 def bytes_as_characters():
-    """GPT-2's characters for bytes, in its order."""
+    """Returns GPT-2's characters for bytes, in its order."""
     own = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in own]
     return {**{b: chr(b) for b in own}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
 def tokenizer_for(ids, size):
-    """A tokenizer.json of `size` ids, and what each of `ids` is in a text: by themselves the fixtures have numbers alone."""
+    """Returns a tokenizer.json of `size` ids and the text of each of `ids`: the fixtures' models have no tokenizer."""
     narrow, wide = sorted(i for i in set(ids) if i < 256), range(256, size)
     name = {**dict(zip(narrow, LETTERS)), **dict(zip(wide, PAIRS))}
     others = [c for c in bytes_as_characters().values() if c not in name.values()]
@@ -36,7 +36,7 @@ def tokenizer_for(ids, size):
 
 class Programs(families_cli.Case):
     def speaking(self, model):
-        """A copy of the model with a tokenizer, the prompt and the text that transformers adds to it."""
+        """Returns a copy of the model with a tokenizer, the prompt and the text that transformers generates."""
         greedy = families_cli.expected(model)["greedy"]
         config = json.loads((folder_of(model) / "config.json").read_text())
         size = max(256, config["vocab_size"])  # a tokenizer has an id for every byte
@@ -48,7 +48,7 @@ class Programs(families_cli.Case):
         weights = load_file(folder_of(model) / "model.safetensors")
         for key in weights:
             if key.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight")):
-                # Their logits are 0: some other's is more.
+                # The additional ids have logit 0, and some other id always has a higher one.
                 weights[key] = torch.nn.functional.pad(weights[key], (0, 0, 0, size - config["vocab_size"]))
         save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
         return copy, greedy, *("".join(name[i] for i in greedy[key]) for key in ("prompt", "tokens"))
@@ -63,7 +63,7 @@ class Programs(families_cli.Case):
                 self.assertEqual(report["text"], text)
 
     def test_samples_of_a_family_with_windows(self):
-        """Before anything was learned they are the greedy text."""
+        """With learning rate 0 the samples equal the greedy text."""
         for model in ("mistral_window", "gemma3"):
             with self.subTest(model):
                 copy, greedy, prompt, text = self.speaking(model)

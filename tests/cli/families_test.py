@@ -1,4 +1,4 @@
-"""Families of models in every program: what the fixtures' transformers computed, and what transformers opens afterwards."""
+"""Model families in every program: results equal those of transformers in the fixtures, and transformers opens the exports."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Families(families_cli.Case):
                 self.assertLess(abs(norm / truth(model)["total_grad_norm"] - 1), 1e-5)
 
     def test_names_of_the_hub(self):
-        """openai-community/gpt2: names without a prefix, and masks among the tensors."""
+        """openai-community/gpt2 has names without a prefix, and attention masks among the tensors."""
         model = folder_of("gpt2") / "hub_names"
         self.tune("hub", self.documents("gpt2"), *FROZEN, "--batch-size", 2, "--dropout", 0, model=model)
         self.assertLess(abs(self.loss_of("hub")[0] - truth("gpt2")["loss"]), TOLERANCE)
@@ -48,7 +48,7 @@ class Families(families_cli.Case):
                 common = ["--batch-size", 2, "--lr", "1e-3", "--lr-schedule", "constant", "--no-shuffle", "--total-batch-size", 2]
                 self.tune(model + "-whole", data, "--max-steps", 3, *common, *self.dropout(model), model=folder_of(model))
                 self.tune(model + "-parts", data, "--max-steps", 2, *common, *self.dropout(model), model=folder_of(model))
-                # Model, data and options are those of the checkpoint.
+                # Model, data and options come from the checkpoint.
                 result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", model + "-parts",
                                                         "--max-steps", 3, "--batch-size", 1, "--save-final-hf", saved, *fsdp_cli.COMMON], 2)
                 self.assertEqual(result.code, 0, str(result))
@@ -65,7 +65,7 @@ class Families(families_cli.Case):
                 self.assertLess(abs(self.loss_of(model + "-again")[0] - theirs), TOLERANCE)
 
     def test_a_config_of_our_own_is_opened_by_transformers(self):
-        """Where no config.json is carried along, as of a checkpoint alone."""
+        """config.json is generated, because the source is a bare weights file without one."""
         try:
             import torch
             import transformers
@@ -73,7 +73,7 @@ class Families(families_cli.Case):
             self.skipTest(str(missing))
         for model in FAMILIES:
             if model == "gpt2":
-                continue  # its matrices would be turned: cli.convert_transformers
+                continue  # its matrices are transposed: cli.convert_transformers
             with self.subTest(model):
                 saved = self.folder / f"{model}-own"
                 result = fsdp_cli.run("fsdp-ckpt-convert", [folder_of(model) / "model.safetensors", saved, "--to", "hf", "--model-config",
@@ -94,18 +94,18 @@ class Families(families_cli.Case):
                 losses = self.losses(model + "-lora")
                 self.assertLess(abs(losses[0] - truth(model)["loss"]), TOLERANCE)
                 self.assertLess(losses[-1], losses[0] - 0.05)
-                # The adapter beside its base, merged by the run itself, and merged by the converter are one model.
+                # Base plus adapter, the merge by the run, and the merge by the converter are the same model.
                 by_converter, adapter = self.folder / f"{model}-merged", self.run_directory(model + "-lora") / "adapter"
                 result = fsdp_cli.run("fsdp-ckpt-convert", [folder_of(model), by_converter, "--merge-adapter", adapter, "--to", "hf", "--quiet"])
                 self.assertEqual(result.code, 0, str(result))
                 beside, *merged = (self.evaluate(at, "--precision", "float32", "--data", data, *more)["loss"] for at, more in (
                     (folder_of(model), ["--adapter", adapter]), (by_converter, []), (self.folder / f"{model}-by-run", [])))
                 self.assertLess(abs(merged[1] - merged[0]), TOLERANCE)
-                # What is merged is rounded to the type of its base, most of which are in bf16.
+                # Merging rounds to the base's dtype, mostly bf16.
                 self.assertLess(abs(merged[0] - beside), TOLERANCE if model == "gpt2" else 2e-3)
 
     def test_in_4_bits(self):
-        """bitsandbytes' codes from the converter; the same model evaluated and trained from them and from the numbers."""
+        """The converter's codes equal those of bitsandbytes; evaluation and training from codes and from numbers agree."""
         try:
             import torch
             from safetensors.torch import load_file
@@ -124,11 +124,11 @@ class Families(families_cli.Case):
                     name = f"{model}-{len(more)}"
                     self.tune(name, data, "--batch-size", 1, "--max-steps", 3, "--lr", "1e-2", "--lora-rank", 4, "--no-shuffle", "--save-final-hf", self.folder / f"{name}-hf",
                               *more, model=at, ranks=2)
-                    # With its adapter in it, in 4 bits again: far nearer to what was learned than to the beginning.
+                    # The export holds the merged adapter, again in 4 bits: its loss is much nearer to the trained than to the initial one.
                     exported = self.evaluate(self.folder / f"{name}-hf", "--precision", "float32", "--data", data)["loss"]
                     self.assertLess(exported, losses[0] - 0.03)
                     losses += self.losses(name)[::2]
-                # Codes of a bf16 matrix stand for numbers of bf16 where they are stored.
+                # In a bf16 model the numbers that codes stand for are rounded to bf16 when they are stored.
                 for other in (*losses[:2], losses[4]):
                     self.assertLess(abs(other - losses[2]), 2e-3)
                 self.assertLess(losses[3], losses[2] - 0.05)
@@ -147,7 +147,7 @@ class Families(families_cli.Case):
                 self.assertIn(key, result.err)
 
     def test_a_head_that_is_not_the_embedding_is_not_lost(self):
-        """config.json says tied, the file has another head: transformers keeps that, and what is trained here must be the same model."""
+        """config.json says tied, but the file has a different head: transformers keeps the head, and training here must do the same."""
         copy = self.folder / "two-heads"
         shutil.copytree(folder_of("mistral_window"), copy)
         config = json.loads((copy / "config.json").read_text())

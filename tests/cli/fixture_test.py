@@ -1,4 +1,4 @@
-"""PyTorch's minGPT trajectories (tests/fixtures/numerics/mingpt_tiny), replayed by fsdp-finetune."""
+"""fsdp-finetune repeats PyTorch's minGPT training runs (tests/fixtures/numerics/mingpt_tiny)."""
 
 import json
 
@@ -11,7 +11,7 @@ except ImportError as missing:
 
 STEPS = 20
 TOLERANCE = 1e-4
-# Plain torch AdamW of the fixture's README.
+# The fixture's README: plain torch AdamW.
 OPTIMIZER = ["--lr", "1e-3", "--betas", "0.9", "0.999", "--weight-decay", "0.01", "--decay-all", "--clip-grad-norm", "1.0",
              "--lr-schedule", "constant"]
 

@@ -1,4 +1,4 @@
-"""--compute-dtype fp8 on CPUs, where products in 8 bits are emulated: resumed on other ranks, recorded, predicted, refused."""
+"""--compute-dtype fp8 on CPUs, which emulate fp8 products: resumed on other numbers of ranks, recorded, predicted, refused."""
 
 import json
 
@@ -18,14 +18,14 @@ class Fp8(fsdp_cli.Case):
         plain = self.train("plain", "--precision", "bf16", "--max-steps", 3)
         self.assertNotIn("fp8", plain.err)
         apart = fsdp_cli.difference(self.losses("said"), self.losses("plain"))
-        self.assertGreater(apart, 1e-5)  # it does something,
-        self.assertLess(apart, 2e-2)  # and no harm
+        self.assertGreater(apart, 1e-5)  # it has an effect,
+        self.assertLess(apart, 2e-2)  # and a small one
 
     def test_the_same_bits_alone_and_resumed(self):
         whole = self.train("whole", *JOB, "--max-steps", 6, ranks=2)
         self.assertEqual(whole.code, 0)
         self.train("parts", *JOB, "--max-steps", 3, ranks=2)
-        # The checkpoint knows that products were in 8 bits.
+        # The checkpoint records that products were in fp8.
         went_on = self.train("parts", "--max-steps", 6, "--precision", "bf16", "--restart-checkpoint-file", self.checkpoints("parts") / "latest", ranks=2)
         self.assertIn("blocks multiply in fp8", went_on.err)
         self.assertEqual(self.losses("parts"), self.losses("whole"))

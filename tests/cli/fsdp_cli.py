@@ -39,7 +39,7 @@ def folder(variable):
 
 
 class Result:
-    """A program that ended."""
+    """Result of a program that has ended."""
 
     def __init__(self, command, code, out, err):
         self.command, self.code, self.out, self.err = command, code, out, err
@@ -48,7 +48,7 @@ class Result:
         return f"{' '.join(map(str, self.command))}\nexit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
     def errors(self):
-        """The messages of the program, one per rank that spoke."""
+        """Returns the program's error messages, one per rank that printed one."""
         return [line for line in self.err.splitlines() if "error:" in line]
 
     def json(self):
@@ -69,7 +69,7 @@ def environment(extra=None):
 
 def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None, within=()):
     """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec; `within` is a
-    command that runs the rest of its line."""
+    command line prefix that runs the rest of the line."""
     line = [*within, *command(program, arguments, ranks)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                env=environment(env), cwd=cwd, start_new_session=True, preexec_fn=before)
@@ -83,14 +83,14 @@ def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, befor
 
 
 def start(program, arguments, ranks, log):
-    """Starts a program in the background; both its streams go to the file `log`."""
+    """Starts a program in the background; stdout and stderr go to the file `log`."""
     with open(log, "wb") as file:
         return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(),
                                 start_new_session=True)
 
 
 def wait_for(process, log, condition):
-    """Until the condition holds, while the program of start() runs."""
+    """Waits for the condition while the program of start() runs."""
     end = time.monotonic() + 60
     while not condition():
         assert process.poll() is None, log.read_text()
@@ -99,7 +99,7 @@ def wait_for(process, log, condition):
 
 
 def end_group(process):
-    """Ends a program that start() or run() began, with everything it started in its session."""
+    """Ends a program of start() or run() and everything it started in its session."""
     for pid in [*descendants(process.pid), process.pid]:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -108,7 +108,7 @@ def end_group(process):
 
 
 def descendants(pid):
-    """Process ids below `pid`, nearest first."""
+    """Returns the process ids below `pid`, nearest first."""
     parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -127,7 +127,7 @@ def descendants(pid):
 
 
 def rank_processes(pid, program):
-    """Process ids of the ranks that the mpiexec `pid` started."""
+    """Returns the process ids of the ranks that the mpiexec `pid` started."""
     found = []
     for child in descendants(pid):
         try:
@@ -140,14 +140,14 @@ def rank_processes(pid, program):
 
 
 def write_tokens(path, ids, dtype="uint16"):
-    """An HDF5 file with input_ids [rows, ids]."""
+    """Writes an HDF5 file with input_ids [rows, ids]."""
     with h5py.File(path, "w") as file:
         file["input_ids"] = numpy.asarray(ids).astype(dtype)
     return path
 
 
 def random_tokens(rows=64, width=SEQ_LEN + 1, seed=0, vocab=VOCAB):
-    """Rows that can be learned from: the next id is the last one plus a step of the row's, with some noise."""
+    """Returns learnable rows: the next id is the previous one plus the row's own step, with some noise."""
     random = numpy.random.default_rng(seed)
     first = random.integers(0, vocab, (rows, 1))
     step = random.integers(1, 4, (rows, 1))
@@ -166,7 +166,7 @@ def steps(run_directory):
 
 
 def losses(run_directory):
-    """Losses of steps 1, 2, 3, ..., each of which must be there once."""
+    """Returns the losses of steps 1, 2, 3, ..., each of which must be there once."""
     found = steps(run_directory)
     numbers = [r["step"] for r in found]
     assert numbers == list(range(1, len(found) + 1)), f"{run_directory}: steps {numbers}"
@@ -174,7 +174,7 @@ def losses(run_directory):
 
 
 def difference(a, b):
-    """Largest absolute difference of two equally long lists."""
+    """Returns the largest absolute difference of two equally long lists."""
     assert len(a) == len(b) and a, f"{len(a)} and {len(b)} values"
     return max(abs(x - y) for x, y in zip(a, b))
 
@@ -211,8 +211,8 @@ class Case(unittest.TestCase):
         return losses(self.run_directory(name))
 
     def check_resume_and_move(self, name, *options):
-        """Six steps of 12 rows on 2 ranks; the same in two halves, bit for bit, by a restart that is told nothing else; and on 3 ranks, then 1.
-        Returns the losses, the restart's Result, and how far the third run's losses are from the first's."""
+        """Trains six steps of 12 rows on 2 ranks; then in two halves with a restart without options, which must agree bit for bit; then on
+        3 ranks and 1. Returns the first run's losses, the restart's Result, and the largest difference of the third run's losses."""
         options = [*options, "--total-batch-size", 12]
         self.train(f"{name}-whole", "--max-steps", 6, "--batch-size", 6, *options, ranks=2)
         whole = self.losses(f"{name}-whole")
@@ -226,13 +226,13 @@ class Case(unittest.TestCase):
         return whole, restart, apart
 
     def evaluate(self, checkpoint, *more, ranks=0, code=0):
-        """Runs fsdp-eval --json; returns its report, or the Result when another exit code than 0 is expected."""
+        """Runs fsdp-eval --json; returns its report, or the Result if an exit code other than 0 is expected."""
         result = run("fsdp-eval", [checkpoint, "--json", *COMMON, *more], ranks)
         self.assertEqual(result.code, code, str(result))
         return result.json() if code == 0 else result
 
     def small_disk(self, size):
-        """A tmpfs of `size`, where this user may mount one."""
+        """Returns a tmpfs of `size`; skips the test if this user may not mount one."""
         disk = self.folder / "disk"
         disk.mkdir(exist_ok=True)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, text=True, check=False)
@@ -242,7 +242,7 @@ class Case(unittest.TestCase):
         return disk
 
     def assert_refused(self, result, code, *words):
-        """One message, the right exit code, and the message names `words`."""
+        """Expects one message that names `words`, and the exit code."""
         self.assertEqual(result.code, code, str(result))
         self.assertEqual(len(result.errors()), 1, str(result))
         for word in words:
@@ -250,7 +250,7 @@ class Case(unittest.TestCase):
 
 
 def say(text):
-    """A figure for the test's log."""
+    """Prints a figure to the test's log."""
     print(text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A full disk or a file-size limit during a save: one clear message, exit code 1, the checkpoint before stays."""
+"""A full disk or a file-size limit during a save: one clear message, exit code 1, the previous checkpoint stays."""
 
 import os
 import resource
@@ -29,7 +29,7 @@ class FullDisk(fsdp_cli.Case):
         self.assertEqual(os.readlink(folder / "latest"), "step-00000004")
         self.evaluate(folder / "latest", "--data", self.val_data)
         self.assertEqual([r["step"] for r in fsdp_cli.steps(disk / "full")], list(range(1, 9)), "the run went on training")
-        # With room again the run goes on from there.
+        # With room again the run continues from the previous checkpoint.
         subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
         resumed = fsdp_cli.run("fsdp-finetune", [*self.train_arguments("full", "--max-steps", 8, "--restart-checkpoint-file", "latest"), "--out-dir", disk], ranks=2)
         self.assertEqual(resumed.code, 0, str(resumed))
@@ -37,7 +37,7 @@ class FullDisk(fsdp_cli.Case):
         self.assertEqual(fsdp_cli.losses(disk / "full"), fsdp_cli.losses(self.run_directory("undisturbed")))
 
     def limit_file_size(self):
-        # Python leaves SIGXFSZ ignored and exec keeps that; a shell's child has the default, which ends the process.
+        # Python ignores SIGXFSZ, and exec inherits that; the child of a shell has the default action, which ends the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, 200 * 1024))
 
@@ -48,7 +48,7 @@ class FullDisk(fsdp_cli.Case):
         self.assertIn("File too large", result.err)
 
     def test_metrics_without_room_wait(self):
-        """The disk is full for a while: training goes on, and no line is missing afterwards."""
+        """The disk is full for some time: training continues, and no line is missing afterwards."""
         disk = self.small_disk("4m")
         log = self.folder / "wait.log"
         process = fsdp_cli.start("fsdp-finetune", [*self.train_arguments("wait", "--max-steps", 1000000, "--log-every", 1000000), "--out-dir", disk], 2, log)
@@ -66,7 +66,7 @@ class FullDisk(fsdp_cli.Case):
             except OSError:
                 pass
         wait_for(lambda: "lines wait in memory" in log.read_text())
-        # Every attempt may find room for the beginning of a line, and takes it back: what counts are whole lines.
+        # An attempt may write the beginning of a line and then remove it, so only whole lines count.
         lines = metrics.read_bytes().count(b"\n")
         time.sleep(0.5)
         self.assertEqual(metrics.read_bytes().count(b"\n"), lines)

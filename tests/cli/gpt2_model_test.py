@@ -1,4 +1,4 @@
-"""A minGPT's export is a GPT-2 as transformers has it, and our own programs read it: weights, configuration and tokenizer."""
+"""A minGPT export is a GPT-2 for transformers, and our own programs read it: weights, configuration and tokenizer."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import llama_cli
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
 torch = llama_cli.torch
-from safetensors.torch import load_file, save_file  # llama_cli skips the test where it is missing
+from safetensors.torch import load_file, save_file  # llama_cli skips the test if it is missing
 
 MODEL = ["--num-layers", 2, "--num-heads", 2, "--embed-size", 32, "--ffn-hidden-size", 80, "--vocab-size", 50257, "--seq-len", fsdp_cli.SEQ_LEN]
 
@@ -42,7 +42,7 @@ class Gpt2(fsdp_cli.Case):
             report = self.evaluate(self.hf, "--data", self.val_data, ranks=ranks)
             self.assertEqual(report["tokens"], truth["tokens"])
             self.assertAlmostEqual(report["loss"], truth["loss"], delta=1e-6)
-        # As openai-community/gpt2 names them, with the buffers that old files have.
+        # Names as in openai-community/gpt2, with the buffers of old files.
         bare = self.copy_of("bare", change=lambda tensors: {
             **{name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}, "h.0.attn.bias": torch.ones(1, 1, 4, 4)})
         self.assertAlmostEqual(self.evaluate(bare, "--data", self.val_data)["loss"], truth["loss"], delta=1e-6)
@@ -74,7 +74,7 @@ class Gpt2(fsdp_cli.Case):
         texts.write_text("To be, or not to be, that is the question: Zoë\n")
         losses = [self.evaluate(model, "--data", texts)["loss"] for model in (self.hf, self.checkpoint)]
         self.assertAlmostEqual(*losses, delta=1e-6)
-        # A vocabulary that is not the tokenizer's: it stays behind, and that is said.
+        # If the vocabulary is not the tokenizer's, the export has no tokenizer, and the program says so.
         result = self.train("small", "--max-steps", 1, "--save-final-hf", self.folder / "small")
         self.assertIn("no tokenizer goes along: the run named gpt2, which has 50257 ids, the model has 97", result.err)
         self.assertFalse((self.folder / "small" / "vocab.json").exists())

@@ -1,4 +1,4 @@
-"""scripts/gpu-check on a CPU: the stage truth against PyTorch; wrong numbers are found; a stop leaves nothing behind."""
+"""scripts/gpu-check on a CPU: compares stage truth with PyTorch; wrong numbers are found; a stop leaves nothing behind."""
 
 import json
 import os
@@ -17,7 +17,7 @@ except ImportError as missing:
     fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu-check"
-# Trains in no time, with numbers that are none of PyTorch's; predicts a tenth too little.
+# A stand-in that trains in no time with numbers unlike PyTorch's and predicts 10 % too little memory.
 FINETUNE = """#!{python}
 import json, os, pathlib, sys
 words = sys.argv
@@ -73,7 +73,7 @@ class GpuCheck(fsdp_cli.Case):
             self.assertEqual(rows[name]["verdict"], "SKIP", rows[name])
             self.assertIn("GPU", rows[name]["text"])
         self.assertEqual((self.folder / "copy.json").read_text(), (out / "gpu-check.json").read_text())
-        # The other stage is still there; one that runs again replaces its rows.
+        # Rows of other stages stay; a stage that runs again replaces its own rows.
         self.assertEqual(self.rows(out, "profile")["time by kernel"]["verdict"], "SKIP")
         done = self.check("truth", "--device", "cpu", "--out", out, code=3, FSDP_BIN=self.planted())
         rows = self.rows(out)
@@ -91,7 +91,7 @@ class GpuCheck(fsdp_cli.Case):
         for line in started.stdout:
             if line.startswith("PASS"):
                 break
-        time.sleep(0.3)  # into the next check
+        time.sleep(0.3)  # until the next check runs
         below = fsdp_cli.descendants(started.pid)
         started.send_signal(signal.SIGINT)
         self.assertEqual(started.wait(timeout=30), 1)

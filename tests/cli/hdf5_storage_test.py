@@ -1,4 +1,4 @@
-"""Token files whose ids are not in the file: refused by every program that reads them, never read as zeros."""
+"""Token files whose ids lie outside of the file: every program refuses them and never reads zeros."""
 
 import h5py
 
@@ -16,7 +16,7 @@ class Storage(fsdp_cli.Case):
             fsdp_cli.write_tokens(cls.parts / f"{i}.h5", rows)
 
     def hdf5(self, name, fill, **how):
-        """A file that `fill` fills."""
+        """Makes a file whose contents `fill` writes."""
         with h5py.File(self.folder / name, "w", **how) as file:
             fill(file)
         return self.folder / name
@@ -71,7 +71,7 @@ class Storage(fsdp_cli.Case):
                            ("latest", self.hdf5("latest.h5", growing, libver=("v110", "v110")))):
             self.train(name, "--max-steps", 3, "--no-save", "--train-data", path, ranks=2 if name == "virtual" else 0)
             found = fsdp_cli.losses(self.run_directory(name))
-            if name == "virtual":  # two ranks: other samples in a step
+            if name == "virtual":  # two ranks take other samples per step
                 self.assertEqual(len(found), 3)
             else:
                 self.assertEqual(found, expected)

@@ -1,4 +1,4 @@
-"""Inputs that would keep a program waiting or take all memory: pipes nobody writes into, JSON of nothing but brackets."""
+"""Inputs that could block a program or exhaust memory: pipes without a writer, JSON of nothing but brackets."""
 
 import os
 import resource
@@ -39,7 +39,7 @@ class Hostile(fsdp_cli.Case):
                 self.assert_refused(result, 2 if "--config" in arguments else 4, "is a pipe", folder)
 
     def test_nested_headers(self):
-        """60 MB of brackets took 4.4 GB before they were refused."""
+        """60 MB of brackets took 4.4 GB of memory before they were refused."""
         header = b'{"a":' + b"[" * 60_000_000
         file = self.folder / "deep.safetensors"
         file.write_bytes(struct.pack("<Q", len(header)) + header)

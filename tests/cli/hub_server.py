@@ -1,7 +1,7 @@
 """A Hugging Face hub on this machine for tests: the API, the files, and a storage host (another address, signed URLs).
 
-It really speaks HTTP over sockets and can misbehave: `server.faults` is a list of functions that get the Request and may
-return an Action. Everything that was asked and sent is in `server.log`. Nothing leaves the loopback interface.
+It speaks real HTTP over sockets and can misbehave: `server.faults` is a list of functions that get the Request and may
+return an Action. `server.log` has all requests and answers. Nothing leaves the loopback interface.
 """
 
 import dataclasses
@@ -61,18 +61,18 @@ class Request:
     query: dict
     headers: dict                    # lower-case names
     file: str = ""                   # path in the repository, for requests of bytes
-    range: tuple = None              # (first, last + 1) asked for
-    sent: int = 0                    # bytes of the body that left
+    range: tuple = None              # (first, last + 1) requested
+    sent: int = 0                    # bytes of the body that were sent
     first: int = 0                   # position in the file of the first byte sent
     status: int = 0
 
 
 @dataclasses.dataclass
 class Action:
-    """What to do instead of answering properly."""
+    """An answer in place of the correct one."""
 
     status: int = 0
-    headers: dict = dataclasses.field(default_factory=dict)  # added, or in place of the proper ones
+    headers: dict = dataclasses.field(default_factory=dict)  # added to the correct ones, or replacing them
     body: bytes = None
     ignore_range: bool = False
     cut_after: int = None            # close the connection after so many bytes of the body
@@ -85,10 +85,10 @@ class HubServer:
 
     def __init__(self, repos, token=None, page=1000, signed_seconds=3600.0, bytes_per_second=None, certificate=None):
         self.repos = repos
-        self.token = token           # what private and gated repositories ask for
+        self.token = token           # required by private and gated repositories
         self.page = page             # entries per page of a listing
         self.signed_seconds = signed_seconds
-        self.bytes_per_second = bytes_per_second  # of each connection
+        self.bytes_per_second = bytes_per_second  # per connection
         self.certificate = certificate  # file with key and certificate: speak TLS
         self.renamed = {}            # old name -> new name
         self.faults = []
@@ -126,7 +126,7 @@ class HubServer:
             return [r for r in self.log if (file is None or r.file == file) and (host is None or r.host == host)]
 
     def served(self, file=None):
-        """Bytes of files that left, all together."""
+        """Returns the bytes of files that were sent, in total."""
         return sum(r.sent for r in self.requests() if r.file and (file is None or r.file == file))
 
     def sign(self, kind, name, path):
@@ -147,7 +147,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             super().handle()
         except (ConnectionResetError, ssl.SSLError):
-            pass  # a client that was killed, or does not trust this server
+            pass  # the client was killed or does not trust this server
 
     def do_GET(self):
         target = urllib.parse.urlsplit(self.path)
@@ -192,12 +192,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(status, b"", {"X-Error-Code": code, "X-Error-Message": message})
 
     def authorization(self):
-        """None for nobody; credentials within the address (Basic) are a proxy's before the hub."""
+        """Returns None for anonymous requests; credentials in the address (Basic) belong to a proxy in front of the hub."""
         given = self.headers.get("Authorization")
         return None if given and given.startswith("Basic ") else given
 
     def repo(self, kind, name):
-        """The repository, or None after an answer that says why not."""
+        """Returns the repository, or None after sending an error."""
         hub = self.hub
         given = self.authorization()
         if given is not None and given != f"Bearer {hub.token}":
@@ -338,7 +338,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def once(action, when):
-    """A fault that happens the first time that `when(request)` holds."""
+    """Makes a fault that happens the first time `when(request)` holds."""
     return times(1, action, when)
 
 

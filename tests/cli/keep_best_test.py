@@ -1,4 +1,4 @@
-"""--keep-best, --patience and --final: which checkpoint is kept, when a run ends, over requeues, and what is exported."""
+"""--keep-best, --patience and --final: the checkpoint that is kept, the end of a run, requeues, and exports."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def verify(a, b):
 
 
 class KeepBest(llama_cli.WeightsCase):
-    """The more is learned, the worse is `noise`, which has no pattern, and the better is val.h5."""
+    """Training makes the loss on `noise`, which has no pattern, worse and the loss on val.h5 better."""
 
     @classmethod
     def setUpClass(cls):
@@ -61,7 +61,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(equal.code, 0, str(equal))
         self.assertEqual(verify(self.checkpoints("rising") / "best", self.checkpoints("all") / "step-00000004").code, 3)
         self.assertAlmostEqual(self.evaluate(self.checkpoints("rising") / "best", "--data", self.noise, ranks=3)["loss"], losses[2], delta=1e-6)
-        # It is a checkpoint like any other: a run goes on from it, as from its step.
+        # It is a checkpoint like any other: a run can continue from its step.
         self.train("rising", "--restart-checkpoint-file", "best", "--max-steps", 4, ranks=2)
         self.assertEqual(self.losses("rising"), self.losses("all")[:4])
         self.assertEqual(self.best("rising"), "step-00000002")
@@ -75,7 +75,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertNotIn("only_as_best", json.loads((self.checkpoints("falling") / "best" / "run.json").read_text()))
         self.train("unsaved", "--max-steps", 4, *VALIDATE, "--val-data", self.val_data, "--keep-best", "--no-save")
         self.assertEqual(self.best("unsaved"), "step-00000004")
-        # A second start of a run that is done changes nothing.
+        # Starting a finished run again changes nothing.
         self.train("falling", "--restart", "latest", "--max-steps", 8)
         self.assertEqual((self.best("falling"), self.state("falling")["best_value"]), ("step-00000008", losses[8]))
 
@@ -85,7 +85,7 @@ class KeepBest(llama_cli.WeightsCase):
         losses = self.losses_on_validation("moved")
         self.assertEqual(sorted(losses), [2, 4, 6, 8], "eval-every is the run's")
         self.assertEqual((self.best("moved"), self.state("moved")["best_value"]), ("step-00000002", losses[2]))
-        # Other data, whose losses say nothing about those before.
+        # Losses on other data cannot be compared with the earlier ones.
         self.train("moved", "--max-steps", 10, "--restart", "latest", "--val-data", self.val_data)
         self.assertEqual(self.best("moved"), "step-00000010")
 
@@ -93,7 +93,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.train("back", "--max-steps", 8, *VALIDATE, "--val-data", self.val_data, "--keep-best", "--save-every", 4)
         before = self.losses_on_validation("back")
         self.assertEqual(self.best("back"), "step-00000008")
-        # Nothing is learned: the loss is that of step 4, which is not better than step 4's.
+        # With learning rate 0 the loss stays that of step 4, which is no improvement.
         self.train("back", "--restart", self.checkpoints("back") / "step-00000004", "--lr", 0, "--max-steps", 6)
         self.assertEqual((self.best("back"), self.state("back")["best_value"]), ("step-00000004", before[4]))
         self.assertTrue((self.checkpoints("back") / "step-00000008").exists(), "checkpoints stay")
@@ -117,7 +117,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.best("two"), "step-00000006")
         self.assertEqual(verify(self.checkpoints("two") / "step-00000006", full).code, 0)
         self.assertIn("step-00000002", self.names("two"))
-        # Nor is it that of a run that knows none and is put in its place.
+        # A restart from a run without --keep-best does not keep the folder's earlier best either.
         self.train("three", "--max-steps", 2, *options, "--lr", "1e-3")
         self.train("unaware", "--max-steps", 4, "--lr", "1e-2")
         self.train("three", "--restart", self.checkpoints("unaware") / "latest", "--max-steps", 6, *options)
@@ -144,7 +144,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual((len(self.losses("ends")), sorted(self.losses_on_validation("ends"))), (6, [2, 4, 6]))
         seen = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("ends"), "--watch"])
         self.assertIn("early     2 validations in a row", seen.out)
-        # Asked for more, it goes on.
+        # With a larger --patience the run continues.
         self.train("ends", "--max-steps", 20, "--patience", 3, "--restart", "latest")
         self.assertEqual(sorted(self.losses_on_validation("ends")), [2, 4, 6, 8])
         self.train("ends", "--max-steps", 10, "--patience", 0, "--restart", "latest")
@@ -169,7 +169,7 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.state("counts")["without_improvement"], 1, "the validation after the last save counts")
         result = self.train("counts", "--max-steps", 20, "--batch-size", 4, "--restart", "latest", ranks=3)
         self.assertIn("step 6 of 20 is the last", result.err)
-        # A loss that falls by less than --min-delta is no improvement.
+        # A decrease by less than --min-delta is no improvement.
         small = self.train("small", "--max-steps", 20, *VALIDATE, "--val-data", self.val_data, "--patience", 1, "--min-delta", 3)
         self.assertIn("step 4 of 20 is the last: 1 validation in a row had no loss below", small.err)
         self.assertIn("by more than 3", small.err)
@@ -186,7 +186,7 @@ class KeepBest(llama_cli.WeightsCase):
             self.assertEqual(os.readlink(self.checkpoints(name) / "latest"), "step-00000006")
 
     def test_adapters(self):
-        # Ids that the model meets nowhere in training: it unlearns them.
+        # The model never sees these ids in training and unlearns them.
         noise = fsdp_cli.write_tokens(self.folder / "wide-noise.h5", numpy.random.default_rng(8).integers(97, 1016, (9, 33)))
         self.train("adapters", "--model", self.model, "--lora-rank", 4, "--lr-schedule", "constant", "--max-steps", 8, "--eval-every", 2, "--lr", "1", "--val-data", noise,
                    "--keep-best", "--final", "best", "--save-final-hf", self.folder / "hf", "--seq-len", 32, ranks=2)
@@ -196,11 +196,11 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertEqual(self.best("adapters"), f"step-{best:08}")
         for where in ([self.checkpoints("adapters") / "best"], [self.model, "--adapter", self.run_directory("adapters") / "adapter"]):
             self.assertAlmostEqual(self.evaluate(*where, "--seq-len", 32, "--data", noise)["loss"], losses[best], delta=1e-6)
-        # The merged weights are rounded to the bfloat16 of the model's own.
+        # Merged weights are rounded to bf16, the model's own dtype.
         self.assertAlmostEqual(self.evaluate(self.folder / "hf", "--seq-len", 32, "--data", noise)["loss"], losses[best], delta=0.01)
 
     def test_the_last_is_exported_where_there_is_no_best(self):
-        """The validation data alone have the id whose embedding is no number."""
+        """Only the validation data have the id whose embedding is NaN."""
         model = shutil.copytree(self.model, self.folder / "half")
         for file in model.glob("*.safetensors"):
             tensors = load_file(file)
@@ -250,14 +250,14 @@ class KeepBest(llama_cli.WeightsCase):
         self.assertIn("is not the link of --keep-best", result.err)
         self.assertEqual(result.json()["best_checkpoint"], str(self.checkpoints("taken") / "step-00000004"))
         self.assertEqual((mine / "notes").read_text(), "mine")
-        # The best is known without its link, over requeues too, and is what is exported.
+        # Without its link the best is still known, also across requeues, and is exported.
         best, full = self.state("taken")["best_step"], self.folder / "taken.pt"
         self.assertEqual(best, 4)
         result = self.train("taken", "--max-steps", 8, "--restart", "latest", "--final", "best", "--save-final-full", full)
         self.assertIn("is not the link of --keep-best", result.err)
         self.assertEqual(self.state("taken")["best_step"], best)
         self.assertEqual(verify(self.checkpoints("taken") / f"step-{best:08}", full).code, 0)
-        # A link that fails after the last save is no failure of the best.
+        # If the link fails after the last save, the best is still exported.
         self.train("late", "--max-steps", 2, "--lr", "1e-2")
         (self.checkpoints("late") / "best").mkdir()
         result = self.train("late", "--max-steps", 4, "--restart", "latest", "--val-data", self.val_data, "--keep-best", "--final", "best", "--save-final-full", full)

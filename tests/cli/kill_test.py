@@ -33,12 +33,12 @@ class Kill(fsdp_cli.Case):
         longest, steps = 0.0, []
         for attempt in range(KILLS):
             before = os.readlink(folder / "latest") if (folder / "latest").is_symlink() else None
-            for left_over in folder.glob(".step-*"):  # marked, since --keep-last renames what it removes to such names too
+            for left_over in folder.glob(".step-*"):  # marked to be distinguished, since --keep-last renames what it removes to such names too
                 (left_over / "left-over").touch()
             process, log = self.start(restart=before is not None)
             self.addCleanup(fsdp_cli.end_group, process)
             ranks = self.wait_for_ranks(process, log)
-            # Some instants lie in the start, most where steps and saves follow each other every few milliseconds.
+            # A few instants lie in the start, most in the phase where steps and saves follow each other every few milliseconds.
             if choice.random() < 0.85:
                 end = time.monotonic() + 60
                 while not (folder / "latest").is_symlink() or os.readlink(folder / "latest") == before:
@@ -62,7 +62,7 @@ class Kill(fsdp_cli.Case):
                 self.assertGreaterEqual(steps[-1], max(steps), "never an older checkpoint than before")
         fsdp_cli.say(f"{KILLS} kills, {len(steps)} with a checkpoint, the last at step {steps[-1]}; the job ended within {longest:.2f} s")
         self.assertGreater(steps[-1], steps[0])
-        # The run goes on to its end, and nothing temporary stays.
+        # The run continues to its end and leaves no temporary files.
         self.train("killed", "--max-steps", steps[-1] + 3, "--batch-size", 1, "--restart-checkpoint-file", "latest", ranks=RANKS)
         self.assertFalse(list(folder.glob(".*")), "nothing temporary is left")
         self.assertEqual(len(fsdp_cli.losses(self.run_directory("killed"))), steps[-1] + 3)

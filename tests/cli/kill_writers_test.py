@@ -1,5 +1,5 @@
-"""kill -9 at random instants of every program that writes: what was there stays whole, what is there is whole, and the
-same command goes on. 12 instants; FSDP_ALL=1: 100. (kill_test.py kills single ranks of a training run.)"""
+"""kill -9 at random instants of every program that writes: existing files stay whole, new files are whole, and the same
+command continues. 12 instants; FSDP_ALL=1: 100. (kill_test.py kills single ranks of a training run.)"""
 
 import json
 import os
@@ -25,14 +25,14 @@ class KillCase(fsdp_cli.Case):
         self.log = self.folder / "log"
 
     def timed(self, program, arguments, ranks=0):
-        """Seconds that an undisturbed run takes."""
+        """Returns the duration of an undisturbed run in seconds."""
         begin = time.monotonic()
         result = fsdp_cli.run(program, arguments, ranks)
         self.assertEqual(result.code, 0, str(result))
         return time.monotonic() - begin
 
     def kill_within(self, seconds, program, arguments, ranks=0):
-        """Starts a program and kills it with all its ranks; now and then it is done before."""
+        """Starts a program and kills it with all its ranks; sometimes the program has already ended."""
         process = fsdp_cli.start(program, arguments, ranks, self.log)
         self.addCleanup(fsdp_cli.end_group, process)
         time.sleep(self.choice.uniform(0.02, 1.0) * seconds)
@@ -66,10 +66,10 @@ class Train(KillCase):
             state = json.loads((folder / "latest" / "run.json").read_text())["state"]
             self.assertGreaterEqual(state["step"], found, "never an older checkpoint than before")
             if found == state["step"]:
-                seconds *= 1.2  # killed before it got anywhere: a machine that became slower must not see only starts
+                seconds *= 1.2  # no progress: allow more time, so that a slower machine does not kill only starts
             found = state["step"]
             self.assertTrue(fsdp_cli.records(self.run_directory("killed")), "every line of metrics.jsonl is JSON")
-            for export in ("hf", "full.pt"):  # of this run or the one before, but whole
+            for export in ("hf", "full.pt"):  # from this run or the previous one, but whole
                 self.convert("--check", self.folder / export)
         self.assertEqual(fsdp_cli.run("fsdp-finetune", self.arguments(found + 2, True), 2).code, 0)
         self.assertEqual(len(fsdp_cli.losses(self.run_directory("killed"))), found + 2)
@@ -83,10 +83,10 @@ class Convert(KillCase):
     def test_convert(self):
         size = 192 * MIB
         before, after = (large_safetensors(self.folder / f"{name}.safetensors", size) for name in ("before", "after"))
-        with open(after, "r+b") as file:  # one number is another
+        with open(after, "r+b") as file:  # one number differs
             file.seek(size)
             file.write(b"\1")
-        # Large sparse files take no time to read: what is timed is writing.
+        # Reading large sparse files takes no time, so only writing is timed.
         options = {"hf": ["--to", "hf", "--map", "none", "--max-shard-size", "50MB"], "dcp": ["--to", "dcp", "--shards", "3"]}
         seconds = self.timed(CONVERT, [before, self.folder / "first.pt"])
         for attempt in range(INSTANTS["convert"]):
@@ -118,7 +118,7 @@ class Download(DownloadCase):
                 if path.is_file():
                     name = str(path.relative_to(self.storage / "snapshots" / self.repo.commit))
                     self.assertEqual(path.read_bytes(), files[name], f"{name} is there, so it is whole")
-            if choice.random() < 0.3:  # from the beginning, now and then
+            if choice.random() < 0.3:  # sometimes start from the beginning
                 shutil.rmtree(self.cache)
         self.download()
         self.download("--verify")

@@ -1,4 +1,4 @@
-"""scripts/lessons: what it would run, a tiny lesson, how it goes on where it was ended, and what its page says."""
+"""scripts/lessons: its dry run, a tiny lesson, continuing after an interruption, and the text of its page."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ class Lessons(fsdp_cli.Case):
         return run
 
     def made(self, run):
-        """The runs that it says it made."""
+        """Returns the runs that the script reports to have made."""
         return re.findall(r"^lessons: ([a-z0-9-]+)(?:: --.*)?$", run.stderr, re.M)
 
     def test_a_dry_run_lists_all_lessons_and_makes_nothing(self):
@@ -51,7 +51,7 @@ class Lessons(fsdp_cli.Case):
         self.assertRegex(page, r"Against limit: no-limit is .*\.\nTheir last losses are equal")
         for number in (4, 8):
             self.assertIn("</svg>", (out / f"lesson-{number}.svg").read_text())
-        # Again: nothing is made; lesson 9 has its runs from lesson 4; with another number of steps all are made anew.
+        # A second call makes nothing; lesson 9 uses runs of lesson 4; another number of steps makes all runs again.
         self.assertEqual(self.made(self.lessons(out, "--only", "4,8,9")), [])
         page = (out / "lessons.md").read_text()
         self.assertEqual(re.findall(r"^## (\d)\. ", page, re.M), ["4", "8", "9"])
@@ -83,7 +83,7 @@ class Lessons(fsdp_cli.Case):
         self.assertFalse((out / "lessons.md").exists())
         again = self.lessons(out, "--only", "8", "--dry-run", STEPS="100000").stdout
         self.assertIn("  run   limit", again)
-        # What a killed one has saved is gone on from, not made anew.
+        # A killed run continues from its checkpoint instead of starting again.
         if (out / "runs/limit/checkpoints/latest").exists():
             before = fsdp_cli.steps(out / "runs/limit")[-1]["step"]
             process = subprocess.Popen([SCRIPT, "--only", "8"], env=self.environment(out, STEPS="100000"), stderr=subprocess.DEVNULL, start_new_session=True)
@@ -114,7 +114,7 @@ class Lessons(fsdp_cli.Case):
             lock.flush()
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.assertIn("host node7, process 12 is at work in", self.lessons(out, "--only", "8", code=4).stderr)
-        # What an owner that was killed has left is no lock. Another node's lock is not seen here, its run's claim is.
+        # The lock of a killed owner is void. A lock on another node is not visible here, but the claim of its run is.
         process = fsdp_cli.start("fsdp-finetune", [*self.train_arguments("limit", "--max-steps", 1000000), "--out-dir", out / "runs"], 0, out / "other.log")
         self.addCleanup(fsdp_cli.end_group, process)
         metrics = out / "runs/limit/metrics.jsonl"
@@ -140,11 +140,11 @@ class Lessons(fsdp_cli.Case):
         replace("fsdp-finetune", 'case "$* " in *"--run-name checkpoint-local"* | *"--run-name resume-full "*) exit 1 ;; esac\n'
                 f'exec {fsdp_cli.folder("FSDP_BIN")}/fsdp-finetune "$@"')
         run = self.lessons(out, "--only", "7", code=1, REPEATS="2", FSDP_BIN=str(programs))
-        self.assertIn("5 run(s) failed", run.stderr)  # none goes on from a local checkpoint that is not there
+        self.assertIn("5 run(s) failed", run.stderr)  # none continues from a local checkpoint that does not exist
         text = (out / "lesson-7.md").read_text()
         self.assertRegex(text, r"\n\| full, one file \| \d+\.\d MiB \| [\d.]+ s \|")
         self.assertNotIn("| local", text)
-        (out / "logs/checkpoint-full-again-2.log").unlink()  # as a script leaves it that was killed while its run went on
+        (out / "logs/checkpoint-full-again-2.log").unlink()  # as a script leaves it that was killed while its run continued
         (out / "logs/checkpoint-full.log").unlink()
         self.assertEqual(re.findall(r"Gone on.*", text), ["Gone on from the full checkpoint the last loss is the one that the uninterrupted run has."])
         self.lessons(out, "--only", "7", code=1, REPEATS="2", FSDP_BIN=str(programs))

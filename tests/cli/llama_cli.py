@@ -1,4 +1,4 @@
-"""A small Llama as Hugging Face stores one, made without transformers, and token files of documents."""
+"""A small Llama in Hugging Face's layout, made without transformers, and token files of documents."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ try:
 except ImportError as missing:
     fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
-# As CodeLlama's config.json, but small; the tokenizer of the fixtures has 1,000 pieces.
+# Like CodeLlama's config.json, but small; the fixtures' tokenizer has 1,000 pieces.
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
     "hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -37,7 +37,7 @@ def shapes(config):
 
 
 def make_snapshot(directory, tokenizer=True, dtype=torch.bfloat16, files=2, seed=0, **changes):
-    """A snapshot with `files` safetensors files and an index, or one model.safetensors."""
+    """Makes a snapshot with `files` safetensors files and an index, or one model.safetensors."""
     config = {**CONFIG, **changes}
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config, indent=1))
@@ -62,7 +62,7 @@ def make_snapshot(directory, tokenizer=True, dtype=torch.bfloat16, files=2, seed
 
 
 def write_documents(path, documents):
-    """A token file of documents of any lengths."""
+    """Writes a token file of documents of any lengths."""
     offsets = numpy.concatenate([[0], numpy.cumsum([len(d) for d in documents])]).astype(numpy.int64)
     with h5py.File(path, "w") as file:
         file["tokens"] = numpy.concatenate([numpy.asarray(d, dtype=numpy.uint16) for d in documents])
@@ -71,7 +71,7 @@ def write_documents(path, documents):
 
 
 class WeightsCase(fsdp_cli.Case):
-    """A test with the weights of a Llama in `self.model`, which runs name themselves."""
+    """A test with the weights of a Llama in `self.model`; runs must name the model themselves."""
 
     @classmethod
     def setUpClass(cls):
@@ -83,7 +83,7 @@ class WeightsCase(fsdp_cli.Case):
 
 
 class Case(fsdp_cli.Case):
-    """A test with a Llama in `self.model`."""
+    """A test whose runs use the Llama in `self.model`."""
 
     @classmethod
     def setUpClass(cls):

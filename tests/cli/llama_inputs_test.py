@@ -1,4 +1,4 @@
-"""Where Llamas, tokenizers and texts come from, the chess fine-tune's options, and what is refused."""
+"""Sources of Llamas, tokenizers and texts, the options of the chess fine-tune, and refusals."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class Inputs(llama_cli.Case):
         self.assertIn("in 1 unit ", result.err)
         records = fsdp_cli.steps(self.run_directory("seed"))
         self.assertEqual(len(records), 10)
-        # Linear warm-up over a tenth of the steps, then a linear decay that ends at 0.
+        # Linear warm-up over a tenth of the steps, then linear decay to 0.
         rates = [r["lr"] for r in records]
         self.assertAlmostEqual(rates[0], 1e-3)
         self.assertTrue(all(a > b for a, b in zip(rates[1:], rates[2:])))
@@ -48,9 +48,9 @@ class Inputs(llama_cli.Case):
             self.assert_refused(self.tune("other", files["gpt2"], *SHORT, ranks=ranks, code=4), 4, "gpt2.h5", "GPT-2, 50257 ids", "1016",
                                 "--allow-other-tokenizer")
         self.assertFalse(self.run_directory("other").exists())
-        self.tune("other", files["gpt2"], *SHORT, "--allow-other-tokenizer")  # the ids of these texts are small
+        self.tune("other", files["gpt2"], *SHORT, "--allow-other-tokenizer")  # the ids of these texts fit the model
         self.tune("own", files["own"], *SHORT, ranks=2)
-        # A large enough vocabulary, but not the model's tokenizer.
+        # The vocabulary is large enough, but the tokenizer is not the model's.
         large = llama_cli.make_snapshot(self.folder / "large", vocab_size=50304)
         result = self.tune("large", files["gpt2"], *SHORT, "--model", large, code=4)
         self.assert_refused(result, 4, "GPT-2, 50257 ids", "SentencePiece")

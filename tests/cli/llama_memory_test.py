@@ -1,6 +1,6 @@
-"""Loading weights: every rank reads its own rows, so none ever holds what the others hold.
+"""Loading weights: every rank reads only its own rows, so no rank ever holds the other ranks' weights.
 
-The figure is each rank's own memory (anonymous pages) at its highest, read from /proc while the ranks load.
+The test measures each rank's own memory (anonymous pages) at its highest, read from /proc while the ranks load.
 FSDP_LLAMA_GIB=2 makes the file that large; the default is small enough for every test run.
 """
 
@@ -25,7 +25,7 @@ def status(pid):
 
 class Loading(llama_cli.Case):
     def peaks(self, model, *more):
-        """Of each rank the highest of RssAnon, RssShmem and VmHWM."""
+        """Returns the highest RssAnon, RssShmem and VmHWM of each rank."""
         log = self.folder / "log"
         process = fsdp_cli.start("fsdp-finetune", ["--model", model, "--max-epochs", -1, "--prompt", "e2e4", "--num-tokens", 1, "--precision", "bf16",
                                                    "--out-dir", self.runs, "--run-name", "load", *more, *fsdp_cli.COMMON], RANKS, log)
@@ -57,12 +57,12 @@ class Loading(llama_cli.Case):
         fsdp_cli.say(f"{stored / mib:.0f} MiB of bf16 weights ({parameters / 1e6:.0f} M parameters, {layers} layers) on {RANKS} ranks: "
                      f"own memory {anonymous / mib:.0f} MiB a rank at the most ({base / mib:.0f} MiB with a model of 0.2 MiB), resident "
                      f"{max(p['VmHWM'] for p in found) / mib:.0f} MiB with libraries and the shared gathered weights")
-        # A rank's own: its quarter as float32 masters, and while loading one parameter's rows as stored and as float32.
+        # A rank's own memory: its quarter as float32 master weights and, while loading, one parameter's rows as stored and in float32.
         share = 4 * parameters / RANKS
         largest = sizes["vocab_size"] * sizes["hidden_size"] / RANKS * 6
         self.assertLess(anonymous - base, share + 2 * largest + 48 * mib)  # allocator and activations of a few tokens
-        self.assertGreater(anonymous - base, 0.8 * share)  # the figure is one
-        # All ranks together share one copy of the gathered weights, which is not counted above.
+        self.assertGreater(anonymous - base, 0.8 * share)  # the figure is not zero
+        # All ranks together hold one copy of the gathered weights, which is not counted above.
         self.assertLess(max(p["RssShmem"] for p in found), 2 * parameters + 2 * largest + 48 * mib)
 
 

@@ -1,4 +1,4 @@
-"""Llama in fsdp-finetune: transformers' losses (tests/fixtures/numerics), token-weighted accumulation, equal on any ranks."""
+"""Llama in fsdp-finetune: transformers' losses (tests/fixtures/numerics), token-weighted accumulation, equal on all numbers of ranks."""
 
 import json
 
@@ -6,7 +6,7 @@ import fsdp_cli
 import llama_cli
 import numpy
 
-# Float32 sums of another order; the fixtures' own float32 and float64 losses differ by 1e-7.
+# Float32 sums in another order; the fixtures' float32 and float64 losses differ by 1e-7.
 TOLERANCE = 1e-5
 FROZEN = ["--lr", 0, "--max-steps", 1, "--no-shuffle", "--no-save"]
 
@@ -15,7 +15,7 @@ class Fixture(llama_cli.Case):
     def check(self, model, case, ranks, *options):
         folder = fsdp_cli.folder("FSDP_FIXTURES") / "numerics" / model
         inputs = json.loads((folder / "inputs.json").read_text())[case]
-        # Right padding is what a shorter document gets.
+        # Shorter documents are padded on the right.
         documents = [[t for t, m in zip(ids, mask) if m] for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"])]
         data = llama_cli.write_documents(self.folder / f"{model}-{case}.h5", documents)
         truth = json.loads((folder / "expected.json").read_text())["cases"][case]["f32"]
@@ -41,7 +41,7 @@ class Fixture(llama_cli.Case):
 
 
 class UnequalLengths(llama_cli.Case):
-    """Sequences of 1 to 120 ids: a mean of means would weigh the short ones too much."""
+    """Sequences of 1 to 120 ids: a mean of means would weight short ones too much."""
 
     @classmethod
     def setUpClass(cls):
@@ -64,7 +64,7 @@ class UnequalLengths(llama_cli.Case):
             self.assertEqual(tokens, same_tokens)
             apart = max(abs(a / b - 1) for a, b in zip(whole, losses))
             fsdp_cli.say(f"{name}: losses of 4 steps within {apart:.2g} (relative) of the unaccumulated ones")
-            # Float32 sums in another order; AdamW's first steps divide by gradients' size, which magnifies their rounding.
+            # Float32 sums in another order; AdamW's first steps divide by the gradients' size, which magnifies rounding.
             self.assertLess(apart, 2e-5)
 
 

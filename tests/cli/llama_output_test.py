@@ -1,4 +1,4 @@
-"""What a fine-tuned Llama leaves: checkpoints that go on anywhere, and a directory that transformers opens."""
+"""Outputs of a fine-tuned Llama: checkpoints that any number of ranks resumes, and a directory that transformers opens."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Output(llama_cli.Case):
             found = [r["loss"] for r in fsdp_cli.steps(self.run_directory(name))]
             apart = fsdp_cli.difference(found, self.whole[3:])
             fsdp_cli.say(f"{ranks} ranks: losses after the restart within {apart:.2g}")
-            # The same ranks repeat it bit for bit; others add in another order (float32, losses of about 6).
+            # The same number of ranks repeats losses bit for bit; others sum in another order (float32, losses of about 6).
             self.assertLessEqual(apart, 0.0 if ranks == 2 else 1e-4)
 
     def test_hf_directory_holds_the_model(self):
@@ -41,7 +41,7 @@ class Output(llama_cli.Case):
         tensors = load_file(self.hf / "model.safetensors")
         self.assertEqual({name: tuple(t.shape) for name, t in tensors.items()}, llama_cli.shapes(llama_cli.CONFIG))
         self.assertEqual({t.dtype for t in tensors.values()}, {torch.bfloat16})
-        # It is itself a model to start from.
+        # The export is itself a model to start from.
         self.tune("again", self.games, *OPTIONS, "--batch-size", 6, "--no-save", model=self.hf)
         self.assertLess(abs(self.losses("again")[0] - self.whole[-1]), 0.5)
 
@@ -63,11 +63,11 @@ class Output(llama_cli.Case):
         for weights in (self.hf, self.checkpoints("whole") / "latest"):
             report = self.evaluate(weights, "--data", data, ranks=2)
             self.assertEqual(report["tokens"], tokens)
-            # The checkpoint has float32 weights, the directory the bf16 ones that the run began with.
+            # The checkpoint has float32 weights, the directory bf16 weights like the original model.
             self.assertAlmostEqual(report["loss"], total / tokens, delta=1e-5 if weights == self.hf else 2e-2)
 
     def test_foreign_checkpoints_of_a_llama(self):
-        """A full .pt and a distributed checkpoint without run.json go on with the config of --model."""
+        """A full .pt and a distributed checkpoint without run.json continue with the config of --model."""
         full = self.folder / "full.pt"
         converted = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("whole") / "step-00000003", full, "--exclude", "run*"])
         self.assertEqual(converted.code, 0, str(converted))
@@ -78,7 +78,7 @@ class Output(llama_cli.Case):
         self.assertEqual(result.code, 0, str(result))
         found = [r["loss"] for r in fsdp_cli.steps(self.run_directory("foreign"))]
         self.assertLess(fsdp_cli.difference(found[-3:], self.whole[3:]), 1e-5, result.err)
-        # A folder with config.json alone says what the model is, and nothing of the type of its weights: the checkpoint does.
+        # A folder with only config.json does not state the dtype of weights: the checkpoint decides.
         bare = self.folder / "bare"
         bare.mkdir()
         (bare / "config.json").write_bytes((self.model / "config.json").read_bytes())
@@ -92,12 +92,12 @@ class Output(llama_cli.Case):
             result = fsdp_cli.run("fsdp-finetune", [*arguments, "--save-final-hf", out])
             self.assertEqual(result.code, 0, str(result))
             self.assertEqual({tensor.dtype for tensor in load_file(out / "model.safetensors").values()}, {dtype})
-            # A later job of the run, which knows the run's own checkpoint alone, writes the same type.
+            # A later job of the run, which reads only the run's own checkpoint, writes the same dtype.
             result = fsdp_cli.run("fsdp-finetune", ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", f"bare-{file.stem}",
                                                     "--save-final-hf", out, *fsdp_cli.COMMON])
             self.assertEqual(result.code, 0, str(result))
             self.assertEqual({tensor.dtype for tensor in load_file(out / "model.safetensors").values()}, {dtype})
-        # Weights that are there and cannot be read are told before the first step, by a plan as well.
+        # Unreadable weights are reported before the first step, also by --dry-run.
         (bare / "model.safetensors").write_bytes(b"cut")
         for more in ([], ["--dry-run"]):
             refused = fsdp_cli.run("fsdp-finetune", [*arguments, "--run-name", "refused", "--save-final-hf", self.folder / "no", *more])

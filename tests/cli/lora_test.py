@@ -1,4 +1,4 @@
-"""--lora-rank: adapters learn, resume, move, are written as peft writes them, and are told from models."""
+"""--lora-rank: adapters learn, resume, move to other numbers of ranks, are written as peft does, and are distinguished from models."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ class Lora(llama_cli.WeightsCase):
     def test_they_learn_resume_and_move(self):
         for name, variant in VARIANTS.items():
             with self.subTest(name):
-                # The weights are found where the run found them.
+                # A restart finds the base weights at the path that the run recorded.
                 options = ["--model", self.model, "--lr", "1e-2", "--lr-schedule", "constant", *variant]
                 whole, _, apart = self.check_resume_and_move(name, *options)
                 if name == "lora":
@@ -61,12 +61,12 @@ class Lora(llama_cli.WeightsCase):
         result = self.train("second", "--max-steps", 1, "--model", self.model, "--adapter", directory)
         self.assertIn("LoRA of rank 4, alpha 8, of q_proj v_proj", result.err)
         self.train("first", "--max-steps", 4, "--restart", "latest")
-        # A second run began where the first one's third step had led.
+        # The second run started from the weights after the first run's third step.
         loss = [self.evaluate(self.model, *adapter, "--data", self.train_data)["loss"] for adapter in ([], ["--adapter", self.folder / "kept"])]
         self.assertLess(loss[1], loss[0])
 
     def changed(self, name, config=None, more=None):
-        """An adapter of a run with other fields, and with more tensors of its file's kind."""
+        """Copies the adapter of a run with changed fields and additional tensors."""
         if not self.run_directory("made").exists():
             self.train("made", "--max-steps", 2, "--lr", "1e-2", "--model", self.model, *LORA, "--lora-targets", "v_proj,q_proj")
         directory = self.folder / name

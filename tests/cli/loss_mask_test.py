@@ -1,4 +1,4 @@
-"""Token files with `loss_mask`: prompts are read and not predicted, in training and in evaluation."""
+"""Token files with `loss_mask`: prompts are read but not predicted, in training and in evaluation."""
 
 import shutil
 
@@ -52,7 +52,7 @@ class LossMask(fsdp_cli.Case):
     def test_evaluation_counts_answers_alone(self):
         (everything, tokens), (prompts, read), (answers, counted) = map(self.nats, (self.whole, self.beginnings, self.masked))
         self.assertEqual((counted, counted), (tokens - read, int(self.mask.sum())))
-        # A position's loss depends on what is before it: the answers are what is left. Sums of 400 float32 losses near 7.
+        # A position's loss depends only on preceding tokens, so the answers' loss is the difference. Sums of 400 float32 losses near 7.
         self.assertAlmostEqual(answers, everything - prompts, delta=2e-3)
         self.assertAlmostEqual(self.nats(self.masked, ranks=3)[0], answers, delta=2e-3)
 
@@ -72,7 +72,7 @@ class LossMask(fsdp_cli.Case):
 
     def test_data_without_a_target_is_refused_before_the_first_step(self):
         first = numpy.zeros_like(self.mask)
-        first[numpy.concatenate([[0], numpy.cumsum(self.lengths)[:-1]])] = 1  # the first id of a sequence is predicted by none
+        first[numpy.concatenate([[0], numpy.cumsum(self.lengths)[:-1]])] = 1  # no target predicts the first id of a sequence
         for name, mask in (("nothing.h5", numpy.zeros_like(self.mask)), ("first.h5", first)):
             data = with_mask(self.whole, name, mask)
             for ranks in (0, 2):
@@ -80,7 +80,7 @@ class LossMask(fsdp_cli.Case):
                 self.assert_refused(self.evaluate(self.model, "--data", data, code=4, ranks=ranks), 4, name, "target")
             self.assert_refused(self.train("nothing", "--train-data", self.whole, "--val-data", data, "--model", self.model, code=4), 4, name, "target")
         self.assertFalse(self.checkpoints("nothing").exists())
-        # What --max-rows and --seq-len leave of the data counts.
+        # Only the data within --max-rows and --seq-len counts.
         last = numpy.zeros_like(self.mask)
         last[-1] = 1
         data = with_mask(self.whole, "last.h5", last)

@@ -1,4 +1,4 @@
-"""fp16's loss scale on a restart: the checkpoint's where that is fp16's, a new run's where the precision changes."""
+"""fp16's loss scale on a restart: from the checkpoint if that is fp16 too, a new one if the precision changes."""
 
 import json
 
@@ -31,7 +31,7 @@ class LossScale(fsdp_cli.Case):
             self.assertEqual([r["loss_scale"] for r in fsdp_cli.steps(self.run_directory(param))], [FIRST, FIRST])
 
     def test_fp16_keeps_its_scale(self):
-        """Another scale than the first, and the lowest: what the checkpoint says holds, of one file and of a directory."""
+        """A scale that differs from the initial one, and the lowest one: a restart from one file or a directory uses the saved scale."""
         try:
             import torch
         except ImportError as missing:

@@ -1,4 +1,4 @@
-"""A memory limit that the kernel keeps: a control group of version 1 or 2, where this user may make one."""
+"""A memory limit enforced by the kernel: a control group of version 1 or 2, if this user may make one."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ ROOT = pathlib.Path("/sys/fs/cgroup")
 
 
 class MemoryGroup:
-    """Programs that enter() in it have `limit_bytes` together; more, and the kernel kills one. Raises SkipTest."""
+    """Programs that enter() the group have `limit_bytes` in total; beyond that the kernel kills one. May raise SkipTest."""
 
     def __init__(self, name, limit_bytes):
         second = (ROOT / "cgroup.controllers").exists()
@@ -26,7 +26,7 @@ class MemoryGroup:
             raise unittest.SkipTest(f"no memory group can be made here: {problem}") from problem
 
     def enter(self):
-        """For the child, before it becomes the program."""
+        """Call in the child before exec."""
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def peak_bytes(self):

@@ -1,4 +1,4 @@
-"""Training logs how right its prediction was; fsdp-memprobe learns from such logs."""
+"""Training logs the error of its prediction; fsdp-memprobe learns from such logs."""
 
 import json
 import os
@@ -27,11 +27,11 @@ class Calibration(fsdp_cli.Case):
                 self.assertEqual(result.json()["memory"], outcome)
                 self.assertEqual((outcome["device"], outcome["card_bytes"]), ("cpu", 0))
                 self.assertAlmostEqual(outcome["predicted_bytes"] / outcome["measured_bytes"] - 1, outcome["relative_error"], 9)
-                # As fsdp-memprobe's own measurements: what processors' kernels pack is not known to the byte.
+                # The tolerance of fsdp-memprobe's own measurements: the packing buffers of CPU kernels are not known to the byte.
                 self.assertLess(abs(outcome["relative_error"]), 0.01, outcome)
                 self.assertRegex(result.err, r"predicted peak [0-9.]+ .iB of [0-9.]+ .iB on the node")
                 self.assertRegex(result.err, r"memory +peak .* prediction [+-][0-9.]+ %")
-                # The job's own line and the tool are one prediction.
+                # The job and the tool make the same prediction.
                 job = [*memprobe_cli.MINGPT_S, "--seq-len", 256, "--batch-size", 2, *arguments, "--ranks", max(1, ranks)]
                 found = memprobe_cli.report(job)
                 self.assertLess(abs(found["peak_bytes"] / outcome["predicted_bytes"] - 1), 0.01)
@@ -46,13 +46,13 @@ class Calibration(fsdp_cli.Case):
         for side in ("predicted", "measured"):
             parts = outcome[side]["parts"]
             self.assertAlmostEqual(sum(parts.values()), outcome[side]["step_seconds"], 2)
-            self.assertGreater(parts["head"], parts["update"])  # of 50,257 columns
-        # Asked about the same job, what that run took is what is predicted.  One rank's cores are counted as there.
+            self.assertGreater(parts["head"], parts["update"])  # the head has 50,257 columns
+        # For the same job the prediction equals the measured time.  Cores are counted per rank, as in the run.
         job = [*memprobe_cli.MINGPT_S, "--seq-len", 256, "--batch-size", 1, "--ranks", 2, "--cores", max(1, round(2 * outcome["cores"]))]
         env = dict(os.environ, OMP_NUM_THREADS="1") if outcome["cores"] <= 1 else None
         found = memprobe_cli.report([*job, "--calibration", self.run_directory("timed") / "speed.json"], env=env)
         self.assertEqual(found["rates"]["runs"], 1)
-        measured = outcome["measured"]["step_seconds"]  # of 255 tokens a row where 256 are asked about
+        measured = outcome["measured"]["step_seconds"]  # for 255 tokens per row, while the question is about 256
         self.assertAlmostEqual(found["speed"]["step_seconds"] / measured, 1, delta=0.05)
 
     def test_rates_of_a_check_on_such_nodes_are_taken(self):
@@ -73,7 +73,7 @@ class Calibration(fsdp_cli.Case):
         self.finetune("saved", "--batch-size", 1, "--max-steps", 6, "--save-every", 3)
         outcome = json.loads((self.run_directory("saved") / "memory.json").read_text())
         self.assertLess(abs(outcome["relative_error"]), 0.01, outcome)
-        # One step before the first copy is not enough to know a step's peak.
+        # With only one step before the first checkpoint copy, a step's peak is not known.
         self.finetune("early", "--batch-size", 1, "--max-steps", 2, "--save-every", 1)
         self.assertFalse((self.run_directory("early") / "memory.json").exists())
 
@@ -94,7 +94,7 @@ class Calibration(fsdp_cli.Case):
         self.assertAlmostEqual(found["margin_bytes"] / found["budget_bytes"], 0.02, 6)
         self.assertEqual(found["calibration"]["runs"], 2)
         self.assertLess(found["largest_batch_per_device"], memprobe_cli.report([*job, "--margin", "0%"])["largest_batch_per_device"])
-        # Runs on two nodes know nothing of NCCL inside one; what is given wins.
+        # Runs on two nodes give no information on NCCL within one; given options take precedence.
         self.outcome("b", nodes=2, overhead_bytes=2 * 2**30)
         found = memprobe_cli.report([*job, "--calibration", self.folder / "earlier", "--nccl-buffers", "300MiB"])
         self.assertEqual(found["breakdown"]["nccl"], 300 * 2**20)
@@ -104,7 +104,7 @@ class Calibration(fsdp_cli.Case):
 
     def test_texts_are_judged_by_the_longest_that_there_was(self):
         data = self.folder / "texts.jsonl"
-        # Of 16 texts one is long; it is not among the first 8.
+        # One of 16 texts is long, and it is not among the first 8.
         data.write_text("".join(json.dumps({"text": "to be or not to be " * (40 if i == 12 else 4)}) + "\n" for i in range(16)))
         job = ["--train-data", data, "--out-dir", self.runs, "--seq-len", 256, "--batch-size", 2, "--no-shuffle", *memprobe_cli.MINGPT_S, *fsdp_cli.COMMON]
         for name, steps, longest in (("short", 3, range(10, 60)), ("long", 8, range(150, 256))):
@@ -125,7 +125,7 @@ class Calibration(fsdp_cli.Case):
             self.assertEqual(result.json()[key], usual[key])
 
     def test_a_full_disk_does_not_cost_the_training(self):
-        # What cannot be replaced stands for a quota that is used up.
+        # A folder in the file's place emulates a used-up quota.
         (self.run_directory("blocked") / "memory.json").mkdir(parents=True)
         result = self.finetune("blocked", "--batch-size", 1, "--max-steps", 3)
         self.assertIn("memory.json", result.err)

@@ -17,7 +17,7 @@ LIMIT = 0.005
 
 
 def share(combinations, every):
-    """Every n-th of them, n being prime to the length of a run of alike ones."""
+    """Returns every n-th combination; n is prime to the length of runs of similar ones."""
     return list(combinations)[::1 if os.environ.get("FSDP_ALL") else every]
 
 
@@ -52,7 +52,7 @@ class Measure(fsdp_cli.Case):
         self.check_all([*self.llama, "--batch-size", 4], every=3)
 
     def test_documents_that_share_rows(self):
-        """Of a file the row that takes most; without one documents of 512 tokens."""
+        """With a data file the longest row counts; without one documents have 512 tokens."""
         generator = numpy.random.default_rng(2)
         documents = llama_cli.write_documents(self.folder / "documents.h5", [generator.integers(0, 500, n) for n in generator.integers(2, 300, 80)])
         self.check([*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 640, "--pack", "--batch-size", 2])
@@ -84,13 +84,13 @@ class Measure(fsdp_cli.Case):
         self.check([*self.tiniest_llama[:2], "--seq-len", 640, "--batch-size", 1, "--precision", "fp16"])  # long rows
 
     def test_every_choice_of_kernels(self):
-        # Packing blocks are as large as the processor's tiles make them: those of older ones, and float32 through oneDNN.
+        # Packing buffers depend on the processor's tiles: tests those of older processors, and float32 through oneDNN.
         for env in ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, {"FSDP_FLOAT32_GEMM": "onednn"}):
             for precision in ("float32", "bf16"):
                 self.check([*memprobe_cli.MINGPT_XS, "--batch-size", 6, "--precision", precision], ranks=3, env=env)
 
     def test_uneven_shares_of_rows(self):
-        """A restart on another number of ranks keeps the rows of a step: some ranks get fewer, or none."""
+        """A restart on another number of ranks keeps the rows per step: some ranks get fewer, or none."""
         for number, (total, precision, env) in enumerate(((8, "float32", {"FSDP_FLOAT32_GEMM": "onednn"}), (8, "bf16", {}), (2, "fp16", {}))):
             with self.subTest(total=total, precision=precision):
                 name = f"uneven{number}"
@@ -101,7 +101,7 @@ class Measure(fsdp_cli.Case):
                 self.assertLess(abs(memory["predicted_bytes"] / memory["measured_bytes"] - 1), LIMIT, memory)
 
     def test_prefetch_where_units_are_gathered(self):
-        # In shared memory nothing is gathered; over MPI the units in flight count.
+        # In shared memory nothing is gathered; over MPI the units in flight need memory.
         for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4]):
             for precision, prefetch in share(itertools.product(["float32", "bf16"], ["pre", "none", "post"]), 2):
                 self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])

@@ -1,4 +1,4 @@
-"""Predictions without a GPU: CodeLlama-7b as the job scripts run it, options, refusals."""
+"""Predictions without a GPU: CodeLlama-7b with the job scripts' options, options, refusals."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class Predict(fsdp_cli.Case):
         cls.codellama = ["--model", memprobe_cli.write_config(cls.folder, memprobe_cli.CODELLAMA), "--seq-len", 512, "--precision", "bf16"]
 
     def test_codellama_on_four_a100_80(self):
-        """The table of the largest batch, on a login node: within 2 GB of memory."""
+        """Searches for the largest batch on a login node with less than 2 GB of memory."""
         command = fsdp_cli.command("fsdp-memprobe", [*self.codellama, "--ranks", 4, "--ranks-per-node", 4, "--gpu", "a100-80g", "--search", "--margin", 0,
                                                      "--activation-checkpointing", "both", "--plan-for", "largest", "--json"], 0)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=fsdp_cli.environment())
@@ -40,7 +40,7 @@ class Predict(fsdp_cli.Case):
         for found in (plain, recomputed):
             self.assertEqual(found["alloc_retries"], 0)
             self.assertLess(found["peak_bytes"], found["budget_bytes"])
-            # One sequence more has no room: what is left is less than it takes.
+            # One more sequence does not fit: the remaining memory is smaller than its need.
             per_sequence = (found["peak_bytes"] - 29 * GIB) / found["largest_batch_per_device"]
             self.assertLess(found["budget_bytes"] - found["peak_bytes"], 2 * per_sequence)
 
@@ -67,15 +67,15 @@ class Predict(fsdp_cli.Case):
         found = memprobe_cli.report([*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--gradient-checkpointing"])
         parts = found["breakdown"]
         share = PARAMETERS / 4
-        self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 master weights, bf16 rows for the wire
+        self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 master weights, bf16 rows for communication
         self.assertAlmostEqual(parts["gradients"] / share, 4, 2)
         self.assertAlmostEqual(parts["optimizer"] / share, 8, 2)
-        # Root unit and two blocks, bf16.
+        # The root unit and two blocks, in bf16.
         self.assertAlmostEqual(parts["gathered"] / (2 * (2 * EMBEDDING + 2 * LAYER)), 1, 2)
         self.assertEqual(sum(parts.values()), found["peak_bytes"])
-        # One input per block: 512 tokens x 4096 x 2 bytes, and what the last backward works on.
+        # One input per block: 512 tokens x 4096 x 2 bytes, and the working memory of the last backward pass.
         self.assertLess(parts["activations"], 400 * MIB)
-        # Each block twice, the root once, from three of four ranks.
+        # Each block is gathered twice, the root once, from three of four ranks.
         gathered = 3 * 2 * share * 2 - 3 * 2 * 2 * EMBEDDING / 4
         self.assertAlmostEqual(found["communication_per_step"]["shard"]["bytes"] / (gathered + 3 * 2 * share), 1, 2)
         self.assertEqual(found["communication_per_step"]["shard"]["all_gathers"], 65)
@@ -87,9 +87,9 @@ class Predict(fsdp_cli.Case):
         self.assertGreater(found["alloc_retries"], 0)
         table = memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--gpu", "a100-80g", "--search"], codes=(3,))
         self.assertEqual(table["largest_batch_per_device"], 0)
-        # A bigger card is: 107.8 GB of states fit an H200.
+        # A larger card suffices: 107.8 GB of states fit an H200.
         self.assertTrue(memprobe_cli.report([*self.codellama, "--no_fsdp", "--ranks", 1, "--batch-size", 1, "--gpu", "h200"])["fits"])
-        # Alone the full gradient is the shard: with a second one of 27 GB accumulated batches would not.
+        # With one rank the full gradient is the shard: with a second copy of 27 GB accumulation would not fit.
         accumulated = memprobe_cli.report([*self.codellama, "--ranks", 1, "--precision", "bf16", "--batch-size", 4, "--seq-len", 512,
                                            "--gradient-accumulation-steps", 4, "--gpu", "h200"])
         self.assertTrue(accumulated["fits"])
@@ -102,7 +102,7 @@ class Predict(fsdp_cli.Case):
         self.assertEqual({ranks for ranks, _ in by}, {4, 8, 32})
         for ranks in (4, 8, 32):
             self.assertGreater(by[ranks, "hybrid-full-shard"]["largest_batch_per_device"], 0)
-            self.assertEqual(by[ranks, "hybrid-grad-shard"]["largest_batch_per_device"], 0)  # 13 GB of gathered layers too many
+            self.assertEqual(by[ranks, "hybrid-grad-shard"]["largest_batch_per_device"], 0)  # gathered layers exceed the card by 13 GB
         self.assertGreater(by[32, "full-shard"]["largest_batch_per_device"], by[8, "full-shard"]["largest_batch_per_device"])
         self.assertEqual(by[8, "hybrid-full-shard"]["communication_per_step"]["replicate"]["all_reduces"], 33)
         self.assertEqual(by[8, "hybrid-full-shard"]["largest_batch_per_device"], by[32, "hybrid-full-shard"]["largest_batch_per_device"])
@@ -115,7 +115,7 @@ class Predict(fsdp_cli.Case):
         host = found["host"]
         self.assertEqual(found["needed_bytes"], host["program_bytes"] + found["peak_bytes"] + max(host["load_bytes"], host["save_bytes"]))
         self.assertGreater(found["needed_bytes"], found["budget_bytes"])
-        # The same words and figures for a reader: the part that tensors are not is named, and percent are of what decides.
+        # The text output has the same figures: it names memory outside of tensors, and percentages refer to the deciding limit.
         self.assertRegex(result.out, r"program and libraries +180 MiB")
         self.assertIn(f"{100 * found['needed_bytes'] / found['budget_bytes']:.1f} % of 100 MiB", result.out)
         self.assertRegex(result.out, r"it does not fit: batch size 2 needs [12]\d\d MiB \(\d+ MiB tensors \+ 180 MiB program and libraries \+ \d+ MiB checkpoint copy\)")
@@ -145,7 +145,7 @@ class Predict(fsdp_cli.Case):
     def test_accumulating_shards_takes_less(self):
         job = [*self.codellama, "--ranks", 4, "--gpu", "a100-80g", "--batch-size", 1, "--total-batch-size", 64, "--gradient-checkpointing"]
         local, sharded = memprobe_cli.report(job), memprobe_cli.report([*job, "--reduce-every-micro-batch"])
-        # Full float32 gradients of all layers, less the two units' that are needed anyway.
+        # Full float32 gradients of all layers, less those of the two units that are needed anyway.
         self.assertGreater(local["peak_bytes"] - sharded["peak_bytes"], 4 * PARAMETERS - 3 * GIB)
 
     def test_offload_moves_states_to_the_host(self):
@@ -183,7 +183,7 @@ class Predict(fsdp_cli.Case):
         refused(2, "--collectives", arguments=["--collectives", "host-staged", "--gpu", "t4"])
         refused(2, "--memory", arguments=["--memory", "lots"])
         refused(4, "nowhere/none", "run: fsdp-download nowhere/none --include config.json", arguments=["--model", "nowhere/none"])
-        # More bytes than 63 bits count.
+        # The byte count exceeds 63 bits.
         refused(2, "--batch-size", arguments=["--embed-size", 1048576, "--num-heads", 1, "--vocab-size", 16777216, "--ffn-hidden-size", 16777216,
                                               "--seq-len", 16777216, "--batch-size", 100000, "--ranks", 1, "--gpu", "t4"])
         broken = self.folder / "broken.json"

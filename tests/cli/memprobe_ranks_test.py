@@ -1,6 +1,6 @@
-"""fsdp-memprobe on several ranks: one is killed or stopped, the search is interrupted, trials end badly, the launcher is another MPI's.
+"""fsdp-memprobe on several ranks: a rank is killed or stopped, the search is interrupted, trials fail, the launcher is another MPI's.
 
-Nothing may hang and nothing may stay behind. Limits are against hanging only: what they guard ends within seconds, or would go on
+Nothing may hang and no process may stay behind. Limits only catch hangs: what they guard ends within seconds, or would run
 for many minutes.
 """
 
@@ -16,7 +16,7 @@ import memprobe_cli
 
 LIMIT = 90
 MIB = 2**20
-# A step takes seconds, three of them are measured.
+# A step takes seconds; three steps are measured.
 STEPS = [*memprobe_cli.MINGPT_M, "--batch-size", 1, "--measure", *fsdp_cli.COMMON]
 # The first trial takes many minutes: recomputed activations are small, so many sequences fit.
 TRIALS = [*memprobe_cli.MINGPT_M, "--ranks", 8, "--activation-checkpointing", "all", "--memory", "3GiB", "--measure", "--search",
@@ -25,7 +25,7 @@ SMALL = ["--num-layers", 2, "--num-heads", 2, "--embed-size", 64, "--vocab-size"
 
 
 def read(pid, name):
-    """A file of /proc/PID; empty when the process has ended."""
+    """Returns the contents of a file of /proc/PID; empty if the process has ended."""
     try:
         return pathlib.Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
@@ -48,7 +48,7 @@ def number_of(pid):
 
 
 class Job:
-    """fsdp-memprobe in the background, and all the processes it started."""
+    """Runs fsdp-memprobe in the background and tracks all processes it starts."""
 
     def __init__(self, case, arguments, ranks):
         self.case, self.log, self.seen = case, case.folder / f"{case.id()}.log", set()
@@ -68,7 +68,7 @@ class Job:
         return below
 
     def wait_for(self, what, find):
-        """What `find` returns, as soon as it is something; the job must still be there then."""
+        """Returns the first true result of `find`; fails if the job ends before."""
         end = time.monotonic() + LIMIT
         while True:
             found = find()
@@ -82,13 +82,13 @@ class Job:
         return self.wait_for(f"rank {number}", lambda: next((p for p in self.look() if number_of(p) == number), 0))
 
     def rank_in_a_step(self, number):
-        """Its states and activations are there: more than any rank has before."""
+        """Waits until the rank has states and activations, recognised by its memory."""
         pid = self.rank(number)
         self.wait_for(f"step on rank {number}", lambda: resident_bytes(pid) > 500 * MIB)
         return pid
 
     def trial(self, resident=0):
-        """A trial that has come so far."""
+        """Waits for a trial with at least `resident` bytes."""
         return self.wait_for("trial", lambda: next(
             (p for p in self.look() if "\0--trial\0" in read(p, "cmdline") and resident_bytes(p) >= resident), 0))
 
@@ -97,7 +97,7 @@ class Job:
         os.kill(pid, number)
 
     def ends(self):
-        """Exit code; nothing that was started is left."""
+        """Returns the exit code; checks that no started process is left."""
         end = time.monotonic() + LIMIT
         while self.process.poll() is None or any(map(alive, self.seen)):
             if time.monotonic() > end:
@@ -164,7 +164,7 @@ class Search(fsdp_cli.Case):
     def test_a_trial_that_the_kernel_ends_does_not_fit(self):
         job = Job(self, [*SMALL, "--measure", "--search", "--memory", "600MiB", "--ranks", 2], 0)
         first = job.trial(resident=200 * MIB)
-        self.assertEqual(read(first, "oom_score_adj").strip(), "1000")  # it is what the kernel chooses
+        self.assertEqual(read(first, "oom_score_adj").strip(), "1000")  # the kernel kills it first
         job.kill(first, signal.SIGKILL)
         self.assertEqual(job.ends(), 0)
         found = re.search(r"largest batch size per device: (\d+) \(measured; predicted (\d+)\)", job.log.read_text())
@@ -177,7 +177,7 @@ class Search(fsdp_cli.Case):
         self.assertRegex(job.log.read_text(), r"error: .*batch size \d+ .*signal 15")
 
     def test_trials_that_run_out_of_memory(self):
-        """The system gives less than --memory says: what is found is what really fits."""
+        """The system allows less than --memory says: the search finds what really fits."""
         def limit():
             resource.setrlimit(resource.RLIMIT_DATA, (400 * MIB, 400 * MIB))
 
@@ -191,14 +191,14 @@ class Search(fsdp_cli.Case):
         fsdp_cli.say(f"predicted {found['predicted_largest_batch_per_device']}, measured {largest}")
         self.assertLess(largest, found["predicted_largest_batch_per_device"] * 3 / 4)
         self.assertGreater(largest, 0)
-        # Within a tenth: libraries and threads take a few MiB more in one process than in the next.
+        # Within 10 %: libraries and threads take a few MiB more in one process than in another.
         margin = max(2, largest // 10)
         self.assertEqual(run("--alone", "--batch-size", largest - margin).code, 0)
         self.assert_refused(run("--alone", "--batch-size", largest + margin), 1, "out of memory")
 
 
 class OtherLaunchers(fsdp_cli.Case):
-    """What they leave in the environment of N processes that MPI knows nothing of."""
+    """Environment variables that other launchers set in N processes that MPI does not know."""
 
     def launched(self, arguments=("--measure",), **variables):
         return fsdp_cli.run("fsdp-memprobe", [*SMALL, *arguments], env=variables)
@@ -212,7 +212,7 @@ class OtherLaunchers(fsdp_cli.Case):
                     result = self.launched(arguments, **{size: "4", rank: "0"})
                     self.assert_refused(result, 1, "MPI sees only this one")
                     self.assertEqual(result.out, "")
-                    # The other processes leave it to the first one.
+                    # The other processes leave the message to the first one.
                     other = self.launched(arguments, **{size: "4", rank: "3"})
                     self.assertEqual((other.code, other.err), (1, ""))
 
@@ -232,7 +232,7 @@ class OtherLaunchers(fsdp_cli.Case):
         self.assert_refused(result, 1, "srun started 4 tasks", "srun --mpi=pmi2", "srun --mpi=list")
 
     def test_a_batch_script_may_ask_without_a_launcher(self):
-        # There Slurm speaks of the job's tasks, none of which this process is.
+        # In a batch script Slurm's variables describe the job's tasks, but this process is not one of them.
         result = self.launched(("--ranks", 4), SLURM_JOB_ID="7", SLURM_NTASKS="4", SLURM_NPROCS="4", SLURM_PROCID="0")
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("4 ranks x", result.out)

@@ -1,4 +1,4 @@
-"""Searches: by prediction, and by measuring in processes of their own; plans that fsdp-finetune takes."""
+"""Searches: by prediction, and by measurement in separate processes; plans that fsdp-finetune accepts."""
 
 import fsdp_cli
 import memprobe_cli
@@ -17,12 +17,12 @@ class Search(fsdp_cli.Case):
             self.assertEqual((fits["alloc_retries"], fits["fits"]), (0, True))
             more = memprobe_cli.report([*job, "--batch-size", largest + 1], codes=(3,))
             self.assertGreater(more["alloc_retries"], 0)
-            # Unasked, a search leaves a two-hundredth of the card free.
+            # By default a search leaves 1/200 of the card free.
             careful = memprobe_cli.report([*job, "--search"])
             self.assertEqual(careful["margin_bytes"], careful["budget_bytes"] // 200)
             self.assertGreaterEqual(careful["budget_bytes"] - careful["peak_bytes"], careful["margin_bytes"])
             self.assertLessEqual(careful["largest_batch_per_device"], largest)
-            # No sample is given away for it: one more would take from the margin, or not fit at all.
+            # The search wastes no room: one more sample would use the margin, or not fit at all.
             tight = memprobe_cli.report([*job, "--batch-size", careful["largest_batch_per_device"] + 1], codes=(0, 3))
             self.assertTrue(not tight["fits"] or careful["budget_bytes"] - tight["peak_bytes"] < careful["margin_bytes"])
 
@@ -38,7 +38,7 @@ class Search(fsdp_cli.Case):
         full, replicated = by[8, "full-shard", "none", "fp16"], by[8, "no-shard", "none", "fp16"]
         self.assertGreater(full["largest_batch_per_device"], replicated["largest_batch_per_device"])
         self.assertEqual(replicated["communication_per_step"]["shard"]["all_gathers"], 0)
-        # On one node a hybrid strategy is the plain one.
+        # On one node a hybrid strategy equals the plain one.
         for key in ("largest_batch_per_device", "peak_bytes", "communication_per_step"):
             self.assertEqual(by[4, "full-shard", "all", "float32"][key], by[4, "hybrid-full-shard", "all", "float32"][key])
 
@@ -52,7 +52,7 @@ class Search(fsdp_cli.Case):
         self.assertGreater(fastest["speed"]["tokens_per_second"], 1.15 * largest["speed"]["tokens_per_second"])
         speeds = [c["speed"]["tokens_per_second"] for c in fastest["combinations"] if c["fits"]]
         self.assertEqual(speeds, sorted(speeds, reverse=True))
-        self.assertFalse(fastest["combinations"][-1]["fits"])  # a replica of 7B and its states is more than a card
+        self.assertFalse(fastest["combinations"][-1]["fits"])  # a replica of 7B and its states exceeds the card
         for found in fastest["combinations"]:
             speed = found["speed"]
             self.assertAlmostEqual(sum(speed["seconds"].values()), speed["step_seconds"], 9)
@@ -73,7 +73,7 @@ class Search(fsdp_cli.Case):
         (fast, received), (slow, _) = speed("--network-gb-per-s", 400), speed("--network-gb-per-s", 5)
         self.assertGreater(slow["seconds"]["communication"], 0.8 * received / 5e9)
         self.assertLess(slow["tokens_per_second"], 0.5 * fast["tokens_per_second"])
-        # Inside of nodes only gradients leave them.
+        # With sharding inside nodes only gradients cross the network.
         hybrid, _ = speed("--network-gb-per-s", 5, "--sharding", "hybrid-full-shard")
         self.assertGreater(hybrid["tokens_per_second"], 1.3 * slow["tokens_per_second"])
 
@@ -120,7 +120,7 @@ class Search(fsdp_cli.Case):
             self.assertEqual(fsdp_cli.run("fsdp-memprobe", [*SMALL, "--ranks", 1, "--search", "model", *more]).code, 2, more)
 
     def test_what_is_meant_is_said(self):
-        """A list where one number is expected, a file where a kind of search is, a value that lacks."""
+        """Explains a list in place of a number, a file in place of a kind of search, a missing value."""
         ranks = ["--ranks", 2]
         for arguments, code, words in (
                 (["--ranks", "8,16"], 2, ("--ranks", "8,16", "list", "--nodes")), ([*ranks, "--batch-size", "4,8"], 2, ("list", "--search")),
@@ -137,7 +137,7 @@ class Search(fsdp_cli.Case):
             found = memprobe_cli.report([*SMALL, "--search", "--measure", "--memory", "320MiB", *more], ranks=ranks, limit_seconds=300)
             self.assertIn(found["predicted_largest_batch_per_device"] - found["largest_batch_per_device"], (-1, 0, 1))
             self.assertLess(abs(found["relative_error"]), 0.01)
-        # By the search, once: its trials write nothing.
+        # Only the search writes the plan; its trials write nothing.
         self.assertIn(f"batch-size={found['largest_batch_per_device']}", (self.folder / "measured.toml").read_text())
 
     def test_one_process_measures_a_rank_of_many(self):

@@ -1,4 +1,4 @@
-"""What is trained of a model: --freeze, --train-only and --child-tuning, their restarts, their memory, their refusals."""
+"""Partial training: --freeze, --train-only and --child-tuning, their restarts, memory and refusals."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ METHODS = {
 
 class Methods(fsdp_cli.Case):
     def tensors(self, run):
-        """Of its newest checkpoint: name -> digest of the values."""
+        """Returns the tensors of the run's newest checkpoint by name."""
         from safetensors.numpy import load_file
         file = self.folder / f"{run}.safetensors"
         result = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints(run) / "latest", file, "--model-only", "--overwrite"])
@@ -90,7 +90,7 @@ class Methods(fsdp_cli.Case):
         result = self.train("change", "--max-steps", 4, "--restart", "latest", "--child-tuning", "off")
         self.assertNotIn("child     ", result.err)
         self.assertIn("only transformer.h", result.err)
-        # What was not in the child's choice has no mask: all is chosen anew.
+        # Parameters outside of the earlier selection have no mask, so all masks are chosen again.
         self.train("grow", "--max-steps", 2, "--child-tuning", "d", "--freeze", "transformer.h.0")
         result = self.train("grow", "--max-steps", 3, "--restart", "latest", "--freeze", "")
         self.assertIn("fisher    batch", result.err)

@@ -1,11 +1,11 @@
-"""Losses that are not finite: nothing is updated, good checkpoints stay, bad models are neither kept as latest nor exported."""
+"""Losses that are not finite: no update, good checkpoints stay, bad models neither become `latest` nor are exported."""
 
 import os
 
 import fsdp_cli
 import numpy
 
-# After one step with it the parameters are finite numbers around 1e38, and the next loss is not.
+# After one step with this rate the parameters are finite, around 1e38, and the next loss is not finite.
 EXPLODES = ["--lr", "1e38"]
 
 
@@ -28,11 +28,11 @@ class NonFinite(fsdp_cli.Case):
                     self.assert_refused(result, 1, "10 steps in a row, 6 to 15", "samples 20 to 59", "step-00000004")
                     self.assertIn("step 6: the loss is nan, nothing was updated (samples 20 to 23", result.err)
                     self.assertEqual(self.latest(run), "step-00000004")
-                    # What the last finite loss led to was saved before anyone could know; it may be looked at, no more.
+                    # The state after the last finite loss was saved before its loss was known; it may be inspected, but not used.
                     self.assertEqual(self.names(run), ["latest", "step-00000004", "step-00000005"])
                     self.assertFalse((self.folder / f"hf-{run}").exists())
                     self.assertLess(self.evaluate(self.checkpoints(run) / "latest", "--data", self.val_data)["loss"], 6)
-                    # With a sound learning rate it goes on as if nothing had been.
+                    # With a reasonable learning rate the run continues as if nothing had happened.
                     self.train(run, "--max-steps", 8, *common, "--lr", "1e-3", "--restart-checkpoint-file", "latest", "--keep-last", 1, ranks=ranks)
                     self.assertEqual(self.names(run), ["latest", "step-00000008"])
                     self.train("whole", "--max-steps", 8, *common, ranks=ranks)
@@ -56,13 +56,13 @@ class NonFinite(fsdp_cli.Case):
 
     def test_a_stop_between_bad_steps_leaves_the_good_checkpoint(self):
         self.train("stop", "--max-steps", 3)
-        # 100000 bad steps are allowed, so the time limit ends the run.
+        # 100000 bad steps are allowed, so that the time limit ends the run.
         self.train("stop", *EXPLODES, "--max-steps", 1000000, "--restart-checkpoint-file", "latest", "--save-every", 1, "--keep-last", 1,
                    "--max-nonfinite-steps", 100000000, "--time-limit", "0:09", "--log-every", 1000000, code=fsdp_cli.STOPPED_EARLY)
         self.assertEqual(self.latest("stop"), "step-00000003")
 
     def test_single_bad_steps_are_passed_over(self):
-        """Weights with a NaN in the last position's embedding: only sequences that reach it have a loss that is not finite."""
+        """Makes weights with a NaN in the last position's embedding: only sequences that reach it have a loss that is not finite."""
         try:
             import torch
         except ImportError as missing:

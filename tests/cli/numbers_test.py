@@ -1,4 +1,4 @@
-"""Numbers that are none, that nothing can be, or that do not fit: refused by the option's name, in every program."""
+"""Invalid, impossible or unsuitable numbers: every program refuses them and names the option."""
 
 import concurrent.futures
 import os
@@ -6,11 +6,11 @@ import re
 
 import fsdp_cli
 
-# What comes before the options.
+# Arguments before the options.
 PROGRAMS = {"fsdp-finetune": [], "fsdp-memprobe": [], "fsdp-eval": ["x"], "fsdp-ckpt-convert": [fsdp_cli.folder("FSDP_FIXTURES") / "checkpoints" / "st_zoo", "b"], "fsdp-download": ["me/model"],
             "fsdp-download tokens": ["--input", "a", "--tokenizer", "gpt2", "--output", "b"], "fsdp-bf16check": []}
 WRONG = ["nan", "inf", "-1", "1e400", "99999999999999999999"]
-# Numbers in texts, with units or clocks; what else their programs need to look at them.
+# Options whose numbers are texts with units or clock times, with the arguments that make the program read them.
 TEXTS = {"fsdp-finetune": {"time-limit": []},
          "fsdp-memprobe": {"time-limit": [], "memory": [], "margin": ["--search"], "cuda-context": ["--gpu", "l4"], "nccl-buffers": ["--gpu", "l4"]},
          "fsdp-ckpt-convert": {"max-shard-size": ["--to", "hf"]}}
@@ -19,7 +19,7 @@ MAY_BE_NEGATIVE = {"max-epochs"}
 
 class Numbers(fsdp_cli.Case):
     def refusal(self, program, option, value, more=()):
-        """None, or what is wrong with how the program refuses the value."""
+        """Returns None if the program refuses the value correctly, otherwise a description of the fault."""
         name, *subcommand = program.split()
         words = [*subcommand, *PROGRAMS[program], *more, f"--{option}", value, *(["0.9"] if option == "betas" else [])]
         result = fsdp_cli.run(name, words)
@@ -35,8 +35,8 @@ class Numbers(fsdp_cli.Case):
             numbers = re.findall(r"^ +--([a-z][a-z0-9-]+)\S* (U?INT|FLOAT)", text, re.M)
             self.assertTrue(numbers or program == "fsdp-bf16check", program)
             for at, (option, kind) in enumerate(numbers):
-                # How a number is refused depends on its kind, so two of the values for each; FSDP_ALL=1: all.
-                # As a double a huge one is just a large number.
+                # The refusal depends on the kind of the number, so each option is tested with two values; FSDP_ALL=1: with all.
+                # A huge value is valid for an option of type FLOAT.
                 values = [v for v in WRONG if not (kind == "FLOAT" and v.startswith("99")) and not (v == "-1" and option in MAY_BE_NEGATIVE)]
                 for value in values if os.environ.get("FSDP_ALL") else [values[at % len(values)], values[(at + 1) % len(values)]]:
                     cases.append((program, option, value))

@@ -1,7 +1,7 @@
-"""--offload-optimizer: the same losses and checkpoints as in memory, within a memory limit that the states do not fit
-into, and what happens when the disk is full, is gone, or the program is killed.
+"""--offload-optimizer: losses and checkpoints as in memory, within a memory limit that the states exceed, and behaviour
+when the disk is full or disappears, or the program is killed.
 
-FSDP_ALL=1: under the limit, a model whose states are four times the limit (8 GB of memory for the run beside it).
+FSDP_ALL=1: a model whose states are four times the limit (8 GB of memory for the reference run).
 """
 
 import os
@@ -18,7 +18,7 @@ BF16 = ["--precision", "bf16", "--allow-emulated-bf16"]
 
 
 def target_of(link):
-    """Of a file that a process has open, or had."""
+    """Returns the target of a file descriptor's link; empty if it is closed."""
     try:
         return os.readlink(link)
     except FileNotFoundError:
@@ -33,7 +33,7 @@ class Offload(fsdp_cli.Case):
         return [(r["loss"], r["grad_norm"]) for r in fsdp_cli.steps(self.run_directory(name))]
 
     def start(self, name, *more):
-        """Two ranks in the background that have saved a checkpoint. Returns process, log and the ranks' process ids."""
+        """Starts two ranks in the background and waits for a checkpoint. Returns process, log and the ranks' process ids."""
         log = self.folder / f"{name}.log"
         options = ["--max-steps", 1000000, "--save-every", 5, "--keep-last", 2, "--log-every", 1000000, *more]
         process = fsdp_cli.start("fsdp-finetune", self.train_arguments(name, *options), 2, log)
@@ -59,12 +59,12 @@ class Offload(fsdp_cli.Case):
             written = [r["offload"]["bytes_written"] for r in fsdp_cli.steps(self.run_directory(disk))]
             self.assertTrue(all(n > offload["file_bytes"] // 2 for n in written), written)
             self.assertLessEqual(sum(written), offload["bytes_written"])
-            # Threads, where the kernel has no io_uring.
+            # Threads replace io_uring on kernels without it.
             threads = self.train(f"threads-{ranks}", "--max-steps", 6, *options, *self.on_disk(), "--json", ranks=ranks, env={"FSDP_OFFLOAD_IO": "threads"})
             self.assertTrue(threads.json()["offload"]["io"].startswith("threads"))
             self.assertEqual(self.norms_and_losses(f"threads-{ranks}"), self.norms_and_losses(plain))
             self.assertEqual(list((self.folder / "scratch").iterdir()), [], "a scratch file has no name")
-            # Either goes on from what the other saved: weights, states, steps.
+            # A run continues from either kind of checkpoint: weights, states, steps.
             for first, second in (([], self.on_disk()), (self.on_disk(), []), (self.on_disk(), self.on_disk())):
                 name = f"moved-{ranks}-{len(first)}-{len(second)}"
                 self.train(name, "--max-steps", 4, *options, *first, ranks=ranks)
@@ -84,7 +84,7 @@ class Offload(fsdp_cli.Case):
             self.assertEqual(self.norms_and_losses(f"nvme-{index}"), self.norms_and_losses(f"memory-{index}"), options)
 
     def test_memory_limit(self):
-        """States of twice, or four times, the limit: bf16 rows of the whole model and little else are in memory."""
+        """States of two (or four) times the limit: memory holds little more than bf16 rows of the whole model."""
         layers, ratio = (120, 4) if os.environ.get("FSDP_ALL") else (36, 2)
         width, steps = 512, 3
         model = ["--num-layers", layers, "--num-heads", 8, "--embed-size", width, "--vocab-size", 512, "--seq-len", 32, "--batch-size", 1,
@@ -120,11 +120,11 @@ class Offload(fsdp_cli.Case):
         self.assertEqual(len(self.losses("stopped")), step + 2)
 
     def test_a_disk_that_goes_away(self):
-        """What is behind the end of a file is as far away as a disk can be."""
+        """Reading past the end of a file emulates a disk that disappears."""
         process, log, ranks = self.start("gone", *self.on_disk())
         (file,) = [link for link in pathlib.Path(f"/proc/{ranks[0]}/fd").iterdir() if str(self.folder / "scratch") in target_of(link)]
         end = time.monotonic() + 60
-        while process.poll() is None:  # a step writes all of it anew
+        while process.poll() is None:  # each step writes the whole file
             self.assertLess(time.monotonic(), end, log.read_text())
             try:
                 os.truncate(file, 0)
@@ -148,7 +148,7 @@ class Offload(fsdp_cli.Case):
         self.assert_refused(refused, 1, "/dev/null/x: no scratch file can be made there")
 
     def test_a_disk_without_room_for_two(self):
-        """A rank's 560 KiB, of which checkpoints hold 430."""
+        """A rank's scratch file has 560 KiB, its part of a checkpoint 430 KiB."""
         disk = self.small_disk("1600k")
         options = ["--max-steps", 6, "--save-every", 2]
         self.train("roomy", *options, ranks=2)

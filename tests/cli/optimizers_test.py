@@ -1,4 +1,4 @@
-"""--optimizer: every one trains, resumes bit for bit and on other ranks, is read by torch, predicted, and told from the others."""
+"""--optimizer: each one trains, resumes bit for bit and on other numbers of ranks, is read by torch, predicted, and distinguished from the others."""
 
 import fsdp_cli
 import memprobe_cli
@@ -15,10 +15,10 @@ OPTIMIZERS = {
     "adafactor": ["--lr", "0.03"],
     "muon": ["--momentum", 0.9],
 }
-# Of torch.optim: those that it has too.
+# Classes of torch.optim for the optimizers that torch has.
 CLASSES = {"adamw": "AdamW", "sgd": "SGD", "adafactor": "Adafactor"}
 BNB = "__bnb_optimizer_quant_state__"
-# Beside "step", for a parameter of so many dimensions.
+# State keys other than "step", by the number of the parameter's dimensions.
 KEYS = {
     "adamw": lambda dims: {"exp_avg", "exp_avg_sq"},
     "anyprecision": lambda dims: {"exp_avg", "exp_avg_sq", "compensation"},
@@ -26,12 +26,12 @@ KEYS = {
     "sgd": lambda dims: {"momentum_buffer"},
     "adamw8bit": lambda dims: {BNB, "state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2"},
     "lion8bit": lambda dims: {BNB, "state1", "absmax1", "qmap1"},
-    "torchao-adamw8bit": None,  # by how its elements fill blocks
+    "torchao-adamw8bit": None,  # depends on whether its elements fill blocks
     "torchao-adamw4bit": None,
     "adafactor": lambda dims: {"row_var", "col_var"} if dims == 2 else {"variance"},
-    "muon": None,  # by what a parameter is for
+    "muon": None,  # depends on the role of a parameter
 }
-# Bytes of an optimizer's state to each element of a parameter; two: from, to.
+# State bytes per element of a parameter; two numbers: a range.
 STATE_BYTES = {"adamw": [8], "anyprecision": [6], "lion": [4], "sgd": [4], "adamw8bit": [2 + 8 / 256, 2.06],
                "lion8bit": [1 + 4 / 256, 1.03], "torchao-adamw8bit": [2 + 8 / 256, 5], "torchao-adamw4bit": [1 + 8 / 128, 4.5], "adafactor": [0, 0.1], "muon": [4, 8]}
 
@@ -46,8 +46,8 @@ class Optimizers(fsdp_cli.Case):
                 # The optimizer and its options come from the checkpoint.
                 whole, _, apart = self.check_resume_and_move(name, *self.options(name))
                 self.assertLess(whole[-1], whole[0])
-                # Lion steps by signs: one that float32's order of sums turns moves an element by twice the rate.
-                # And a code of few bits may fall to the other side of a middle.
+                # Lion steps by the sign: if another order of float32 sums flips one, an element moves by twice the rate.
+                # A low-bit code may round to the other neighbour.
                 self.assertLess(apart, 2e-3 if name.startswith(("lion", "torchao")) else 1e-4)
 
     def test_another_optimizer_starts_anew_and_says_so(self):
@@ -55,7 +55,7 @@ class Optimizers(fsdp_cli.Case):
         result = self.train("change", "--max-steps", 4, "--optimizer", "lion", "--restart", "latest")
         self.assertIn("without Lion state, it starts anew (its optimizer is not Lion (momentum_buffer))", result.err)
         self.assertEqual(len(self.losses("change")), 4)
-        # Of the same names, but of other codes.
+        # The two optimizers' states have the same names but different codes.
         self.train("codes", "--max-steps", 2, "--optimizer", "torchao-adamw8bit", "--min-8bit-size", 1)
         result = self.train("codes", "--max-steps", 4, "--optimizer", "torchao-adamw4bit", "--restart", "latest")
         self.assertIn("without AdamW4bit state, it starts anew (its optimizer is not AdamW4bit (codes of other sizes))", result.err)
@@ -78,7 +78,7 @@ class Optimizers(fsdp_cli.Case):
         self.train("small-whole", "--max-steps", 6, *options, ranks=2)
         whole = self.losses("small-whole")
         self.train("wide", "--max-steps", 6, "--precision", "bf16", *options[9:], ranks=2)
-        self.assertLess(fsdp_cli.difference(whole, self.losses("wide")), 0.02)  # of float32 masters: as near as bf16 is
+        self.assertLess(fsdp_cli.difference(whole, self.losses("wide")), 0.02)  # compared with float32 master weights: within bf16's precision
         self.assertLess(whole[-1], whole[0] - 0.1)
         self.train("small-parts", "--max-steps", 3, *options, ranks=2)
         self.train("small-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", "--precision", "bf16", ranks=2)
@@ -91,7 +91,7 @@ class Optimizers(fsdp_cli.Case):
         small = memprobe_cli.report([*arguments, "--measure", *options[:7]])
         self.assertLess(abs(small["relative_error"]), 0.005, small)
         adamw = memprobe_cli.report(arguments)["breakdown"]
-        # 2 bytes of weights and 6 of state for 2 + 4 and 8.
+        # 2 bytes of weights and 6 of states instead of 2 + 4 and 8.
         self.assertEqual((small["breakdown"]["parameters"] * 3, small["breakdown"]["optimizer"] * 8), (adamw["parameters"], adamw["optimizer"] * 6))
 
     def test_names_of_the_hugging_face_trainer(self):
@@ -113,7 +113,7 @@ class Optimizers(fsdp_cli.Case):
             self.assertLessEqual(report["breakdown"]["optimizer"], unit * (most or [least])[0], name)
 
     def test_torch_goes_on_where_a_run_stood_and_back(self):
-        """Every optimizer's state opens under torch's names; a step by torch's class equals ours, and its .pt is gone on from here."""
+        """Every optimizer's state opens under torch's names; a step by torch's class equals ours, and a run continues from torch's .pt."""
         try:
             import checkpoint_torch_test as by_torch
         except ImportError as missing:
@@ -141,7 +141,7 @@ class Optimizers(fsdp_cli.Case):
                 self.assertEqual({t.shape for k, t in values.items() if k != "step"}, {state["model"][parameter].shape})
 
     def check_torchao(self, name, state):
-        """What its classes are made of: quantised where blocks are full, of embeddings and vectors not."""
+        """Checks tensor classes as torchao makes them: quantized if blocks are full, except for embeddings and vectors."""
         quantized = 0
         for parameter, values in state["optim"]["state"].items():
             whole = state["model"][parameter]

@@ -1,10 +1,10 @@
-"""Options of the programs: spellings, help, config files, and that none disappears."""
+"""Options of the programs: spellings, help, config files, and that no option disappears."""
 
 import re
 
 import fsdp_cli
 
-# Options are a promise to job scripts: adding to these lists is fine, taking away is not.
+# Job scripts rely on these options: adding to the lists is fine, removing is not.
 FINETUNE = """
 activation-checkpointing activation-checkpoints backward-prefetch batch-size betas buffer-dtype clip-grad-norm
 collective-timeout collectives config cpu-offload decay-all device dropout dry-run embed-size eps eval-every
@@ -21,7 +21,7 @@ json max-rows max-seq-length model-config no-cache num-tokens precision prompt q
 temperature tokenizer top-k top-p version
 """.split()
 
-# What minimal_fsdp's README and its parser name, in both spellings, with values that are not the defaults.
+# Options in minimal_fsdp's README and parser, in both spellings, with values that are not the defaults.
 SEED_OPTIONS = {
     "environment": "pbs", "model": "mingpt", "run_name": "both", "vocab_size": "98", "seq_len": "16", "seq_length": "16",
     "num_heads": "4", "num_layers": "1", "embed_size": "48", "ffn_hidden_size": "64", "restart_checkpoint_file": "latest",
@@ -34,7 +34,7 @@ SEED_OPTIONS = {
 def config_of(*arguments, ranks=0):
     result = fsdp_cli.run("fsdp-finetune", [*arguments, "--print-config"], ranks)
     assert result.code == 0, str(result)
-    # What was given, and the defaults, which are comments.
+    # Options that were given, and the defaults, which are printed as comments.
     return dict(re.findall(r"^#?([a-z][a-z0-9-]*)=(.*)$", result.out, re.M))
 
 
@@ -55,7 +55,7 @@ class Options(fsdp_cli.Case):
             key = {"seq_length": "seq_len", "activation_checkpoints": "activation_checkpointing"}.get(name, name).replace("_", "-")
             expected = value or ("all" if "checkpointing" in key else "true")
             self.assertEqual(underscores[key].strip('"'), expected, key)
-            if name != "model":  # minGPT is the only one by name
+            if name != "model":  # minGPT is the only model with a name
                 self.assertNotEqual(underscores[key], defaults[key], f"{key} had no effect")
 
     def test_underscores_train(self):
@@ -117,7 +117,7 @@ class Options(fsdp_cli.Case):
         self.assertEqual(second.out, first.out)
         self.assertIn('prompt="a # b, c"', first.out)
         self.assertEqual(config_of("--config", file, "--lr", "5e-4")["lr"], "5e-4", "the command line wins")
-        # The defaults, written and read, are still the defaults.
+        # The defaults stay the same after writing and reading them.
         file.write_text(fsdp_cli.run("fsdp-finetune", ["--print-config"]).out)
         a = fsdp_cli.run("fsdp-finetune", self.train_arguments("dry", "--dry-run"))
         b = fsdp_cli.run("fsdp-finetune", ["--config", file, *self.train_arguments("dry", "--dry-run")])

@@ -1,4 +1,4 @@
-"""Outputs that are no plain files: pipes and devices stay what they are, links stay links, a file keeps its mode."""
+"""Outputs that are not plain files: pipes and devices stay, links stay links, a file keeps its mode."""
 
 import os
 import stat
@@ -20,12 +20,12 @@ class Outputs(fsdp_cli.Case):
         os.mkfifo(self.pipe)
 
     def read_pipe(self, program, arguments):
-        """What the program writes into a pipe that is read."""
+        """Returns what the program writes into a pipe that has a reader."""
         text = []
         reader = threading.Thread(target=lambda: text.append(self.pipe.read_text()))
         reader.start()
         result = fsdp_cli.run(program, arguments)
-        if result.code not in (0, 3):  # whatever failed, let the reader end
+        if result.code not in (0, 3):  # on failure, let the reader end
             os.close(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
         reader.join(30)
         self.assertTrue(text and stat.S_ISFIFO(self.pipe.lstat().st_mode), str(result))
@@ -38,7 +38,7 @@ class Outputs(fsdp_cli.Case):
         result, text = self.read_pipe("fsdp-memprobe", plan)
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("# Written by fsdp-memprobe", text)
-        # Without a reader nothing is waited for, and nothing takes the pipe's place.
+        # Without a reader the program does not wait, and the pipe is not replaced.
         result = fsdp_cli.run("fsdp-memprobe", plan)
         self.assert_refused(result, 1, self.pipe, "nobody reads")
         self.assertTrue(stat.S_ISFIFO(self.pipe.lstat().st_mode))

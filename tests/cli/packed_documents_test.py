@@ -1,4 +1,4 @@
-"""Documents that share rows in the token file, and evaluation of packed documents: losses and counts as apart."""
+"""Documents that share rows in the token file, and evaluation of packed documents: losses and counts as for separate documents."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import llama_cli
 import numpy
 import tokens_cli
 
-# Sums of the same float32 losses in another order: 1e-7 was seen.
+# Sums of the same float32 losses in another order: up to 1e-7 was seen.
 RELATIVE = 1e-6
 SEQ_LEN = 48
 
@@ -33,7 +33,7 @@ class PackedDocuments(llama_cli.Case):
         return output
 
     def in_rows(self, path, name="tokens"):
-        """The documents of each row."""
+        """Returns the documents of each row."""
         content = tokens_cli.read(path)
         offsets, rows = content["offsets"], content["row_offsets"]
         return [[tuple(content[name][offsets[i]:offsets[i + 1]]) for i in range(a, b)] for a, b in zip(rows, rows[1:])]
@@ -44,7 +44,7 @@ class PackedDocuments(llama_cli.Case):
         self.assertEqual(sorted(ids for row in rows for ids in row), sorted(expected))
         used = [sum(len(ids) - 1 for ids in row) for row in rows]
         self.assertLessEqual(max(used), SEQ_LEN)
-        self.assertLessEqual(len(rows), 1.1 * sum(used) / SEQ_LEN + 1)  # as full as documents of these lengths go
+        self.assertLessEqual(len(rows), 1.1 * sum(used) / SEQ_LEN + 1)  # as full as documents of these lengths allow
         again = self.encode("again.h5", self.texts, "--pack", "--seq-len", SEQ_LEN, "--seed", 7, "--threads", 3)
         self.assertEqual(again.read_bytes(), self.rows.read_bytes())
         report = self.result.json()
@@ -61,12 +61,12 @@ class PackedDocuments(llama_cli.Case):
         packed = losses("packed", self.apart, "--pack", "--seq-len", SEQ_LEN, "--max-epochs", 1)
         written = losses("written", self.rows, "--max-epochs", 1)
         self.assertEqual(written, packed)
-        # Later epochs keep the rows, and read every document once. --pack changes nothing of them.
+        # Later epochs keep the rows and read every document once. --pack does not change this.
         two = losses("two", self.rows, "--pack", "--max-epochs", 2)
         self.assertEqual(sum(step[2] for step in two), 2 * sum(step[2] for step in packed))
 
     def test_evaluation_counts_the_same(self):
-        """Documents apart, packed by --pack, and as they stand in rows; masked, too."""
+        """Compares separate documents, documents packed by --pack, and packed token files; also with a mask."""
         generator = numpy.random.default_rng(3)
         masked = self.folder / "masked.h5"
         shutil.copyfile(self.apart, masked)
@@ -82,14 +82,14 @@ class PackedDocuments(llama_cli.Case):
                     self.assertEqual(found.get("bytes"), expected.get("bytes"))
                     self.assertLess(found["packed_rows"], expected["rows"] / 1.3)
                     for figure in ("loss", "loss_standard_error"):
-                        if other != self.rows or figure == "loss":  # documents of no token are not among its rows
+                        if other != self.rows or figure == "loss":  # the packed file leaves out documents without tokens
                             self.assertLess(abs(found[figure] / expected[figure] - 1), RELATIVE, figure)
         some = [self.evaluate(self.model, "--data", self.apart, "--seq-len", SEQ_LEN, "--max-rows", 9, *more) for more in ([], ["--pack"])]
         self.assertEqual(some[0]["tokens"], some[1]["tokens"])
         self.assertLess(abs(some[0]["loss"] / some[1]["loss"] - 1), RELATIVE)
 
     def test_max_rows_reads_no_more_rows_than_hold_these_documents(self):
-        """Ids of the last row that no vocabulary has would be told."""
+        """Ids outside of the vocabulary in the last row would cause an error."""
         ends = tokens_cli.read(self.rows)["row_offsets"][1:]
         torn = self.folder / "torn.h5"
         shutil.copyfile(self.rows, torn)

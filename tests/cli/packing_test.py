@@ -1,4 +1,4 @@
-"""Several documents in a row: what they cost and teach is what they would by themselves, on any number of ranks."""
+"""Several documents per row: loss and gradients equal those of separate documents, on any number of ranks."""
 
 import json
 import os
@@ -13,9 +13,9 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 MODELS = {name: FIXTURES / ("numerics" if name == "llama_nano" else "families") / name for name in ("llama_nano", "mistral_window", "gemma3", "gpt2")}
-# Sums of 29 float32 losses near 7 in another order: 1e-6 was seen, transformers' own packed and apart differ by 4e-7.
+# Sums of 29 float32 losses near 7 in another order: up to 1e-6 was seen; transformers' packed and separate losses differ by 4e-7.
 LOSS = 5e-6
-# Of each gradient's norm: 1e-6 was seen. The least of the mistakes changes one by more than 1e-2.
+# Relative to each gradient's norm: up to 1e-6 was seen. The smallest possible mistake changes a gradient by more than 1e-2.
 GRADIENT = 1e-5
 
 
@@ -33,7 +33,7 @@ class Packing(llama_cli.Case):
     def setUpClass(cls):
         super().setUpClass()
         generator = numpy.random.default_rng(5)
-        # Long and short ones, one id alone, one of nothing, and two that are longer than a row.
+        # Long and short documents, one of a single id, one empty, and two that are longer than a row.
         cls.lengths = [1, 0, 40, 90, 64, 63, *generator.integers(2, 60, 90)]
         cls.texts = [generator.integers(3, 1000, n) for n in cls.lengths]
         cls.data = llama_cli.write_documents(cls.folder / "documents.h5", cls.texts)
@@ -47,7 +47,7 @@ class Packing(llama_cli.Case):
         return llama_cli.write_documents(self.folder / f"{name}.h5", documents)
 
     def in_float32(self, model):
-        """What is saved has the type of what was loaded, and bf16 would round the gradients."""
+        """Copies the model in float32: saved weights have the loaded dtype, and bf16 would round the gradients."""
         copy = self.folder / f"{model.name}-float32"
         if not copy.exists():
             shutil.copytree(model, copy, copy_function=shutil.copyfile)
@@ -63,7 +63,7 @@ class Packing(llama_cli.Case):
         return self.tune(name, self.data, "--pack", "--seq-len", 48, "--lr", "1e-3", "--lr-schedule", "constant", *more, **how)
 
     def test_loss_and_gradients_are_those_of_the_documents_apart(self):
-        """A step of SGD leaves the gradient in the weights; 1000 times as large, so that nothing is lost beside these."""
+        """One step of SGD leaves the gradient in the weights, scaled by 1000, so that rounding beside the weights loses nothing."""
         for name, stored in MODELS.items():
             expected, model = truth(name), self.in_float32(stored)
             for how, ranks, more in (("packed", 1, ["--pack", "--batch-size", 1]), ("recomputed", 1, ["--pack", "--batch-size", 1, "--activation-checkpointing", "all"]),
@@ -100,20 +100,20 @@ class Packing(llama_cli.Case):
         result = self.pack("epochs", "--batch-size", 2, "--max-epochs", 2, "--json")
         steps = fsdp_cli.steps(self.run_directory("epochs"))
         rows = int(re.search(r"(\d+) rows x 48 tokens", result.err).group(1))
-        # The speed of rows that are not all full was foreseen, too; ids count by texts, not by rows.
+        # The plan also predicted the speed of rows that are not completely full; ids are counted per text, not per row.
         self.assertEqual(json.loads((self.run_directory("epochs") / "speed.json").read_text()), result.json()["speed"])
         self.assertEqual(result.json()["ids_not_trained_on"], sum(max(0, n - 48) for n in self.lengths) + 0)
         self.assertEqual(sum(s["tokens"] for s in steps), 2 * self.cut)
-        self.assertEqual(len(steps), rows)  # two a step, for two epochs
-        self.assertLessEqual(rows, 1.03 * self.cut / 48 + 1)  # as full as documents of these lengths go
-        # The same documents make up the rows of another seed, elsewhere.
+        self.assertEqual(len(steps), rows)  # two rows per step, for two epochs
+        self.assertLessEqual(rows, 1.03 * self.cut / 48 + 1)  # as full as documents of these lengths allow
+        # Another seed distributes the same documents differently over the rows.
         self.pack("seed", "--batch-size", 2, "--max-epochs", 1, "--seed", 4)
         other = fsdp_cli.steps(self.run_directory("seed"))
         self.assertEqual(sum(s["tokens"] for s in other), self.cut)
         self.assertNotEqual([s["tokens"] for s in other], [s["tokens"] for s in steps[:len(other)]])
 
     def test_a_run_goes_on_at_the_exact_row(self):
-        """In the middle of the second epoch, whose rows hold other documents than the first one's; on other ranks."""
+        """Stops in the middle of the second epoch, whose rows hold other documents than the first epoch's, and continues on other ranks."""
         arguments = ["--total-batch-size", 6, "--max-epochs", 2]
         self.pack("whole", "--batch-size", 6, *arguments)
         whole = fsdp_cli.steps(self.run_directory("whole"))
@@ -145,7 +145,7 @@ class Packing(llama_cli.Case):
         self.assertAlmostEqual(losses["val-packed"], losses["val-apart"], delta=LOSS)
 
     def test_prompts_that_are_read_alone(self):
-        """loss_mask goes with its ids into the rows."""
+        """loss_mask is packed together with its ids."""
         generator = numpy.random.default_rng(6)
         mask = generator.integers(0, 2, sum(self.lengths)).astype(numpy.uint8)
         masked = self.folder / "masked.h5"

@@ -1,4 +1,4 @@
-"""peft opens the adapters that fsdp-finetune writes and computes with them what fsdp-eval does; transformers what --merge-adapter makes of them."""
+"""peft opens the adapters that fsdp-finetune writes and computes the same losses as fsdp-eval; transformers opens what --merge-adapter makes."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Peft(ConvertCase):
         cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype=torch.float32)
 
     def loss_of(self, model):
-        """As fsdp-eval computes it: nats per token over all rows of val.h5."""
+        """Computes the loss as fsdp-eval does: nats per token over all rows of val.h5."""
         with fsdp_cli.h5py.File(self.val_data) as file:
             ids = torch.from_numpy(file["input_ids"][:].astype(numpy.int64))
         with torch.no_grad():
@@ -49,7 +49,7 @@ class Peft(ConvertCase):
                 ours = self.evaluate(self.model, "--adapter", adapter, "--data", self.val_data)["loss"]
                 self.assertGreater(abs(ours - before), 1e-3)
                 theirs = peft.PeftModel.from_pretrained(open_model(self.model), adapter).eval()
-                # Means over 2,000 tokens of float32 losses.
+                # Means of float32 losses over 2,000 tokens.
                 self.assertAlmostEqual(self.loss_of(theirs), ours, delta=2e-5)
                 merged = self.convert(self.model, f"merged-{name}", "--merge-adapter", adapter, "--to", "hf")
                 self.assertAlmostEqual(self.loss_of(open_model(merged)), ours, delta=2e-5)
@@ -67,7 +67,7 @@ class Peft(ConvertCase):
                 expected = next(iter(load_file(adapter / "merged_logits.safetensors").values()))
                 with torch.no_grad():
                     found = merged(input_ids=ids, attention_mask=mask).logits
-                # What the fixtures' README allows; positions of padding mean nothing.
+                # The tolerance of the fixtures' README; padding positions do not count.
                 self.assertLess(((found - expected).abs() * mask[..., None]).max().item(), 5e-5)
 
 

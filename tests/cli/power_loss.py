@@ -1,13 +1,13 @@
-"""What a disk holds when the power fails: replays what tests/support/power_loss.c wrote down of a real run.
+"""The contents of a disk after a power failure: replays the operations that tests/support/power_loss.c recorded of a real run.
 
-Only what was forced to disk before is sure to be there. Between that and everything there are many states; two are tried:
+Only data that was forced to disk before is certain to be there. Of the many possible states two are tried:
 
-    strict     a file has the bytes of its last fsync; a name (of a file, link or folder) is there, or gone, only once the
-               folder that holds it was synced
-    reordered  every name is as it was last, at once, but bytes that were not synced are not there: what some file systems
-               leave of "write, rename" without fsync
+    strict     a file has the bytes of its last fsync; a name (of a file, link or folder) appears or disappears only once
+               the folder that holds it is synced
+    reordered  every name is immediately as it was last, but bytes that were not synced are missing: some file systems
+               leave this state after "write, rename" without fsync
 
-An fsync also forces the names of the folders on the way there to disk, as every journalling file system does.
+An fsync also forces the names of the folders on its path to disk, as every journalling file system does.
 """
 
 import os
@@ -20,7 +20,7 @@ STRICT, REORDERED = "strict", "reordered"
 
 
 class Node:
-    """A file, a link or a folder with what is on disk of it."""
+    """A file, a link or a folder, with its state on disk."""
 
     def __init__(self, entries=None, target=None, durable=b""):
         self.entries, self.target, self.durable = entries, target, durable
@@ -33,7 +33,7 @@ class Disk:
         self.top = self.scan(self.root)
 
     def scan(self, path):
-        """What is there before the run is all on disk."""
+        """Reads the state before the run, which counts as completely on disk."""
         if path.is_symlink():
             return Node(target=os.readlink(path))
         if not path.is_dir():
@@ -62,14 +62,14 @@ class Disk:
             folder.durable_entries = dict(folder.entries)
 
     def force_folders(self, folder):
-        """The names of the folder and of those above it."""
+        """Returns the names of the folder and of the folders above it."""
         node = self.top
         for part in pathlib.Path(folder).relative_to(self.root).parts:
             node.durable_entries.setdefault(part, node.entries[part])
             node = node.entries[part]
 
     def apply(self, line, copies):
-        """One operation. True when what is on disk may be another than before."""
+        """Applies one operation. Returns True if the state on disk may differ from before."""
         operation, _, rest = line.partition(" ")
         first, _, second = rest.partition("\t")
         if operation == "sync":
@@ -105,7 +105,7 @@ class Disk:
         return self.mode == REORDERED
 
     def write(self, target, node=None):
-        """Makes the folder `target` what is on disk."""
+        """Makes the folder `target` equal to the state on disk."""
         node = node or self.top
         target = pathlib.Path(target)
         if node.target is not None:
@@ -118,7 +118,7 @@ class Disk:
                 self.write(target / name, child)
 
     def image(self, node=None):
-        """What is on disk as a value to compare."""
+        """Returns the state on disk as a value that can be compared."""
         node = node or self.top
         if node.target is not None or node.entries is None:
             return node.target or hash(node.durable)
@@ -126,7 +126,7 @@ class Disk:
 
 
 class Recorder:
-    """Runs programs with the library and gives back the states that a power failure would leave."""
+    """Runs programs with the library and returns the states that a power failure could leave."""
 
     def __init__(self, root, work):
         self.root, self.work = pathlib.Path(root).resolve(), pathlib.Path(work)
@@ -137,8 +137,8 @@ class Recorder:
         return {"LD_PRELOAD": os.environ["FSDP_POWER_LOSS"], "FSDP_POWER_ROOT": str(self.root), "FSDP_POWER_LOG": str(self.log)}
 
     def states(self):
-        """(mode, where in the run, folder) for every different state. After the last one finals() has those that the end
-        of the run left."""
+        """Yields (mode, position in the run, folder) for every different state. Afterwards finals() has the states at the end
+        of the run."""
         lines = self.log.read_text(encoding="utf-8").splitlines()
         target = self.work / "after"
         for disk in self.disks:

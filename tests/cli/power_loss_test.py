@@ -1,4 +1,4 @@
-"""The power fails at any moment: what a disk then holds (power_loss.py) is what was there before, or a whole new thing."""
+"""A power failure at any moment (power_loss.py): the disk holds either the old state or a whole new one."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class PowerLossCase(fsdp_cli.Case):
         self.work.mkdir()
 
     def recorded(self, program, arguments, ranks=0):
-        """Runs a program to its end; its Recorder."""
+        """Runs a program to its end; returns its Recorder."""
         recorder = Recorder(self.disk, self.work)
         result = fsdp_cli.run(program, arguments, ranks, env=recorder.environment(), cwd=self.disk)
         self.assertEqual(result.code, 0, str(result))
@@ -35,7 +35,7 @@ class PowerLossCase(fsdp_cli.Case):
 
 
 def whole_checkpoint(directory):
-    """True when every file that run.json names is there, with its size and, where its checksum is of the file, that."""
+    """Returns True if every file that run.json names is there with its size and, if it is a file's, its checksum."""
     try:
         files = json.loads((directory / "run.json").read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ class Convert(PowerLossCase):
         return fsdp_cli.run("fsdp-ckpt-convert", ["--verify", a, b, *more]).code == 0
 
     def test_sync(self):
-        """--sync: the old output or the new one, whole, whenever the power fails."""
+        """--sync: after a power failure at any time the output is the old or the new one, and whole."""
         for name, options in (("out.pt", []), ("out", ["--to", "dcp", "--shards", 2])):
             output = self.disk / name
             whole = [self.folder / f"{kind}-{name}" for kind in ("first", "second")]

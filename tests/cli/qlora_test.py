@@ -1,4 +1,4 @@
-"""--quantize nf4: adapters beside weights of 4 bits learn, resume, move; transformers' 4-bit checkpoints are read, evaluated, made numbers again."""
+"""--quantize nf4: adapters on 4-bit weights learn, resume, move to other ranks; 4-bit checkpoints of transformers are read, evaluated, dequantized."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ CHECKPOINTS = {"single": QLORA / "checkpoint_single", "double": QLORA / "checkpo
 
 
 def dequantized(tensors, name):
-    """bitsandbytes' definition, in float32, rounded to the type that the matrix was made of."""
+    """Dequantizes by bitsandbytes' definition, in float32, rounded to the matrix's original dtype."""
     state = json.loads(bytes(tensors[name + ".quant_state.bitsandbytes__nf4"].tolist()))
     codes = torch.stack([tensors[name].flatten() >> 4, tensors[name].flatten() & 15], 1).flatten().long()
     absmax = tensors[name + ".absmax"]
@@ -39,7 +39,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                                                                    "--lora-rank", 4, "--lora-alpha", 8, "--quantize", "nf4", *options)
                 self.assertIn("weights   nf4", restart.err)
                 self.assertLess(whole[-1], whole[0])
-                # float32: as the order of sums allows; in bf16 each activation is rounded.
+                # float32 differs by the order of sums; bf16 rounds each activation.
                 self.assertLess(apart, 1e-4 if name == "single" else 3e-2)
 
     def test_its_own_evaluation_is_in_4_bits(self):
@@ -61,7 +61,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
             file["loss_mask"] = fsdp_cli.numpy.array(counted, dtype="uint8")
         for name, directory in CHECKPOINTS.items():
             with self.subTest(name):
-                # Theirs in bf16, which rounds activations.
+                # Their losses were computed in bf16, which rounds activations.
                 for ranks in (1, 3):
                     self.assertAlmostEqual(self.evaluate(directory, "--data", data, "--precision", "bf16", ranks=ranks)["loss"], losses[name]["loss_after_reload"], delta=2e-2)
                 tensors = load_file(directory / "model.safetensors")
@@ -72,7 +72,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                 self.assertEqual(len(found), len({key.split(".weight")[0] for key in tensors}))
                 for key, tensor in found.items():
                     self.assertTrue(torch.equal(tensor, dequantized(tensors, key) if key in matrices else tensors[key]), key)
-                # As numbers and as codes: the same model.
+                # Dequantized and quantized weights are the same model.
                 in_float = [self.evaluate(d, "--data", data, "--precision", "fp32")["loss"] for d in (directory, output)]
                 self.assertAlmostEqual(*in_float, delta=2e-3)
                 copied = self.convert(directory, f"{name}-4", "--to", "hf")
@@ -99,7 +99,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
         self.assert_refused(result, 2, "cannot be trained", "--lora-rank")
 
     def test_the_same_as_beside_what_codes_stand_for(self):
-        """In bf16, into which both are rounded, every bit."""
+        """In bf16, to which both are rounded, all bits agree."""
         ids = fsdp_cli.numpy.random.default_rng(1).integers(3, 250, (24, 33))
         data = fsdp_cli.write_tokens(self.folder / "same.h5", ids)
         whole = self.convert(CHECKPOINTS["double"], "numbers", "--to", "hf", "--dequantize")

@@ -1,4 +1,4 @@
-"""Restarts from what PyTorch programs write: distributed checkpoints, full .pt files, minimal_fsdp's restart file."""
+"""Restarts from files of PyTorch programs: distributed checkpoints, full .pt files, minimal_fsdp's restart file."""
 
 import contextlib
 import io
@@ -15,14 +15,14 @@ except ImportError as missing:
     fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 LAYERS = 2
-# Everything that a file of another program does not say.
+# Settings that other programs' files do not contain.
 OPTIONS = ["--total-batch-size", 12, "--lr", "3e-3", "--lr-schedule", "cosine", "--warmup-steps", 3,
            "--schedule-steps", 12]
 RESTART = "--restart-checkpoint-file"
 
 
 def parameter_names(layers):
-    """As named_parameters() of the model lists them."""
+    """Returns the names as named_parameters() of the model lists them."""
     block = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
              "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
     return ["transformer.wte.weight", "transformer.wpe.weight", *(f"transformer.h.{i}.{name}" for i in range(layers) for name in block),
@@ -59,14 +59,14 @@ class Foreign(fsdp_cli.Case):
         return [r["loss"] for r in fsdp_cli.steps(self.run_directory(name))]
 
     def truth(self, ranks):
-        """Losses and final state of a restart from our own checkpoint."""
+        """Returns losses and final state of a restart from our own checkpoint."""
         name = f"truth-{ranks}"
         if not self.run_directory(name).exists():
             self.restart(name, self.begun, ranks=ranks)
         return name
 
     def assert_goes_on(self, name, checkpoint, *words):
-        """A restart from `checkpoint` repeats the losses of one from our own, bit for bit."""
+        """A restart from `checkpoint` repeats, bit for bit, the losses of a restart from our own."""
         for ranks in (2, 3):
             run = f"{name}-{ranks}"
             result = self.restart(run, checkpoint, ranks=ranks)
@@ -84,7 +84,7 @@ class Foreign(fsdp_cli.Case):
                 "param_groups": [{**self.groups[0], "params": list(range(len(self.names)))}]}
 
     def flat_units(self):
-        """optimizer.state_dict() under FSDP1's NO_SHARD: one flat parameter per unit."""
+        """Returns optimizer.state_dict() under FSDP1's NO_SHARD: one flat parameter per unit."""
         units = [[n for n in self.names if ".h." not in n], *([n for n in self.names if f".h.{i}." in n] for i in range(LAYERS))]
         return {i: {"step": torch.tensor(3.0), **{f: torch.cat([self.state[n][f].flatten() for n in unit]) for f in ("exp_avg", "exp_avg_sq")}}
                 for i, unit in enumerate(units)}
@@ -212,7 +212,7 @@ class MinimalFsdp(fsdp_cli.Case):
             for ranks in (1, 3):
                 with self.subTest(fixture=name, ranks=ranks):
                     full = self.folder / f"{name}-{ranks}.pt"
-                    # epoch_number 4 is the fifth epoch: nothing is left to train, the state is written as it came.
+                    # epoch_number 4 is the fifth epoch: no training is left, and the state is written unchanged.
                     result = fsdp_cli.run("fsdp-finetune", self.arguments(f"{name}-{ranks}", fixture / "ckpt.pt", "--max-epochs", 5, "--batch-size", 1,
                                                                           "--total-batch-size", 3, "--save-final-full", full), ranks)
                     self.assertEqual(result.code, 0, str(result))

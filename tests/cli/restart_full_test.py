@@ -1,4 +1,4 @@
-"""One file for a whole run: --save-final-full writes it, a restart goes on from it as from the checkpoint it came from."""
+"""One file for a whole run: --save-final-full writes it, and a restart from it equals one from the original checkpoint."""
 
 import pathlib
 import signal
@@ -18,7 +18,7 @@ RESTART = "--restart-checkpoint-file"
 
 
 def flat(value, prefix=""):
-    """Leaves of nested dicts by joined path; a list is a leaf."""
+    """Returns the leaves of nested dicts by joined path; a list is a leaf."""
     if isinstance(value, dict) and value:
         return {k: v for key, part in value.items() for k, v in flat(part, f"{prefix}{key}.").items()}
     return {prefix[:-1]: value}
@@ -89,7 +89,7 @@ class Full(fsdp_cli.Case):
         self.train("alone", "--max-steps", 3, *BATCH, "--save-final-full", alone, "--batch-size", 6, "--no-save", "--save-every", 2, ranks=2)
         states = [torch.load(file, weights_only=True) for file in (alone, kept)]
         self.assertEqual(int(states[0]["run"]["options"].pop("save-every")), 2)
-        for state in states:  # what the job itself was asked for, which differs
+        for state in states:  # the options of each job differ
             del state["run"]["data"]["options_of_job"]
         self.assert_same_state(*states)
         self.assertEqual(sorted(p.name for p in self.checkpoints("alone").iterdir()), ["latest", "step-00000002"])
@@ -117,7 +117,7 @@ class Full(fsdp_cli.Case):
         config = self.folder / "config.json"
         config.write_text(fsdp_cli.json.dumps(checkpoint["model"]))
         self.assertEqual(self.evaluate(file, "--model-config", config, "--data", self.val_data)["loss"], checkpoint["loss"])
-        # Tensors alone: where it stood is what the optimizer's steps say, the options are the command line's.
+        # With tensors alone the step comes from the optimizer's state and the options from the command line.
         self.train("st-directory", RESTART, self.checkpoints("st") / "latest", "--max-steps", 6, "--batch-size", 6, ranks=2)
         result = self.train("st-file", RESTART, file, "--max-steps", 6, "--batch-size", 6, *BATCH, ranks=2)
         self.assertIn("step 3 (its optimizer's)", result.err)

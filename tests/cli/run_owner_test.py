@@ -1,5 +1,5 @@
-"""A run's folder belongs to one job: a second one is told who has it, a dead owner's folder is taken over, and a new run
-leaves an older one of its name alone until it has made a step."""
+"""A run's folder belongs to one job: a second job learns the owner, the folder of a dead owner is taken over, and a new run
+leaves an older run of the same name alone until it has made a step."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Owner(fsdp_cli.Case):
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
     def test_a_second_job_is_told_who_is_first(self):
-        # PBS_JOBID and not Slurm's: fsdp_cli takes SLURM_ variables away.
+        # PBS_JOBID instead of Slurm's variables, which fsdp_cli removes.
         process, log = self.start("twice", "--max-steps", 1000000, "--save-every", 50, "--log-every", 1000000, "--takeover-after", 6,
                                   PBS_JOBID="77.head")
         self.wait_for(process, log, lambda: self.steps("twice") > 60)
@@ -50,14 +50,14 @@ class Owner(fsdp_cli.Case):
                 second = self.train("twice", "--max-steps", 3, "--takeover-after", 6, *more, ranks=ranks, code=4)
                 self.assert_refused(second, 4, "runs/twice", "PBS job 77.head", os.uname().nodename, "since 20", "--run-name")
                 self.assertGreater(self.steps("twice"), before, "the first one goes on")
-        # Reading is free: a plan, and an evaluation of the newest checkpoint.
+        # Reading needs no ownership: a plan, and an evaluation of the newest checkpoint.
         self.train("twice", "--max-steps", 3, "--dry-run")
         self.train("twice", "--max-epochs", -1, "--val-data", self.val_data, "--restart-checkpoint-file", "latest")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(30), fsdp_cli.STOPPED_EARLY, log.read_text())
         fsdp_cli.losses(self.run_directory("twice"))  # every step once
         self.assertFalse(list(self.run_directory("twice").glob("previous-*")))
-        # It gave the folder back.
+        # The job released the folder.
         self.train("twice", "--max-steps", self.steps("twice") + 2, "--restart-checkpoint-file", "latest")
 
     def test_a_killed_owner_is_followed_at_once(self):
@@ -140,7 +140,7 @@ class OlderRun(fsdp_cli.Case):
         self.assertIn("previous-1", result.err)
         moved = {name: data for name, data in self.contents("again").items() if name.startswith("previous-1/")}
         self.assertEqual(moved, {f"previous-1/{name}": data for name, data in before.items()})
-        # The run that was moved is named to whoever looks for it.
+        # A user who looks for the moved run is told where it is.
         lost = self.train("again", "--max-steps", 5, "--restart-checkpoint-file", "latest", code=4)
         self.assert_refused(lost, 4, "previous-1/checkpoints/latest")
         self.train("again", "--max-steps", 5, "--restart-checkpoint-file", self.run_directory("again") / "previous-1" / "checkpoints" / "latest")

@@ -1,4 +1,4 @@
-"""fsdp-eval --runs and --watch: what is told of runs by the files that they have left."""
+"""fsdp-eval --runs and --watch: reports from the files that runs have left."""
 
 import contextlib
 import json
@@ -49,8 +49,8 @@ class Runs(fsdp_cli.Case):
             checkpoint = self.checkpoints(name) / "latest"
             files = sum(f.stat().st_size for f in checkpoint.iterdir() if f.suffix == ".distcp")
             self.assertAlmostEqual(save["bytes"], files, delta=0.1 * files)
-        # With two ranks, of the parameters' bytes: half in each of two gathers and in a reduce-scatter, but for the last
-        # unit's second gather; or all of them in an all-reduce.
+        # Bytes received with two ranks, relative to the parameters' bytes: half in each of two gathers and in a reduce-scatter
+        # (the last unit is gathered once), or all of them in an all-reduce.
         full, replicated = report["runs"]
         self.assertAlmostEqual(full["received_bytes_per_step"], 1.5 * replicated["received_bytes_per_step"],
                                delta=0.1 * full["received_bytes_per_step"])
@@ -84,7 +84,7 @@ class Runs(fsdp_cli.Case):
         self.assertRegex(view, r"live   running .* step \d+/1000000 .* eta ")
         speed = re.search(r"^speed     ([\d,]+) ± [\d,]+ tok/s   [\d.]+ s/step   last step ([\d,]+) tok/s", view, re.MULTILINE)
         self.assertIsNotNone(speed, view)
-        # Steps go on between the two commands: the same run, not the same steps.
+        # The run continues between the two commands, so the figures cover different steps.
         for rate in speed.groups():
             self.assertTrue(0.1 < int(rate.replace(",", "")) / run["tokens_per_second"]["median"] < 10, view)
         last = fsdp_cli.steps(self.run_directory("live"))[-1]
@@ -98,7 +98,7 @@ class Runs(fsdp_cli.Case):
         self.assertEqual((run["state"], run["bad_lines"]), ("ended", 0))
 
     def assert_memory(self, view, peak, predicted):
-        """The view's line says these, to the digits that are shown."""
+        """The view shows these figures, within its printed digits."""
         line = re.search(r"^memory    peak ([\d.]+) (\w+)   predicted ([\d.]+) (\w+)   resident [\d.]+ \w+$", view, re.MULTILINE)
         self.assertIsNotNone(line, view)
         units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -130,7 +130,7 @@ class Runs(fsdp_cli.Case):
                 process = subprocess.run(fsdp_cli.command(program, arguments, 0), stdout=follower, stderr=subprocess.PIPE, env=fsdp_cli.environment(), timeout=30)
                 os.close(follower)
                 text = b""
-                with contextlib.suppress(OSError):  # the end, where the other side is closed
+                with contextlib.suppress(OSError):  # the other side has closed the terminal
                     while piece := os.read(leader, 65536):
                         text += piece
                 os.close(leader)

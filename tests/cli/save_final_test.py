@@ -1,4 +1,4 @@
-"""What --save-final-hf and --overwrite put into a directory, and that they replace nothing but an earlier export of their own."""
+"""Exports of --save-final-hf and --overwrite: they replace nothing but an earlier export of the program's own."""
 
 import json
 import os
@@ -14,7 +14,7 @@ RECORD = ".fsdp-export.json"
 
 
 def snapshot(directory):
-    """Every file below with its content, but for claims: each start has a new one."""
+    """Returns the contents of every file below, except claims, which each start writes anew."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*"))
             if path.is_file() and ".owner" not in path.parts}
 
@@ -29,7 +29,7 @@ class Case(fsdp_cli.Case):
 
 
 class Refused(Case):
-    """Before training starts, by one message for all ranks, and everything stays as it is."""
+    """Refusals come before training starts, as one message for all ranks, and change nothing."""
 
     @classmethod
     def setUpClass(cls):
@@ -37,7 +37,7 @@ class Refused(Case):
         result = fsdp_cli.run("fsdp-finetune", ["--train-data", cls.train_data, "--out-dir", cls.runs, "--run-name", "first", "--max-steps", 2,
                                                 "--save-final-full", cls.folder / "first.pt", *fsdp_cli.COMMON, *fsdp_cli.TINY_MODEL])
         assert result.code == 0, str(result)
-        # A model to start from: a Llama's configuration is enough, for nothing is read before the refusal.
+        # A model to start from: a Llama's configuration suffices, because no weights are read before the refusal.
         cls.model = cls.folder / "model"
         cls.model.mkdir()
         (cls.model / "config.json").write_text(json.dumps({
@@ -106,11 +106,11 @@ class Replaced(Case):
         before = snapshot(hf)
         record = json.loads((hf / RECORD).read_text())
         self.assertEqual(record["files"], {name: len(data) for name, data in before.items() if name != RECORD})
-        # The one file says what its model is.
+        # The full .pt describes its model.
         converted = fsdp_cli.run("fsdp-ckpt-convert", [self.here / "run.pt", self.here / "of-run", "--to", "hf"])
         self.assertEqual(converted.code, 0, str(converted))
         self.assertEqual(json.loads((self.here / "of-run" / "config.json").read_text()), json.loads(before["config.json"]))
-        # The chain goes on from its one file and writes both again.
+        # The chain continues from its one file and writes both exports again.
         self.train("run", "--restart-checkpoint-file", "latest", "--max-steps", 4, "--save-final-hf", hf, ranks=2)
         self.train("again", "--restart-checkpoint-file", self.here / "run.pt", "--max-steps", 4, "--save-final-full", self.here / "run.pt")
         after = snapshot(hf)
@@ -133,7 +133,7 @@ class Replaced(Case):
             self.assertEqual((hf / "model.safetensors.index.json").exists(), len(shards) > 1)
         self.assertEqual(shards, ["model.safetensors"])
         self.assertEqual(self.names(self.here), ["hf"])
-        # A run's own checkpoint and another program's model are none of its exports.
+        # A run's checkpoint and another program's model do not count as earlier exports.
         for other in (self.checkpoints("shards") / "step-00000001", self.folder):
             before = snapshot(other)
             result = fsdp_cli.run("fsdp-ckpt-convert", [hf, other, "--to", "dcp", "--overwrite"])
@@ -141,7 +141,7 @@ class Replaced(Case):
             self.assertEqual(snapshot(other), before)
 
     def test_kill_at_any_moment(self):
-        """The directory holds all of the old export or all of the new one, and can be replaced again."""
+        """After a stop the directory holds all of the old export or all of the new one, and can be replaced again."""
         states = []
         for name, seed in (("a", 1), ("b", 2)):
             self.train(name, "--max-steps", 1, "--seed", seed)

@@ -1,4 +1,4 @@
-"""What goes to stdout arrives there, or the program says that it did not and ends with 1."""
+"""Output to stdout either arrives completely, or the program reports the failure and ends with 1."""
 
 import os
 import subprocess

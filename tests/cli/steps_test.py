@@ -1,4 +1,4 @@
-"""What a run does and records: metrics, data order, learning rate, collectives and memory per strategy."""
+"""Behaviour and records of a run: metrics, data order, learning rate, collectives and memory per strategy."""
 
 import math
 
@@ -68,15 +68,15 @@ class Metrics(fsdp_cli.Case):
 
 
 class DataOrder(fsdp_cli.Case):
-    """Which rows make up a step."""
+    """The rows that make up each step."""
 
     def rows_of_steps(self, name, *options, ranks=0, steps=3):
-        """Rows of each step, told by the loss alone: with --lr 0 it is the mean of the rows' own losses."""
+        """Identifies the rows of each step by the loss: with --lr 0 it is the mean of the rows' losses."""
         self.train(name, "--max-steps", steps, "--lr", 0, "--no-save", *options, ranks=ranks)
         return fsdp_cli.losses(self.run_directory(name))
 
     def test_no_shuffle_reads_rows_in_the_order_step_micro_batch_rank(self):
-        # The loss of single rows, from a run of one row per step on one rank in file order.
+        # Losses of single rows, from a run with one row per step on one rank in file order.
         single = self.rows_of_steps("single", "--no-shuffle", "--batch-size", 1, steps=64)
         self.assertGreater(len(set(single)), 60, "rows are told apart by their losses")
         for ranks, batch, total in ((1, 2, 8), (2, 2, 8), (3, 1, 6), (4, 2, 16)):
@@ -85,7 +85,7 @@ class DataOrder(fsdp_cli.Case):
             self.assertLess(fsdp_cli.difference(found, expected), 1e-5)
 
     def test_micro_batches_and_ranks_read_in_turn(self):
-        # An id outside the vocabulary is told by the rank that reads its row: row (m * W + r) * b + i of a step.
+        # The rank that reads a row reports its id outside the vocabulary: row (m * W + r) * b + i of a step.
         for row, rank in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 0), (6, 1), (9, 0), (11, 1)):
             ids = fsdp_cli.random_tokens(rows=16)
             ids[row, 3] = fsdp_cli.VOCAB
@@ -114,11 +114,11 @@ class Costs(fsdp_cli.Case):
         return per_step[1]
 
     def test_collectives_per_step(self):
-        units, blocks = 3, 2  # root and two blocks
+        units, blocks = 3, 2  # the root and two blocks
         gathers, reductions, all_reduces = "shard.all_gathers", "shard.reduce_scatters", "replicate.all_reduces"
         full = self.collectives_per_step("full", 2, "--sharding", "full-shard")
-        # Forward gathers every unit; the backward gathers again what the forward released: the blocks, and not the root,
-        # which the head still holds.
+        # The forward pass gathers every unit; the backward pass gathers again the units that the forward pass released: the
+        # blocks, but not the root, which the head still uses.
         self.assertEqual((full[gathers], full[reductions], full[all_reduces]), (units + blocks, units, 0))
         grad = self.collectives_per_step("grad", 2, "--sharding", "grad-shard")
         self.assertEqual((grad[gathers], grad[reductions], grad[all_reduces]), (units, units, 0))

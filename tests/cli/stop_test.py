@@ -1,4 +1,4 @@
-"""Stopping early: signals and time limits end a run with exit code 85 and a checkpoint to go on from."""
+"""Stopping early: signals and time limits end a run with exit code 85 and a checkpoint to continue from."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ class Stop(fsdp_cli.Case):
         return process, log
 
     def assert_continues(self, name, *options, more=5):
-        """The stopped run, gone on for some steps, equals an undisturbed one bit for bit."""
+        """The stopped run, continued for some steps, equals an undisturbed run bit for bit."""
         stopped = len(fsdp_cli.losses(self.run_directory(name)))
         total = stopped + more
         self.train(name, "--max-steps", total, "--restart-checkpoint-file", "latest", *options, ranks=2)
@@ -44,7 +44,7 @@ class Stop(fsdp_cli.Case):
                 self.assert_continues(name)
 
     def test_the_last_line_says_how_to_go_on(self):
-        """Its command does, with nothing else, whatever the run and its folder are called."""
+        """Its command continues the run without further options, whatever the names of the run and its folder."""
         self.runs = self.folder / "all my runs"
         process, log = self.start_and_wait("it's one", "--max-steps", 100000, "--batch-size", 2, ranks=0)
         process.send_signal(signal.SIGINT)
@@ -55,7 +55,7 @@ class Stop(fsdp_cli.Case):
         result = fsdp_cli.run("fsdp-finetune", [*words[1:], "--max-steps", steps + 2])
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(len(fsdp_cli.losses(self.run_directory("it's one"))), steps + 2)
-        # What belongs to a job is not taken over, which is told, but the run's name is needed.
+        # Options of the earlier job are not restored, which the log says; without the run's name there is no checkpoint.
         self.assertIn("--batch-size 2", result.err)
         lost = fsdp_cli.run("fsdp-finetune", ["--out-dir", self.runs, "--restart-checkpoint-file", "latest", *fsdp_cli.COMMON])
         self.assert_refused(lost, 4, "it's one", "--run-name")
@@ -101,7 +101,7 @@ class Stop(fsdp_cli.Case):
         self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY)
 
     def test_a_log_that_nobody_reads(self):
-        """`2>&1 | head -n 1`, and a tee that died: the run goes on to its end."""
+        """`2>&1 | head -n 1`, or a tee that died: the run continues to its end."""
         reader, writer = os.pipe()
         command = fsdp_cli.command("fsdp-finetune", self.train_arguments("pipe", "--max-steps", 300, "--log-every", 1), 0)
         process = subprocess.Popen(command, stdout=writer, stderr=writer, env=fsdp_cli.environment(), start_new_session=True)
@@ -126,7 +126,7 @@ class Stop(fsdp_cli.Case):
         self.assertTrue((self.checkpoints("slurm") / "latest" / "run.json").exists())
 
     def test_evaluating_only(self):
-        """Of a minute's data: a signal to one rank, and the end of the time."""
+        """Evaluation takes a minute: it is ended by a signal to one rank, and by the time limit."""
         data = fsdp_cli.write_tokens(self.folder / "long.h5", numpy.resize(fsdp_cli.random_tokens(seed=3), (200000, fsdp_cli.SEQ_LEN + 1)))
         log = self.folder / "evaluates.log"
         arguments = ["--max-epochs", -1, "--val-data", f"first={self.val_data},long={data}", "--json"]

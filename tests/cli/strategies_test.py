@@ -1,11 +1,11 @@
-"""The same global batch on 1 to 4 MPI ranks under a pairwise selection of options gives the same losses."""
+"""The same global batch on 1 to 4 MPI ranks gives the same losses under pairwise combinations of options."""
 
 import fsdp_cli
 
 STEPS = 20
 TOLERANCE = 2e-5
 
-# Chosen so that values of two columns meet as often as 17 runs allow.
+# A pairwise covering, as far as 17 runs allow.
 # ranks, sharding, backward prefetch, forward prefetch, checkpointing, meta-init, wrap, micro-batches per step
 SELECTION = [
     (1, "no-shard", "none", False, "none", False, "block", 1),

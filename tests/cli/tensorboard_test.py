@@ -1,4 +1,4 @@
-"""Event files: what metrics.jsonl has, record by record, while a run goes on, over a restart, and as TensorBoard itself reads them."""
+"""Event files: the data of metrics.jsonl, record by record, during a run, across a restart, and as TensorBoard itself reads them."""
 
 import math
 import resource
@@ -27,7 +27,7 @@ def crc32c(data):
 
 
 def records(path):
-    """The data of every record, both checksums compared."""
+    """Returns the data of every record after comparing both checksums."""
     data, at, found = path.read_bytes(), 0, []
     while at < len(data):
         length, = struct.unpack_from("<Q", data, at)
@@ -73,7 +73,7 @@ class TensorBoard(fsdp_cli.Case):
         self.assertEqual(len(self.files("again")), 1)
 
     def test_a_full_disk_costs_no_points(self):
-        """No file may grow for a while: training goes on, and no record is missing or torn afterwards."""
+        """Files cannot grow for some time: training continues, and no record is missing or torn afterwards."""
         log = self.folder / "full.log"
         process = fsdp_cli.start("fsdp-finetune", self.train_arguments("full", "--max-steps", 1000000, "--log-every", 1000000), 0, log)
         self.addCleanup(fsdp_cli.end_group, process)
@@ -94,7 +94,7 @@ class TensorBoard(fsdp_cli.Case):
 
     @NEEDS_TENSORBOARD
     def test_tensorboard_sees_a_run_that_goes_on(self):
-        """Reload() of one accumulator, as the server's loop calls it: new points each time, none twice, none torn."""
+        """Calls Reload() of one accumulator as the server's loop does: new points each time, none twice, none torn."""
         log = self.folder / "live.log"
         process = fsdp_cli.start("fsdp-finetune", self.train_arguments("live", "--max-steps", 1000000, "--log-every", 1000000), 0, log)
         self.addCleanup(fsdp_cli.end_group, process)
@@ -129,7 +129,7 @@ class TensorBoard(fsdp_cli.Case):
         self.assertEqual([step for step, _ in points], [r["step"] for r in lines])
         for (_, value), line in zip(points, lines):
             self.assertTrue(math.isclose(value, line["loss"], rel_tol=1e-6))
-        # What TensorBoard itself looks through takes the first session for no restart.
+        # The reader that TensorBoard's plugins use does not take the first session record for a restart.
         newer = plugin_event_accumulator.EventAccumulator(str(self.run_directory("resumed")), tensor_size_guidance={"scalars": 0})
         newer.Reload()
         self.assertEqual([e.step for e in newer.Tensors("train/loss")], [r["step"] for r in lines])

@@ -12,13 +12,13 @@ DATA = fsdp_cli.folder("FSDP_DATA")
 
 
 def read(path):
-    """All datasets of an HDF5 file."""
+    """Returns all datasets of an HDF5 file."""
     with h5py.File(path) as file:
         return {name: file[name][()] for name in file}
 
 
 def documents(path):
-    """Ids of every document."""
+    """Returns the ids of every document."""
     content = read(path)
     offsets = content["offsets"]
     return [content["tokens"][a:b].tolist() for a, b in zip(offsets, offsets[1:])]
@@ -39,7 +39,7 @@ class TokensCase(fsdp_cli.Case):
         return result
 
     def refused(self, inputs, code, *words, options=("--documents",)):
-        """One message that names `words`, and nothing is written."""
+        """Expects one message that names `words`, and no output."""
         output = self.folder / "refused.h5"
         result = self.tokens(inputs, output, *options, code=code)
         self.assert_refused(result, code, *words)

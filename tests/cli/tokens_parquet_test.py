@@ -1,5 +1,5 @@
-"""fsdp-download tokens on Parquet files as pyarrow writes them: every kind of text column, encoding and compression
-gives what the same texts in JSON Lines give; damage is named."""
+"""fsdp-download tokens on Parquet files written by pyarrow: every kind of text column, encoding and compression gives the
+same tokens as JSON Lines; damage is named."""
 
 import random
 import sys
@@ -28,7 +28,7 @@ def random_lists(count, seed=7):
 
 class Kinds(TokensCase):
     def check(self, name, table, texts, *options, **how):
-        """The file of `table` gives the tokens of `texts`, for None and null an empty document."""
+        """The Parquet file of `table` gives the tokens of `texts`; None and null give an empty document."""
         with self.subTest(name, **how):
             path = self.folder / "kind.parquet"
             pyarrow.parquet.write_table(table, path, **how)

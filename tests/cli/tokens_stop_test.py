@@ -1,5 +1,5 @@
-"""fsdp-download tokens: Ctrl-C, SIGTERM, a killed process, a full disk and a file-size limit leave nothing under the
-output's name and the old output as it was; memory does not grow with the input."""
+"""fsdp-download tokens: Ctrl-C, SIGTERM, a killed process, a full disk and a file-size limit leave no partial output and
+keep the old one; memory does not grow with the input."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ class Stop(TokensCase):
         cls.large.write_text((DATA / "chess" / "train.jsonl").read_text() * 120)  # 95 MB
 
     def begin(self, output, layout):
-        """Starts a run and waits until it is at work on its temporary file."""
+        """Starts a run and waits until it writes its temporary file."""
         log = self.folder / "log"
         process = fsdp_cli.start(PROGRAM, ["tokens", "--input", self.large, "--tokenizer", "gpt2", "--output", output, layout], 0, log)
         self.addCleanup(fsdp_cli.end_group, process)
@@ -34,7 +34,7 @@ class Stop(TokensCase):
         return process, log
 
     def test_two_writers_of_one_output(self):
-        """Both may even have the same process id, on two hosts or in two containers: one whole file is there at the end."""
+        """Two writers may even have the same process id, on two hosts or in two containers: the output is one whole file."""
         alone = ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "--pid", "--fork", "--mount-proc"]
         try:
             if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
@@ -86,7 +86,7 @@ class Stop(TokensCase):
                 self.assertTrue(read(output))
 
     def test_memory(self):
-        """What one process took at most, from a process of its own that has no other children."""
+        """Measures peak memory of one process by starting it from a process that has no other children."""
         script = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]);"
                   "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(code)")
         for layout in LAYOUTS:
@@ -112,7 +112,7 @@ class NoRoom(TokensCase):
 
     @staticmethod
     def limit_file_size():
-        # Python leaves SIGXFSZ ignored and exec keeps that; a shell's child has the default, which ends the process.
+        # Python ignores SIGXFSZ, and exec inherits that; the child of a shell has the default action, which ends the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200 * 1024, 200 * 1024))
 

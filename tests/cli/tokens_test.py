@@ -168,7 +168,7 @@ class Refusals(TokensCase):
         self.refused(self.folder / "missing.csv", 4, "missing.csv: No such file")
         (self.folder / "empty").mkdir()
         self.refused(self.folder / "empty", 4, "empty: holds no data files")
-        # The bad file is last: it is found before the first is encoded.
+        # The bad file is the last one; the error is found before the first file is encoded.
         self.refused([good, self.folder / "no.parquet"], 4, "no.parquet")
 
     def test_tokenizer_that_is_not_there(self):
@@ -179,7 +179,7 @@ class Refusals(TokensCase):
         self.assertFalse((self.folder / "t.h5").exists())
 
     def test_without_parquet_support(self):
-        """A program beside which there is no libfsdp_parquet.so."""
+        """The program runs without libfsdp_parquet.so beside it."""
         alone = self.folder / "alone" / "bin"
         alone.mkdir(parents=True)
         program = shutil.copy(fsdp_cli.folder("FSDP_BIN") / PROGRAM, alone)

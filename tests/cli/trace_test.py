@@ -1,4 +1,4 @@
-"""--trace: a file that Perfetto opens, with what every rank did."""
+"""--trace: a file that Perfetto opens, with the actions of every rank."""
 
 import json
 

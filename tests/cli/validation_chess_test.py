@@ -1,4 +1,4 @@
-"""--val-chess: what fsdp-eval --chess says at each validation, and --keep-best and --patience that go by it."""
+"""--val-chess: the figures of fsdp-eval --chess at each validation, and --keep-best and --patience that use them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ VALIDATE = ["--eval-every", 2, "--max-steps", 6, "--lr", "3e-3", "--lr-schedule"
 
 
 class ValidationChess(chess_cli.Case):
-    """A model that knows some games by heart, and forgets them while it learns ids that spell no game."""
+    """Trains a model that knows some games by heart and forgets them while it learns unrelated ids."""
 
     @classmethod
     def setUpClass(cls):
@@ -52,7 +52,7 @@ class ValidationChess(chess_cli.Case):
         self.assertRegex(result.err, r"(?m)^chess       2   next move 0\.\d{4} of 114 moves   legal [01]\.\d{4} of 10 positions   result \d\.\d{4}   \d+\.\d s   best$")
         state = self.state("by-chess")
         self.assertEqual((state["metric"], state["best_value"], state["count"]), ("chess_accuracy", accuracy[2], 114))
-        # The program for it says the same, of every checkpoint and on other ranks.
+        # fsdp-eval computes the same figures for every checkpoint, also on other numbers of ranks.
         for step in (2, 4, 6):
             alone = self.evaluate(self.checkpoints("by-chess") / f"step-{step:08}", "--chess", self.data, "--chess-positions", 10, "--seq-len", 64, ranks=3)["chess"]
             self.assertEqual({"chess_accuracy": alone["accuracy"], "chess_legal": alone["legal"], "chess_result": alone["result_accuracy"],
@@ -61,11 +61,11 @@ class ValidationChess(chess_cli.Case):
             if step == 6:
                 self.assertEqual({k: v for k, v in report["chess"].items() if k != "seconds"}, {k: v for k, v in alone.items() if k not in ("seconds", "data")})
         exported = self.evaluate(self.folder / "hf", "--chess", self.data, "--seq-len", 64)["chess"]
-        self.assertAlmostEqual(exported["accuracy"], accuracy[2], delta=0.05)  # rounded to the bfloat16 of the model's own
+        self.assertAlmostEqual(exported["accuracy"], accuracy[2], delta=0.05)  # rounded to bf16, the model's own dtype
         self.followed(accuracy)
 
     def followed(self, accuracy):
-        """In the runs' table, the terminal view and TensorBoard's file."""
+        """The figures appear in the runs' table, the terminal view and TensorBoard's file."""
         run = self.run_directory("by-chess")
         seen = fsdp_cli.run("fsdp-eval", ["--runs", run, "--watch"])
         self.assertIn(f"eval chess_accuracy {accuracy[6]:.4f}", seen.out)
@@ -90,7 +90,7 @@ class ValidationChess(chess_cli.Case):
         self.assertLessEqual(max(legal[4], legal[6]), legal[2], "the data is meant to be so")
         self.assertIn(f"step 6 of 20 is the last: 2 validations in a row had no chess_legal above {legal[2]:.4f}", result.err)
         self.assertEqual(self.best("waits"), "step-00000002")
-        # With other games or by something else, values do not compare; what was the best stays.
+        # With other games or another metric the values cannot be compared; the earlier best checkpoint stays.
         other = self.write("other.jsonl", self.texts[6:])
         back = self.tune("waits", self.noise, "--max-steps", 6, "--restart", self.checkpoints("waits") / "step-00000002", "--val-chess", other,
                          "--patience", 0, model=self.player)

@@ -1,4 +1,4 @@
-"""Validation on several sets, each with its curve, and samples of text: the figures, the files, and that training does not notice."""
+"""Validation on several sets, each with its own curve, and text samples: figures, files, and no effect on training."""
 
 import json
 import os
@@ -66,7 +66,7 @@ class Sets(fsdp_cli.Case):
         self.train("here", "--max-steps", 2, "--val-data", "easy=val.h5,hard=hard.h5", cwd=self.folder)
         self.train("here", "--max-steps", 3, "--restart", "latest", cwd="/")
         self.assertEqual([step for step, _, _ in self.validation("here", "hard")], [2, 3])
-        # A folder whose name looks like one of them, and is not.
+        # A folder whose name looks like a list of sets.
         folder = self.folder / "lr=1,hard=2"
         folder.mkdir()
         for data in (self.val_data, self.hard):
@@ -90,7 +90,7 @@ class Sets(fsdp_cli.Case):
 
 
 class CutShort(fsdp_cli.Case):
-    """Validations of a minute, and jobs that end meanwhile."""
+    """Validations that take a minute, and jobs that end during them."""
 
     @classmethod
     def setUpClass(cls):
@@ -132,7 +132,7 @@ class CutShort(fsdp_cli.Case):
         self.assertEqual([os.readlink(self.checkpoints(name) / "best") for name in ("cut", "whole")], ["step-00000004"] * 2)
 
     def test_one_that_is_found_made_after_all_is_there_once(self):
-        """Killed between its lines and its checkpoint."""
+        """The job is killed between writing the validation's lines and its checkpoint."""
         options = ["--max-steps", 4, "--eval-every", 2, "--save-every", 2, "--val-data", self.val_data]
         process, log = self.begin("twice", *options[:-1], self.long)
         fsdp_cli.wait_for(process, log, (self.checkpoints("twice") / "latest").exists)
@@ -143,12 +143,12 @@ class CutShort(fsdp_cli.Case):
         self.train("twice", "--restart", "latest", "--val-data", self.val_data, ranks=2)
         self.assertEqual([step for step, _ in self.validated("twice")], [2, 4])
         self.assertNotEqual(self.validated("twice")[0][1], 4.5)
-        # Where none is to be made any more the run goes on without it.
+        # If the restart has no validations, the run continues without the missing one.
         self.train("twice", "--restart", self.checkpoints("twice") / "step-00000002", "--eval-every", 0, "--val-data", self.val_data)
         self.assertNotIn("validation_due", self.state("twice"))
 
     def test_the_one_at_the_end_is_left_to_the_next_start_too(self):
-        """Also where that makes the run longer."""
+        """This also holds if the next start makes the run longer."""
         for name, more, later, validated in (("end", [], [], [3]), ("longer", ["--eval-every", 3], ["--max-steps", 4], [3, 4])):
             process, log = self.begin(name, "--max-steps", 3, "--no-save", "--val-data", self.long, *more)
             fsdp_cli.wait_for(process, log, lambda: self.has_steps(name, 3))
@@ -233,7 +233,7 @@ class Samples(llama_cli.Case):
         mine.write_text('{"step": "a"}\n')
         self.tune("theirs", self.games, *self.options("--max-steps", 3, "--restart", "latest"))
         self.assertEqual(mine.read_text(), '{"step": "a"}\n')
-        # A new run has no use for the old name's things, and moves them.
+        # A new run moves files of an earlier run of the same name.
         other = self.run_directory("alone") / "samples.jsonl"
         other.parent.mkdir(parents=True)
         other.write_text("my notes\n")
@@ -245,7 +245,7 @@ class Samples(llama_cli.Case):
         for more, word in ((["--sample-prompt", "a", "--sample-tokens", 0], "--sample-tokens is 0"),
                            (["--sample-prompt", "a", "--val-data", self.validation, "--max-steps", 0, "--max-epochs", -1], "give --prompt")):
             self.assert_refused(self.tune("refused", self.games, *self.options("--max-steps", 1, *more), code=2), 2, word)
-        # The tokenizer of the weights has more ids than the model of the tiny minGPT.
+        # The tokenizer of the weights has more ids than the tiny minGPT.
         self.assert_refused(self.train("small", "--max-steps", 1, "--sample-prompt", "a", code=4), 4, "do not belong together")
 
 

@@ -1,10 +1,10 @@
-"""--wide-weights: on processors that multiply 16-bit matrices through float32 the same bits, and memory as predicted."""
+"""--wide-weights: on processors that multiply 16-bit matrices in float32 the results keep their bits, and memory is as predicted."""
 
 import json
 
 import fsdp_cli
 
-WIDENED = {"FSDP_BF16_GEMM": "widened"}  # as such a processor does
+WIDENED = {"FSDP_BF16_GEMM": "widened"}  # emulates such a processor
 JOB = ["--precision", "bf16", "--max-steps", 4, "--no-save", "--lr", "3e-3"]
 
 
@@ -23,7 +23,7 @@ class WideWeights(fsdp_cli.Case):
                 self.assertIn("multiplied through float32, in which weights are kept", result.err)
                 self.assertEqual(wide, packed)
                 self.assertGreater(memory["measured_bytes"], without["measured_bytes"])
-                if name != "sent":  # memory for tests' collectives is not predicted
+                if name != "sent":  # memory of the tests' own collectives is not predicted
                     self.assertLess(abs(memory["relative_error"]), 0.005, memory)
 
     def test_other_processors_say_that_nothing_changes(self):

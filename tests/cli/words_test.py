@@ -1,4 +1,4 @@
-"""What the programs say when a name is mistyped, when there is nothing to do, and where a restart looks for things."""
+"""Messages about mistyped names, runs with nothing to do, and the places where a restart searches."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Options(fsdp_cli.Case):
                                   ("lr = 1\n[model]\n", 2, ["sections"]), ("out-dir = 'x\n", 1, ["closing"])):
             file.write_text(text)
             self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--config", file]), 2, file, f"line {line}: ", *words)
-        # Of what the command line says the file is not to blame.
+        # An error in a command-line option is not attributed to the file.
         file.write_text("lr = 1\n")
         self.assertNotIn("line", fsdp_cli.run("fsdp-finetune", ["--config", file, "--lr", "abc"]).err)
 
@@ -69,7 +69,7 @@ class Restart(fsdp_cli.Case):
         for path in (self.run_directory("run"), self.checkpoints("run")):
             result = self.train("other", "--restart", path, "--max-steps", 3)
             self.assertIn("run/checkpoints/step-00000002   step 2", result.err)
-        # As with latest, an older one is taken where the newest cannot be used.
+        # If the newest checkpoint cannot be used, an older one is taken, as with latest.
         shutil.rmtree(self.checkpoints("run") / "step-00000002")
         self.assertIn("step-00000001   step 1", self.train("other", "--restart", self.run_directory("run"), "--max-steps", 3).err)
         self.train("bare", "--max-steps", 1, "--no-save")
@@ -90,7 +90,7 @@ class Restart(fsdp_cli.Case):
         self.assertIn("validation 21 rows", result.err)
         saved = json.loads((self.checkpoints("moved") / "latest" / "run.json").read_text())["options"]
         self.assertEqual(saved["train-data"], str(self.folder / "train.h5"))
-        # Data that is gone is named as the run's, with the option that mends it.
+        # Missing data is named as the run's, together with the option that replaces it.
         gone = self.folder / "gone.h5"
         os.rename(self.folder / "train.h5", gone)
         self.addCleanup(os.rename, gone, self.folder / "train.h5")
