@@ -1,7 +1,7 @@
-// Answers chess_rules_test.py, one line of tab-separated fields for each it reads:
-//   game FEN MOVES   -> how many are legal from there, the text's result, the FEN and outcome after them, the problem
-//   walk FEN MOVES   -> after each move, and before the first: FEN, check or -, outcome, the legal moves
-//   fen  FEN         -> "ok" and the FEN as we write it, or "error" and why it is refused
+// Answers chess_rules_test.py: for each line of tab-separated fields it prints one line, for "walk" several:
+//   game FEN MOVES   -> number of legal moves, the text's result, FEN and outcome after them, the problem
+//   walk FEN MOVES   -> before the first and after each move: FEN, check or -, outcome, the legal moves
+//   fen  FEN         -> "ok" and the FEN as we write it, or "error" and the reason
 #include <algorithm>
 #include <iostream>
 #include <string>

@@ -1,4 +1,4 @@
-"""lib/chess/rules against python-chess: the shipped games, random games with illegal moves among them, and random positions.
+"""Compares lib/chess/rules with python-chess: the shipped games, random games with illegal moves, and random positions.
 Usage: chess_rules_test.py PATH/TO/chess_lines DATA"""
 
 import json
@@ -19,10 +19,10 @@ except ImportError as error:
 CHESS_LINES, DATA = sys.argv[1], pathlib.Path(sys.argv[2])
 WALKED = 5  # every fifth of the shipped games is compared after each move
 RANDOM_GAMES, RANDOM_POSITIONS = 400, 2000
-# Ends that a position cannot tell: repetitions, a draw that a player claims, a game cut off.
+# Terminations that a position alone does not show: repetitions, a claimed draw, a truncated game.
 UNTOLD = ("THREEFOLD_REPETITION", "FIVEFOLD_REPETITION", "FIFTY_MOVES", "MAX_PLIES")
 RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
-# What keeps the rules from being applied; python-chess also objects to positions no game can reach.
+# Faults that make the rules inapplicable; python-chess also objects to positions that no game can reach.
 UNUSABLE = (
     chess.STATUS_NO_WHITE_KING | chess.STATUS_NO_BLACK_KING | chess.STATUS_TOO_MANY_KINGS | chess.STATUS_EMPTY
     | chess.STATUS_PAWNS_ON_BACKRANK | chess.STATUS_OPPOSITE_CHECK | chess.STATUS_BAD_CASTLING_RIGHTS
@@ -31,7 +31,7 @@ UNUSABLE = (
 
 
 def ask(questions):
-    """The answers' lines, split into fields."""
+    """Returns the answers' lines, split into fields."""
     text = "".join("\t".join(question) + "\n" for question in questions)
     done = subprocess.run([CHESS_LINES], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def ask(questions):
 
 def outcome_of(board):
     outcome = board.outcome()
-    # Repetitions are not for a position to know.
+    # A position alone does not show repetitions.
     if outcome is None or outcome.termination.name == "FIVEFOLD_REPETITION":
         return "-"
     return f"{outcome.termination.name} {outcome.result()}"
@@ -56,7 +56,7 @@ def same(found, expected, where):
 
 
 def check_walks(games):
-    """games: (FEN, moves). Every position on the way."""
+    """Compares every position of the games, given as (FEN, moves)."""
     answers = iter(ask(("walk", fen, " ".join(moves)) for fen, moves in games))
     positions = 0
     for number, (fen, moves) in enumerate(games):
@@ -84,14 +84,14 @@ def check_shipped_games():
     for number, (moves, answer) in enumerate(zip(games, answers)):
         board = chess.Board()
         for move in moves:
-            board.push_uci(move)  # raises where python-chess finds it illegal
+            board.push_uci(move)  # raises if python-chess considers it illegal
         same(answer, [str(len(moves)), "-", board.fen(), outcome_of(board), ""], f"shipped game {number}")
     walked = check_walks([(chess.STARTING_FEN, moves) for moves in games[::WALKED]])
     print(f"{len(games)} shipped games legal; {walked} positions of every fifth have the same moves")
 
 
 def check_results():
-    """The columns of the Parquet files say what the rules say of the last position."""
+    """Compares the columns of the Parquet files with the rules' result of the last position."""
     for name in ("train", "validation"):
         rows = parquet.read_table(DATA / f"{name}.parquet").to_pylist()
         answers = ask(("game", chess.STARTING_FEN, " ".join([*row["Moves"], row["Result"]])) for row in rows)
@@ -114,7 +114,7 @@ def is_rare(board, move):
 
 
 def random_game(rng, board, plies):
-    """Moves that are rare at random are taken more often."""
+    """Plays random moves; rare kinds of moves are chosen more often."""
     moves = []
     while len(moves) < plies:
         legal = list(board.legal_moves)
@@ -128,7 +128,7 @@ def random_game(rng, board, plies):
 
 
 def illegal_move(rng, board):
-    """A move, and whether only the king's safety forbids it."""
+    """Returns an illegal move, and whether only the king's safety forbids it."""
     legal = {move.uci() for move in board.legal_moves}
     unsafe = {move.uci() for move in board.pseudo_legal_moves} - legal
     if unsafe and rng.random() < 0.5:
@@ -173,7 +173,7 @@ def check_random_games():
 
 
 def random_position(rng):
-    """Any pieces anywhere, mostly fit to play on."""
+    """Returns random pieces on a board, mostly a playable position."""
     board = chess.Board(None)
     squares = rng.sample(range(64), rng.randrange(2, 24))
     for square, piece in zip(squares, (chess.Piece(chess.KING, True), chess.Piece(chess.KING, False))):
@@ -182,7 +182,7 @@ def random_position(rng):
         kind = rng.choice([1, 1, 1, 2, 3, 4, 5] if 8 <= square < 56 or rng.random() < 0.02 else [2, 3, 4, 5])
         board.set_piece_at(square, chess.Piece(kind, rng.random() < 0.5))
     for side in (True, False):
-        if rng.random() < 0.3 and len(squares) > 4:  # where castling can be
+        if rng.random() < 0.3 and len(squares) > 4:  # allow castling
             rank = 0 if side else 56
             board.remove_piece_at(board.king(side))
             board.set_piece_at(rank + 4, chess.Piece(chess.KING, side))
@@ -218,7 +218,7 @@ def check_random_positions():
     usable = []
     for fen, answer in zip(fens, ask(("fen", fen) for fen in fens), strict=True):
         board = chess.Board(fen)
-        # python-chess drops some castling rights that no rook has.
+        # python-chess drops castling rights without a rook.
         fits = not board.status() & UNUSABLE and board.castling_xfen() == fen.split()[2]
         same(answer[0], "ok" if fits else "error", f"{fen} ({answer[1]})")
         if fits:

@@ -24,7 +24,7 @@ DTYPES = ("float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool ui
 
 
 def expected_tensor(name, shape, seed):
-    """Element i is (7 * i + seed) mod 31, see write_dcp_sample.cpp."""
+    """Returns the expected tensor: element i is (7 * i + seed) mod 31, see write_dcp_sample.cpp."""
     count = 1
     for size in shape:
         count *= size
@@ -86,7 +86,7 @@ def check_dcp_to_torch_save(directory, out):
 
 
 def check_items(directory):
-    """Every item alone is a file that torch.load and zipfile (which checks the CRC-32) accept."""
+    """Checks that torch.load and zipfile (which checks the CRC-32) accept every item as a file of its own."""
     metadata = pickle.loads((directory / ".metadata").read_bytes())
     assert len(metadata.storage_data) > 30
     for index, place in metadata.storage_data.items():

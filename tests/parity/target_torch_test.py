@@ -1,5 +1,5 @@
-"""Every checkpoint among the fixtures, written by lib/files/write as .pt, safetensors, DCP and a Hugging Face directory, and
-opened by real PyTorch, safetensors and (where it is installed) transformers.
+"""Writes every fixture checkpoint with lib/files/write as .pt, safetensors, DCP and a Hugging Face directory, and opens the
+result with PyTorch, safetensors and (if installed) transformers.
 Usage: target_torch_test.py PATH/TO/write_target FIXTURES"""
 
 import json
@@ -39,7 +39,7 @@ def input_of(fixture):
 
 
 def expected_tensors(fixture):
-    """By name; complex ones are stored as pairs of real numbers."""
+    """Returns tensors by name; complex ones are stored as pairs of real numbers."""
     tensors = {}
     with safe_open(fixture / "expected.safetensors", "pt") as file:
         for key in file.keys():
@@ -64,7 +64,7 @@ def check_tensors(found, expected, where):
 
 
 def plain(value):
-    """A python value as expected.json has it."""
+    """Returns a Python value in the form of expected.json."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"__float__": str(value)}
     if isinstance(value, complex):
@@ -96,7 +96,7 @@ def argparse_namespace():
 
 
 def at(nested, path):
-    """The element of which the flattened key is `path`; keys themselves may have dots."""
+    """Returns the element whose flattened key is `path`; keys themselves may contain dots."""
     if path == "":
         return nested
     items = nested.items() if isinstance(nested, dict) else enumerate(nested) if isinstance(nested, list) else ()
@@ -132,7 +132,7 @@ def check_torch(source, tensors, values, folder, where):
     check_nested(torch.load(path, weights_only=True), tensors, values, where + " to .pt")
     check_nested(torch.load(path, weights_only=True, mmap=True), tensors, values, where + " to .pt, mapped")
     from torch.utils.serialization import config
-    config.load.calculate_storage_offsets = True  # trusts the order and alignment that torch.save has
+    config.load.calculate_storage_offsets = True  # assumes torch.save's order and alignment
     try:
         check_nested(torch.load(path, weights_only=True, mmap=True), tensors, values, where + " to .pt, calculated")
     finally:
@@ -177,7 +177,7 @@ def check_hf(source, tensors, folder, where):
 
 
 def check_transformers(folder):
-    """A tied and an untied model: from_pretrained() must find every tensor, and nothing but what it needs."""
+    """Tests a tied and an untied model: from_pretrained() must find every tensor and leave none over."""
     try:
         import transformers
     except ImportError:
@@ -207,7 +207,7 @@ def main():
         source = input_of(fixture) if (fixture / "expected.json").exists() else None
         truth = json.loads((fixture / "expected.json").read_text()) if source else {}
         if source is None or truth.get("kind") in ("refuse", "unsupported") or truth.get("flat_params"):
-            continue  # flat parameters are for the whole program to open
+            continue  # the program's own tests open flat parameters
         tensors, values = expected_tensors(fixture), truth.get("nontensor", {})
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)

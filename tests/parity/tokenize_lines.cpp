@@ -1,5 +1,5 @@
-// Reads JSON strings from standard input, one a line, and prints what a tokenizer makes of each, for
-// tokenizer_hf_test.py: tokenize_lines gpt2|DIRECTORY. A line [prefix, suffix] is encoded for infilling.
+// Reads JSON strings from standard input, one per line, and prints their tokenization for tokenizer_hf_test.py:
+// tokenize_lines gpt2|DIRECTORY. A line [prefix, suffix] is encoded for infilling.
 // Printed per line: {"ids", "document", "decoded"}, or {"ids"} for infilling.
 #include <cstdio>
 #include <iostream>

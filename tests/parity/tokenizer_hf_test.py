@@ -39,7 +39,7 @@ NASTY = ["", " ", "  ", "\n", "a", " a", "  a", "a ", "a  b", "▁", "▁a", " �
 
 
 def assigned_long_ago(code):
-    """Both regular expression libraries know it, whatever their version of Unicode."""
+    """Returns True if both regular expression libraries know the character, whatever their version of Unicode."""
     return unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs", "Co")
 
 
@@ -82,7 +82,7 @@ def ours(name, inputs):
 
 
 def check(what, name, texts, ids_of, document_of, text_of=None):
-    """Compares every text; reports the first that differs."""
+    """Compares every text; reports the first one that differs."""
     for text, result in zip(texts, ours(name, texts)):
         assert result["ids"] == ids_of(text), f"{what}: {text!r}\n ours {result['ids']}\n real {ids_of(text)}"
         assert result["document"] == document_of(text), f"{what}: document {text!r}\n ours {result['document']}\n real {document_of(text)}"
@@ -95,7 +95,7 @@ def check_json(what, tokenizer, texts, directory, text_of=None):
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     tokenizer.save(str(directory / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # the names of special tokens are plain text
+    tokenizer.encode_special_tokens = True  # treat names of special tokens as plain text
     check(what, directory, texts, lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
           lambda text: tokenizer.encode(text).ids, text_of)
 
@@ -132,7 +132,7 @@ def train_byte_level(pattern_steps, ignore_merges=False, added=()):
 def check_byte_level(texts, directory):
     split = lambda pattern: pre_tokenizers.Split(Regex(pattern), "isolated")
     check_json("Llama 3's split", train_byte_level([split(LLAMA3)]), texts, directory)
-    # A vocabulary with words that its merges do not make.
+    # The vocabulary has words that its merges do not produce.
     tokenizer = json.loads(train_byte_level([split(LLAMA3)], ignore_merges=True).to_str())
     tokenizer["model"]["merges"] = [merge for i, merge in enumerate(tokenizer["model"]["merges"]) if i % 3]
     tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
@@ -150,7 +150,7 @@ def check_byte_level(texts, directory):
 
 
 def llama_tokenizer(merges=None):
-    """What transformers makes of a SentencePiece model."""
+    """Returns the tokenizer that transformers makes from a SentencePiece model."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(MODEL))
     vocab = {model.id_to_piece(i): i for i in range(model.vocab_size())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges or generate_merges(vocab), byte_fallback=True,
@@ -197,11 +197,11 @@ def check_sentencepiece(texts, directory):
     check("tokenizer.model with eos", directory, texts, model.encode, lambda text: [*model.encode(text), 2], decoded)
     (directory / "tokenizer_config.json").unlink()
 
-    # A suffix goes on inside a text: what the library makes of it behind <unk>, as transformers 4 did it.
+    # A suffix continues a text: the library's encoding after <unk>, as in transformers 4.
     pairs = list(zip(texts, reversed(texts)))
     behind = len(model.encode("<unk>"))
     for (prefix, suffix), result in zip(pairs, ours(directory, pairs)):
-        # Merging must not reach into the piece in front.
+        # Merges must not include the preceding piece.
         want = [1, 3, *model.encode(prefix), 4, *model.encode("<unk>" + suffix)[behind:], 5]
         assert model.encode("<unk>" + suffix)[:behind] == model.encode("<unk>"), suffix
         assert result["ids"] == want, f"infill {prefix!r} {suffix!r}\n ours {result['ids']}\n real {want}"
@@ -209,7 +209,7 @@ def check_sentencepiece(texts, directory):
 
 
 def check_transformers(texts, directory):
-    """A directory that transformers wrote, opened by transformers."""
+    """Opens with transformers a directory that transformers wrote."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(MODEL))
     vocab = {model.id_to_piece(i): i for i in range(model.vocab_size())}
     written = CodeLlamaTokenizer(vocab=vocab, merges=generate_merges(vocab))

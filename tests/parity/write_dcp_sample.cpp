@@ -1,4 +1,4 @@
-// Writes a DCP directory the way two ranks would, for dcp_torch_test.py, which recomputes every value in torch.
+// Writes a DCP directory as two ranks would, for dcp_torch_test.py, which computes every value again in torch.
 // Element i (row-major in the whole tensor) of the tensor with seed s is (7 * i + s) mod 31, as the tensor's type.
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +19,7 @@ using namespace fsdp;
 
 constexpr int num_ranks = 2;
 
-/// Small whole numbers in the bit patterns of the narrow float types.
+/// Returns small whole numbers in the bit patterns of the narrow float types.
 std::uint64_t narrow_float_bits(int value, int exponent_bias, int mantissa_bits) {
   if (value == 0) return 0;
   int exponent = 0;
@@ -76,14 +76,14 @@ std::vector<std::byte> whole_tensor(const Sample& sample) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size);
   for (std::int64_t i = 0; i < count; ++i) {
     const int value = static_cast<int>((7 * i + sample.seed) % 31);
-    // Five and four bits of mantissa are more than float8 has: stay among what it can say.
+    // The values need five bits of mantissa, more than float8 has: use values that float8 represents exactly.
     const bool tiny = sample.dtype == DType::f8_e4m3fn || sample.dtype == DType::f8_e5m2;
     put_element(sample.dtype, tiny ? value % 8 : value, bytes.data() + static_cast<std::size_t>(i) * size);
   }
   return bytes;
 }
 
-/// Rows as torch.chunk splits them; scalars belong to rank 0.
+/// Splits rows as torch.chunk does; scalars belong to rank 0.
 Block part_of(const Sample& sample, int rank) {
   Block block{Shape(sample.shape.size(), 0), sample.shape};
   if (sample.shape.empty()) return block;
@@ -104,7 +104,7 @@ std::vector<Sample> samples() {
   }
   all.push_back({"shapes.scalar", DType::f32, {}, 3});
   all.push_back({"shapes.step", DType::i64, {}, 20});
-  all.push_back({"shapes.one_row", DType::bf16, {1, 7}, 4});  // the second rank has nothing
+  all.push_back({"shapes.one_row", DType::bf16, {1, 7}, 4});  // the second rank has no rows
   all.push_back({"shapes.empty", DType::f32, {0, 5}, 5});
   all.push_back({"shapes.flat", DType::i64, {9}, 6});
   all.push_back({"shapes.columns", DType::f32, {4, 6}, 7, 1});  // split along dim 1

@@ -1,4 +1,4 @@
-// Converts a checkpoint with lib/files/read and lib/files/write alone, for target_torch_test.py:
+// Converts a checkpoint using only lib/files/read and lib/files/write, for target_torch_test.py:
 // write_target torch|safetensors|hf|dcp IN OUT [NUMBER], where NUMBER is dcp's ranks or hf's largest file in bytes.
 #include <cstdio>
 #include <memory>

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 TEST_SUITE("base/claim") {
-  TEST_CASE("ProcessIdentity: knows itself, a dead process and what it cannot know") {
+  TEST_CASE("ProcessIdentity: identifies itself, a dead process and an unknown one") {
     const auto own = ProcessIdentity::own();
     CHECK(own.pid == ::getpid());
     CHECK_FALSE(own.surely_gone());
@@ -27,7 +27,7 @@ TEST_SUITE("base/claim") {
     in_a_job.since = "2026-11-22 10:15:00 UTC";
     CHECK(ProcessIdentity::from_json(in_a_job.to_json()).words() ==
           "process 7 on far (Slurm job 42), since 2026-11-22 10:15:00 UTC");
-    // As versions without these wrote it.
+    // The format of older versions, without job and start time.
     CHECK(ProcessIdentity::from_json(R"({"host":"a","boot_id":"b","pid_namespace":"c","pid":1,"start_ticks":2})")
               .words() == "process 1 on a");
     for (const auto* text : {"", "{}", "[1]", "released", "{\"host\":1}"}) {
@@ -35,7 +35,7 @@ TEST_SUITE("base/claim") {
     }
   }
 
-  TEST_CASE("ClaimWatch: one at a time, the next after a release, each with a number of its own") {
+  TEST_CASE("ClaimWatch: one owner at a time, the next after a release, each with its own number") {
     const test::TempDir directory;
     ClaimWatch first(directory / "a", 1h), second(directory / "a", 1h);
     const auto generation = first.try_take();
@@ -44,7 +44,7 @@ TEST_SUITE("base/claim") {
       const Claim claim(directory / "a", *generation);
       CHECK_FALSE(second.try_take());
       CHECK(second.holder().starts_with("process " + std::to_string(::getpid()) + " on "));
-      CHECK_FALSE(second.owner_lives());  // so far nothing was heard of it
+      CHECK_FALSE(second.owner_lives());  // no heartbeat has been seen yet
       CHECK(owner_state(directory / "a", 1) == OwnerState::silent);
     }
     CHECK(owner_state(directory / "a", 1) == OwnerState::gone);
@@ -52,7 +52,7 @@ TEST_SUITE("base/claim") {
     CHECK_FALSE(first.try_take());
   }
 
-  TEST_CASE("ClaimWatch: of old claims sixteen stay, so that an old listing makes nobody an owner") {
+  TEST_CASE("ClaimWatch: the last sixteen old claims stay, so that a stale directory listing gives nobody ownership") {
     const test::TempDir directory;
     for (std::uint64_t expected = 1; expected <= 40; ++expected) {
       const auto generation = ClaimWatch(directory.path(), 1h).try_take();
@@ -61,7 +61,7 @@ TEST_SUITE("base/claim") {
     }
     for (const int gone : {1, 23, 24}) CHECK_FALSE(fs::exists(directory / ("claim." + std::to_string(gone))));
     for (const int kept : {25, 39, 40}) CHECK(fs::exists(directory / ("claim." + std::to_string(kept))));
-    // A number that was planted neither ends the counting nor takes an age to remove.
+    // A planted huge number neither stops the counting nor makes removal take forever.
     test::write_file(directory / "claim.18446744073709551615", "x");
     const auto next = ClaimWatch(directory.path(), 1h).try_take();
     REQUIRE(next == 41);
@@ -69,13 +69,13 @@ TEST_SUITE("base/claim") {
     CHECK_FALSE(fs::exists(directory / "claim.41"));
   }
 
-  TEST_CASE("ClaimWatch: a process that ended is followed at once") {
+  TEST_CASE("ClaimWatch: the claim of a process that ended is taken over at once") {
     const test::TempDir directory;
     test::write_file(directory / "claim.4", test::ended().to_json());
     CHECK(ClaimWatch(directory.path(), 1h).try_take() == 5);
   }
 
-  TEST_CASE("ClaimWatch: another host's is waited for as long as it beats, and then for the silence") {
+  TEST_CASE("ClaimWatch: another host's claim holds while its heartbeat continues, and then until the timeout") {
     const test::TempDir directory;
     test::write_file(directory / "claim.1", test::elsewhere().to_json());
     ClaimWatch watch(directory.path(), 300ms);
@@ -90,13 +90,13 @@ TEST_SUITE("base/claim") {
     CHECK(watch.try_take() == 2);
   }
 
-  TEST_CASE("ClaimWatch: silent long before is listened for half as long, but is listened for") {
+  TEST_CASE("ClaimWatch: a claim without a recent heartbeat is watched for half the timeout") {
     const test::TempDir directory;
     test::write_file(directory / "claim.1", test::elsewhere().to_json());
     const auto beat = [&](auto age) {
       fs::last_write_time(directory / "claim.1", fs::file_time_type::clock::now() - age);
     };
-    beat(1h);  // or by a clock that is an hour behind
+    beat(1h);  // an hour old, or written by a clock that is an hour slow
     ClaimWatch watch(directory.path(), 1s), lively(directory.path(), 1s);
     REQUIRE_FALSE(watch.try_take());
     REQUIRE_FALSE(lively.try_take());
@@ -109,7 +109,7 @@ TEST_SUITE("base/claim") {
     CHECK(quiet.try_take() == 2);
   }
 
-  TEST_CASE("ClaimWatch: an unreadable claim counts as one of an unknown process") {
+  TEST_CASE("ClaimWatch: an unreadable claim counts as a claim of an unknown process") {
     const test::TempDir directory;
     test::write_file(directory / "claim.1", "");
     ClaimWatch watch(directory.path(), 200ms);
@@ -119,7 +119,7 @@ TEST_SUITE("base/claim") {
     CHECK(watch.try_take() == 2);
   }
 
-  TEST_CASE("ClaimWatch: of many that try at once one wins, again and again") {
+  TEST_CASE("ClaimWatch: of many simultaneous attempts exactly one wins, every time") {
     std::uint64_t start_in_thread = 0;
     std::jthread([&] { start_in_thread = ProcessIdentity::own().start_ticks; }).join();
     if (start_in_thread != ProcessIdentity::own().start_ticks) {
@@ -145,7 +145,7 @@ TEST_SUITE("base/claim") {
     }
   }
 
-  TEST_CASE("Claim: sees that it was taken over, or that its folder is gone; its end removes everything") {
+  TEST_CASE("Claim: detects that it was taken over or that its folder is gone; end() removes everything") {
     const test::TempDir directory;
     const auto folder = directory / "hash";
     {
@@ -156,7 +156,7 @@ TEST_SUITE("base/claim") {
       claim.beat();
       CHECK(claim.lost());
     }
-    CHECK(owner_state(folder, 1) == OwnerState::silent);  // what was lost is not released
+    CHECK(owner_state(folder, 1) == OwnerState::silent);  // a lost claim is not released
     fs::remove(folder / "claim.2");
     test::write_file(folder / "claim.1", "released");
     Claim claim(folder, ClaimWatch(folder, 1h).try_take().value());
@@ -168,7 +168,7 @@ TEST_SUITE("base/claim") {
     CHECK(orphan.lost());
   }
 
-  TEST_CASE("Heartbeat: keeps claims fresh and lets go of those that ended") {
+  TEST_CASE("Heartbeat: keeps claims fresh and forgets claims that ended") {
     const test::TempDir directory;
     auto claim = std::make_shared<Claim>(directory.path(), ClaimWatch(directory.path(), 1h).try_take().value());
     const auto file = directory / "claim.1";

@@ -21,7 +21,7 @@ struct TempDir {
 }  // namespace
 
 TEST_SUITE("base/file") {
-  TEST_CASE("replace_file: readers find the new text and no temporary is left") {
+  TEST_CASE("replace_file: readers see the new text and no temporary file is left") {
     TempDir dir;
     fsdp::replace_file(dir.path / "a.json", "old");
     fsdp::replace_file(dir.path / "a.json", "new");
@@ -38,7 +38,7 @@ TEST_SUITE("base/file") {
     CHECK(std::filesystem::read_symlink(dir.path / "latest") == "two");
   }
 
-  TEST_CASE("read_at: past the end names the file and the byte") {
+  TEST_CASE("read_at: reading past the end names the file and the byte") {
     TempDir dir;
     fsdp::replace_file(dir.path / "short", "abc");
     const auto file = fsdp::File::open_read(dir.path / "short");
@@ -47,7 +47,7 @@ TEST_SUITE("base/file") {
     CHECK_THROWS_WITH_AS(file.read_at(1, out), doctest::Contains("at byte 3: the file ends here"), fsdp::FormatError);
   }
 
-  TEST_CASE("open_read: never waits for a pipe, and reads regular files only") {
+  TEST_CASE("open_read: never waits for a pipe, and opens regular files only") {
     TempDir dir;
     REQUIRE(::mkfifo((dir.path / "pipe").c_str(), 0600) == 0);
     CHECK_THROWS_WITH_AS(fsdp::File::open_read(dir.path / "pipe"), doctest::Contains("is a pipe"), fsdp::FormatError);
@@ -59,7 +59,7 @@ TEST_SUITE("base/file") {
     CHECK_THROWS_WITH_AS(fsdp::File::open_read("/nonexistent/x"), doctest::Contains("/nonexistent/x"), fsdp::IoError);
   }
 
-  TEST_CASE("private files: own regular files with one name are opened or made, all else is refused and stays") {
+  TEST_CASE("private files: own regular files with one name are opened or created, all others are refused and stay") {
     TempDir dir;
     const auto path = dir.path / "data", other = dir.path / "other";
     const auto refused = [&](const char* what) {

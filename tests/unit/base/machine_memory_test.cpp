@@ -26,14 +26,14 @@ std::int64_t physical_bytes() {
 }  // namespace
 
 TEST_SUITE("base/machine memory") {
-  TEST_CASE("without control groups it is the machine's") {
+  TEST_CASE("without control groups the machine's memory counts") {
     const fsdp::test::TempDir folder;
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == physical_bytes());
     CHECK(machine_memory_bytes() <= physical_bytes());
     CHECK(machine_memory_bytes() > 0);
   }
 
-  TEST_CASE("version 2: the least limit of the group and those around it") {
+  TEST_CASE("version 2: the lowest limit of the group and its parents counts") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
     const auto job = folder / "cgroup/system.slice/slurmstepd.scope/job_7";
@@ -44,7 +44,7 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 64 * kMiB);
   }
 
-  TEST_CASE("version 1: the memory controller's group, among other controllers") {
+  TEST_CASE("version 1: the memory controller's group is found among other controllers") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup",
           "5:cpu,cpuacct:/other\n4:memory:/slurm/uid_0/job_7\n1:name=systemd:/x\nnonsense\n");
@@ -55,7 +55,7 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 32 * kMiB);
   }
 
-  TEST_CASE("version 2: the limit at which a group is slowed down counts, too") {
+  TEST_CASE("version 2: memory.high, the limit at which a group is slowed down, counts as well") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup", "0::/job_7\n");
     write(folder / "cgroup/job_7/memory.max", "max\n");
@@ -63,9 +63,9 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 48 * kMiB);
   }
 
-  TEST_CASE("a container's own group is what it sees mounted") {
+  TEST_CASE("in a container the mounted part of the hierarchy counts") {
     const fsdp::test::TempDir folder;
-    // With a namespace of its own it is the root; without one the path still counts from the host's.
+    // With a cgroup namespace the container's group is the root; without one its path is relative to the host's root.
     write(folder / "own/proc/self/cgroup", "0::/\n");
     write(folder / "own/cgroup/memory.max", std::to_string(40 * kMiB) + "\n");
     CHECK(machine_memory_bytes(folder / "own/proc", folder / "own/cgroup") == 40 * kMiB);
@@ -79,7 +79,7 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "host/proc", folder / "host/cgroup") == 20 * kMiB);
   }
 
-  TEST_CASE("version 1 where the memory controller is mounted elsewhere, or with others") {
+  TEST_CASE("version 1: the memory controller may be mounted elsewhere or together with others") {
     const fsdp::test::TempDir folder;
     const auto point = (folder / "cgroups/mem").string();
     write(folder / "proc/self/cgroup", "4:cpu,memory:/pbs/7.server\n0::/x\n");
@@ -90,14 +90,14 @@ TEST_SUITE("base/machine memory") {
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 24 * kMiB);
   }
 
-  TEST_CASE("a group outside of what is mounted has no limit that can be seen") {
+  TEST_CASE("a group outside of the mounted hierarchy has no visible limit of its own") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup", "0::/../other\n");
     write(folder / "cgroup/memory.max", std::to_string(16 * kMiB) + "\n");
     CHECK(machine_memory_bytes(folder / "proc", folder / "cgroup") == 16 * kMiB);
   }
 
-  TEST_CASE("a limit beyond the machine is none") {
+  TEST_CASE("a limit above the machine's memory is ignored") {
     const fsdp::test::TempDir folder;
     write(folder / "proc/self/cgroup", "0::/a\n");
     write(folder / "cgroup/a/memory.max", "99999999999999999999999\n");

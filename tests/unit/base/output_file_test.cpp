@@ -28,7 +28,7 @@ TEST_SUITE("base/output_file") {
     CHECK(fs::is_symlink(dir.path() / "link"));
     CHECK(fsdp::read_text_file(dir.path() / "file") == "new");
     CHECK(fs::status(dir.path() / "file").permissions() == kGroupReads);
-    CHECK(fsdp::read_text_file(dir.path() / "other") == "old");  // whoever holds the old file keeps it whole
+    CHECK(fsdp::read_text_file(dir.path() / "other") == "old");  // other hard links keep the old content
     fs::create_symlink("later", dir.path() / "dangling");
     fsdp::write_output(dir.path() / "dangling", "made");
     CHECK(fsdp::read_text_file(dir.path() / "later") == "made");
@@ -37,7 +37,7 @@ TEST_SUITE("base/output_file") {
                          fsdp::IoError);
   }
 
-  TEST_CASE("write_output: pipes and open files are written in place, and stay what they are") {
+  TEST_CASE("write_output: pipes and open files are written in place and keep their kind") {
     const fsdp::test::TempDir dir;
     const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -62,7 +62,7 @@ TEST_SUITE("base/output_file") {
     CHECK(fs::is_character_file("/dev/full"));
   }
 
-  TEST_CASE("seekable_output: refuses what has no places, follows links") {
+  TEST_CASE("seekable_output: refuses files that cannot seek, follows links") {
     const fsdp::test::TempDir dir;
     const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -75,7 +75,7 @@ TEST_SUITE("base/output_file") {
     CHECK(fsdp::seekable_output("x.pt") == "x.pt");
   }
 
-  TEST_CASE("replace_file: never takes a pipe's place, and keeps a mode") {
+  TEST_CASE("replace_file: never replaces a pipe, and keeps a file's mode") {
     const fsdp::test::TempDir dir;
     const auto pipe = dir.path() / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -87,7 +87,7 @@ TEST_SUITE("base/output_file") {
     CHECK(fs::status(dir.path() / "file").permissions() == kGroupReads);
   }
 
-  TEST_CASE("path_below: by what the paths are, not by their spelling") {
+  TEST_CASE("path_below: compares the files that paths lead to, not their spelling") {
     const fsdp::test::TempDir dir;
     fs::create_directories(dir.path() / "run" / "checkpoints");
     fs::create_directory_symlink(dir.path() / "run", dir.path() / "link");

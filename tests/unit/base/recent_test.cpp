@@ -11,7 +11,7 @@
 using fsdp::Recent;
 
 TEST_SUITE("base/recent") {
-  TEST_CASE("a value is made once for all threads that ask, and again when others have taken its place") {
+  TEST_CASE("a value is computed once for all threads that request it, and again after eviction") {
     Recent<int, std::string> recent(2);
     std::atomic<int> made = 0;
     const auto make = [&] {
@@ -35,7 +35,7 @@ TEST_SUITE("base/recent") {
     CHECK(made == 4);
   }
 
-  TEST_CASE("what making throws reaches who asked, and the next one makes it anew") {
+  TEST_CASE("an exception reaches the caller, and the next request computes the value again") {
     Recent<int, int> recent(2);
     const auto fail = []() -> int { throw std::runtime_error("no"); };
     CHECK_THROWS_WITH(recent.get(1, fail), "no");

@@ -5,7 +5,7 @@
 #include <string>
 
 TEST_SUITE("base/text_format") {
-  TEST_CASE("printable: shows what a terminal would obey, and leaves texts as they are") {
+  TEST_CASE("printable: escapes control characters and invalid UTF-8, leaves other text unchanged") {
     for (const std::string same : {"", "plain text, 100 %", "two\nlines\tand a tab", "Größe 日本 😀"}) {
       CHECK(fsdp::printable(same) == same);
     }
@@ -17,11 +17,11 @@ TEST_SUITE("base/text_format") {
     CHECK(fsdp::printable("\x9b"
                           "31m") == "\\x9b31m");
     CHECK(fsdp::printable("caf\xe9") == "caf\\xe9");              // Latin-1
-    CHECK(fsdp::printable("\xe2\x82") == "\\xe2\\x82");           // cut
+    CHECK(fsdp::printable("\xe2\x82") == "\\xe2\\x82");           // truncated
     CHECK(fsdp::printable("\xc0\x9b\xff") == "\\xc0\\x9b\\xff");  // overlong
   }
 
-  TEST_CASE("format_count_of: one is singular, all else plural, with separators") {
+  TEST_CASE("format_count_of: singular for one, otherwise plural with thousands separators") {
     CHECK(fsdp::format_count_of(1, "text") == "1 text");
     CHECK(fsdp::format_count_of(0, "text") == "0 texts");
     CHECK(fsdp::format_count_of(2, "row") == "2 rows");

@@ -28,7 +28,7 @@ int cores_of_mask() {
 }  // namespace
 
 TEST_SUITE("base/usable cores") {
-  TEST_CASE("without a quota they are the mask's") {
+  TEST_CASE("without a quota the affinity mask counts") {
     const fsdp::test::TempDir folder;
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == cores_of_mask());
     put(folder / "proc/self/cgroup", "0::/job\n");
@@ -36,17 +36,17 @@ TEST_SUITE("base/usable cores") {
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == cores_of_mask());
   }
 
-  TEST_CASE("the least quota of the group and those around it, a part of a core as one") {
+  TEST_CASE("the lowest quota of the group and its parents counts, a fraction of a core as one") {
     const fsdp::test::TempDir folder;
     put(folder / "proc/self/cgroup", "0::/job/step\n");
     put(folder / "cgroup/job/step/cpu.max", "max 100000\n");
     put(folder / "cgroup/job/cpu.max", "30000 100000\n");
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == 1);
-    put(folder / "cgroup/job/cpu.max", "100000000 100000\n");  // more than there are
+    put(folder / "cgroup/job/cpu.max", "100000000 100000\n");  // more than the machine has
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == cores_of_mask());
   }
 
-  TEST_CASE("version 1: the controller named cpu among others") {
+  TEST_CASE("version 1: the controller named cpu is found among others") {
     const fsdp::test::TempDir folder;
     put(folder / "proc/self/cgroup", "5:cpu,cpuacct:/job\n4:cpuset:/other\n");
     put(folder / "cgroup/cpu/job/cpu.cfs_quota_us", "100000\n");
@@ -56,7 +56,7 @@ TEST_SUITE("base/usable cores") {
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == 1);
   }
 
-  TEST_CASE("threads of a rank: OMP_NUM_THREADS up to the cores, else the cores over the ranks") {
+  TEST_CASE("threads per rank: OMP_NUM_THREADS up to the number of cores, otherwise cores divided by ranks") {
     const auto threads = [](const char* wish, int ranks, int cores) {
       const Environment environment(wish == nullptr ? Environment::Variables{}
                                                     : Environment::Variables{{"OMP_NUM_THREADS", wish}});
@@ -65,7 +65,7 @@ TEST_SUITE("base/usable cores") {
     CHECK(threads(nullptr, 2, 8).threads == 4);
     CHECK(threads(nullptr, 16, 8).threads == 1);
     for (const char* none : {"", "abc", "0", "-1"}) CHECK(threads(none, 2, 8).threads == 4);
-    CHECK(threads("8", 4, 8).threads == 8);  // more ranks than cores are the user's wish
+    CHECK(threads("8", 4, 8).threads == 8);  // more ranks than cores: the user's choice
     CHECK(threads("4,2", 1, 8).threads == 4);
     CHECK(threads("8", 1, 8).warning.empty());
     for (const char* many : {"9", "100000", "99999999999999999999"}) {

@@ -26,7 +26,7 @@ TEST_SUITE("hub/content_hash") {
     }
   }
 
-  TEST_CASE("hash_file: of a file longer than its buffer; can be stopped") {
+  TEST_CASE("hash_file: hashes a file longer than its buffer; can be stopped") {
     const test::TempDir directory;
     const auto bytes = test::random_bytes((2u << 20) + 3, 1);
     auto file = File::create(directory / "file");
@@ -39,7 +39,7 @@ TEST_SUITE("hub/content_hash") {
     CHECK_THROWS_AS(hash_file(directory / "none", HashKind::sha256), MissingInput);
   }
 
-  TEST_CASE("hash_kind: by length and digits") {
+  TEST_CASE("hash_kind: decided by length and digits") {
     CHECK(hash_kind(std::string(64, 'a')) == HashKind::sha256);
     CHECK(hash_kind(std::string(40, '0')) == HashKind::git_sha1);
     CHECK(is_commit_id(std::string(40, 'f')));

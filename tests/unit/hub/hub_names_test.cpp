@@ -1,4 +1,4 @@
-// Names, addresses, settings and selections.
+// Repository names, addresses, settings and selections.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -48,7 +48,7 @@ TEST_SUITE("hub/names") {
     }
   }
 
-  TEST_CASE("check_remote_file: nothing lands outside its folder") {
+  TEST_CASE("check_remote_file: rejects paths that lead outside of the folder") {
     for (const char* right : {"a", "a/b.c", "..a/b..", "a b/ü"}) CHECK_NOTHROW(check_remote_file(file(right)));
     for (const char* wrong : {"", "/a", "../a", "a/../b", "a/..", ".", "a/./b", "a/", "a\nb", "a\x7f"}) {
       CAPTURE(wrong);
@@ -59,7 +59,7 @@ TEST_SUITE("hub/names") {
     CHECK_THROWS_AS(check_remote_file(no_hash), FormatError);
   }
 
-  TEST_CASE("tree json: round trip; anything else is no listing") {
+  TEST_CASE("tree json: round trip; other JSON is rejected") {
     std::vector<RemoteFile> files{file("a"), {"b/c", 1ull << 40, std::string(40, 'b'), std::string(64, 'c'), "xet"}};
     const auto text = tree_to_json(files);
     const auto back = tree_from_json(text);
@@ -81,7 +81,7 @@ TEST_SUITE("hub/names") {
     }
   }
 
-  TEST_CASE("urls: origin, resolution, what may be logged") {
+  TEST_CASE("urls: origin, resolution, and the text that may be logged") {
     CHECK(url_origin("HTTPS://HuggingFace.co/api?x=1") == "https://huggingface.co:443");
     CHECK(url_origin("http://h/") == "http://h:80");
     CHECK(url_origin("https://h:8443/x") != url_origin("https://h/x"));
@@ -137,7 +137,7 @@ TEST_SUITE("hub/names") {
     CHECK(settings_of({{"HF_HOME", home.path().string()}, {"HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"}}).token.empty());
   }
 
-  TEST_CASE("matches: as huggingface_hub matches") {
+  TEST_CASE("matches: agrees with huggingface_hub") {
     CHECK(matches("*.json", "a/b.json"));
     CHECK(matches("data/", "data/a/b"));
     CHECK(matches("[!m]*", "config.json"));
@@ -147,7 +147,7 @@ TEST_SUITE("hub/names") {
     CHECK_FALSE(matches("config", "config.json"));
   }
 
-  TEST_CASE("select_files: other formats only where there are safetensors and no patterns") {
+  TEST_CASE("select_files: leaves other formats out only if there are safetensors and no patterns") {
     const std::vector<std::string> both{"a.safetensors", "b.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
                                         "x.h5"};
     CHECK(selected(both, {}) == std::vector<std::string>{"a.safetensors", "b.json"});
@@ -196,7 +196,7 @@ TEST_SUITE("hub/names") {
     }
   }
 
-  TEST_CASE("hub_failure: what a server sends back of a secret is not shown") {
+  TEST_CASE("hub_failure: a secret that the server sends back is not shown") {
     auto settings = settings_of({{"HF_ENDPOINT", "https://me:passphrase@h"}});
     settings.token = "hf_SECRETtoken0123456789";
     const auto words = [&](std::string message) {

@@ -29,10 +29,10 @@ inline Bytes read_file(const std::filesystem::path& path) {
   return bytes;
 }
 
-/// A process of another host, of which nothing can be seen from here.
+/// Returns the identity of a process on another host, whose state is not visible here.
 inline ProcessIdentity elsewhere() { return {"far", "another-boot", "pid:[1]", 7, 9, "", ""}; }
 
-/// A process of this host that ended.
+/// Returns the identity of a process of this host that has ended.
 inline ProcessIdentity ended() {
   auto identity = ProcessIdentity::own();
   ++identity.start_ticks;  // the process id belongs to another process now

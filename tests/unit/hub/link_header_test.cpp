@@ -7,7 +7,7 @@
 using fsdp::next_link;
 
 TEST_SUITE("hub/link_header") {
-  TEST_CASE("every spelling of the relation next") {
+  TEST_CASE("accepts every spelling of the relation next") {
     for (const char* field : {"<u>; rel=\"next\"",
                               "<u>; rel=next",
                               "<u>;rel=next",
@@ -37,7 +37,7 @@ TEST_SUITE("hub/link_header") {
     CHECK(next_link("<>; rel=next") == "");
   }
 
-  TEST_CASE("what is not the relation next") {
+  TEST_CASE("ignores other relations and malformed fields") {
     for (const char* field : {"", " ", ",", "<u>", "<next>; rel=last", "<u>; rel=\"nextish\"",
                               "<u>; title=\"rel=next\"", "<u>; rel=prev; rel=next", "<u>; rel", "<u>; xrel=next",
                               "<style.css>; rel=preload; as=style", "nonsense", "<u", "<u>; title=\"open"}) {
@@ -46,7 +46,7 @@ TEST_SUITE("hub/link_header") {
     }
   }
 
-  TEST_CASE("one that cannot be read and speaks of next is refused") {
+  TEST_CASE("refuses an unreadable field that mentions next") {
     for (const char* field : {"u; rel=next", "<u; rel=next", "<u> rel=next", "<u>; title=\"open; rel=next"}) {
       CAPTURE(field);
       CHECK_THROWS_AS(next_link(field), fsdp::FormatError);

@@ -27,7 +27,7 @@ struct Content {
   std::string hash;
 };
 
-/// Owner `generation` of the folder: claims as `owner`, and what it leaves on disk.
+/// Writes the ranges as owner `generation` of the folder, whose claim then has the text `owner`.
 void leave(const fs::path& folder, std::uint64_t generation, const Content& content, std::vector<ByteRange> ranges,
            const std::string& owner) {
   PartialFile file(folder, generation, content.hash, content.bytes.size(), {});
@@ -42,7 +42,7 @@ PartialFile reopen(const fs::path& folder, std::uint64_t generation, const Conte
 }  // namespace
 
 TEST_SUITE("hub/partial_file") {
-  TEST_CASE("PartialFile: pieces in any order from several threads, then the right hash") {
+  TEST_CASE("PartialFile: pieces stored in any order by several threads give the right hash") {
     for (const std::size_t size : {0u, 1u, 4095u, 100000u}) {
       const test::TempDir directory;
       const Content content(size);
@@ -66,7 +66,7 @@ TEST_SUITE("hub/partial_file") {
     }
   }
 
-  TEST_CASE("PartialFile: gives every byte to one only, all of it when asked, and back") {
+  TEST_CASE("PartialFile: hands out every byte once, all of it on request, and takes bytes back") {
     const test::TempDir directory;
     const Content content(2500);
     auto file = reopen(directory.path(), 1, content);
@@ -83,7 +83,7 @@ TEST_SUITE("hub/partial_file") {
     CHECK(file.take_all() == std::vector<ByteRange>{{0, 100}, {200, 2500}});
   }
 
-  TEST_CASE("PartialFile: goes on with what an owner that is gone left, without copying it") {
+  TEST_CASE("PartialFile: continues the data of a dead owner without copying it") {
     const test::TempDir directory;
     const Content content(50000);
     leave(directory.path(), 1, content, {{0, 20000}, {30000, 40000}}, "released");
@@ -102,7 +102,7 @@ TEST_SUITE("hub/partial_file") {
     CHECK(file.finish() == content.hash);
   }
 
-  TEST_CASE("PartialFile: copies from an owner that may still live, whose later writes then change nothing") {
+  TEST_CASE("PartialFile: copies the data of an owner that may still live, whose later writes have no effect") {
     const test::TempDir directory;
     const Content content(50000);
     leave(directory.path(), 1, content, {{0, 20000}}, test::elsewhere().to_json());
@@ -115,11 +115,11 @@ TEST_SUITE("hub/partial_file") {
     CHECK(test::read_file(file.data_path()) == content.bytes);
   }
 
-  TEST_CASE("PartialFile: puts together what several owners left") {
+  TEST_CASE("PartialFile: combines the data of several owners") {
     const test::TempDir directory;
     const Content content(50000);
     leave(directory.path(), 1, content, {{0, 9000}, {20000, 30000}}, test::elsewhere().to_json());
-    // Owner 2 could not read owner 1's part away, so write it apart.
+    // Write owner 2's part while owner 1's is hidden, so that owner 2 does not adopt it.
     fs::rename(directory / "part.1", directory / "kept");
     leave(directory.path(), 2, content, {{5000, 25000}}, "released");
     fs::rename(directory / "kept", directory / "part.1");
@@ -130,7 +130,7 @@ TEST_SUITE("hub/partial_file") {
     CHECK(file.finish() == content.hash);
   }
 
-  TEST_CASE("PartialFile: any damage to data or journal costs bytes, never rightness") {
+  TEST_CASE("PartialFile: damaged data or journal costs bytes, never correctness") {
     const Content content(20000);
     std::mt19937 random(3);
     for (int round = 0; round < 60; ++round) {
@@ -165,11 +165,11 @@ TEST_SUITE("hub/partial_file") {
     }
   }
 
-  TEST_CASE("PartialFile: what others put in place of a part is neither followed nor kept") {
+  TEST_CASE("PartialFile: planted links in place of a part are neither followed nor kept") {
     const Content content(20000);
     for (const bool hard : {false, true}) {
       for (const std::string name : {"data", "journal"}) {
-        for (const std::string part : {"part.1", "part.2"}) {  // to be adopted, and where this process's is to be
+        for (const std::string part : {"part.1", "part.2"}) {  // the part to adopt, and this process's own
           const test::TempDir directory;
           test::write_file(directory / "valuable", "keep this");
           leave(directory.path(), 1, content, {{0, 9000}}, "released");
@@ -188,7 +188,7 @@ TEST_SUITE("hub/partial_file") {
     }
   }
 
-  TEST_CASE("PartialFile: a file that got another name, or was replaced, is not published") {
+  TEST_CASE("PartialFile: a file that was replaced or has another hard link is not published") {
     const Content content(3000);
     for (const bool replaced : {false, true}) {
       const test::TempDir directory;
@@ -204,7 +204,7 @@ TEST_SUITE("hub/partial_file") {
     }
   }
 
-  TEST_CASE("PartialFile: starts over after wrong bytes, also for the next process") {
+  TEST_CASE("PartialFile: starts again after wrong bytes, also in the next process") {
     const test::TempDir directory;
     const Content content(3000);
     auto file = reopen(directory.path(), 1, content);
@@ -217,7 +217,7 @@ TEST_SUITE("hub/partial_file") {
     CHECK(file.finish() == content.hash);
   }
 
-  TEST_CASE("read_journal: ranges outside the file, too long or of another content count for nothing") {
+  TEST_CASE("read_journal: ranges outside of the file, too long or for other content are ignored") {
     const test::TempDir directory;
     const auto path = directory / "journal";
     const auto head = "fsdp-partial 1 " + std::string(64, 'a') + " 100\n";

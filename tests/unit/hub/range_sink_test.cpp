@@ -23,7 +23,7 @@ struct Rig {
                    ++pieces;
                  });
   }
-  /// Sends content[begin, end) in pieces of `step`; true when the sink took all of them.
+  /// Sends content[begin, end) in pieces of `step`; true if the sink accepted all of them.
   bool send(std::uint64_t begin, std::uint64_t end, std::uint64_t step) {
     for (auto at = begin; at < end; at += step) {
       if (!sink->body(std::span(content).subspan(at, std::min(step, end - at)))) return false;
@@ -42,7 +42,7 @@ HttpHead partial(const std::string& range) { return {206, {{"content-range", ran
 }  // namespace
 
 TEST_SUITE("hub/range_sink") {
-  TEST_CASE("RangeSink: a range, stored in pieces, and no more than it") {
+  TEST_CASE("RangeSink: stores the requested range in pieces and nothing beyond it") {
     for (const std::uint64_t step : {1u, 3u, 7u, 100u}) {
       Rig rig({{10, 30}}, 100, false);
       CHECK(rig.sink->head(partial("bytes 10-29/100")));
@@ -55,7 +55,7 @@ TEST_SUITE("hub/range_sink") {
     }
   }
 
-  TEST_CASE("RangeSink: what came before a cut is kept by flush") {
+  TEST_CASE("RangeSink: flush keeps the bytes that arrived before the connection was cut") {
     Rig rig({{0, 100}}, 100, true, 1000);
     CHECK(rig.sink->head({200, {{"content-length", "100"}}}));
     CHECK(rig.send(0, 37, 10));
@@ -65,7 +65,7 @@ TEST_SUITE("hub/range_sink") {
     CHECK(rig.left.ranges() == std::vector<ByteRange>{{37, 100}});
   }
 
-  TEST_CASE("RangeSink: takes the missing parts out of a whole file") {
+  TEST_CASE("RangeSink: takes only the missing parts of a whole file") {
     Rig rig({{5, 8}, {20, 21}, {40, 60}}, 100, true);
     CHECK(rig.sink->head({200, {}}));
     CHECK_FALSE(rig.send(0, 100, 9));
@@ -73,14 +73,14 @@ TEST_SUITE("hub/range_sink") {
     CHECK(rig.stored.ranges() == std::vector<ByteRange>{{5, 8}, {20, 21}, {40, 60}});
   }
 
-  TEST_CASE("RangeSink: a whole file instead of a range is not read") {
+  TEST_CASE("RangeSink: does not read a whole file sent in place of a range") {
     Rig rig({{50, 60}}, 100, false);
     CHECK_FALSE(rig.sink->head({200, {{"content-length", "100"}}}));
     CHECK(rig.sink->range_ignored());
     CHECK(rig.sink->complaint().empty());
   }
 
-  TEST_CASE("RangeSink: lies are named and nothing is stored") {
+  TEST_CASE("RangeSink: false headers are named and nothing is stored") {
     for (const auto& head : {partial("bytes 11-29/100"), partial("bytes 10-29/99"), partial("bytes 10-29"), partial(""),
                              partial("bytes */100"), partial("octets 10-29/100"), partial("bytes 10-29/100x"),
                              partial("bytes 99999999999999999999-1/100"), HttpHead{200, {{"content-length", "99"}}},
@@ -96,7 +96,7 @@ TEST_SUITE("hub/range_sink") {
     CHECK(unknown_total.sink->head(partial("bytes 10-29/*")));
   }
 
-  TEST_CASE("RangeSink: the body of an error is no content") {
+  TEST_CASE("RangeSink: the body of an error is not stored") {
     Rig rig({{0, 100}}, 100, true);
     CHECK(rig.sink->head({503, {}}));
     CHECK(rig.send(0, 100, 10));

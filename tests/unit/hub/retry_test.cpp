@@ -22,7 +22,7 @@ TEST_SUITE("hub/retry") {
     CHECK(*wait <= 100s);
     const HttpHeaders hour_behind{{"retry-after", "Wed, 21 Oct 2099 07:28:03 GMT"},
                                   {"date", "Wed, 21 Oct 2099 07:28:00 GMT"}};
-    CHECK(wait_asked_by({429, hour_behind}) == 3s);  // whatever this host's clock says
+    CHECK(wait_asked_by({429, hour_behind}) == 3s);  // relative to the server's date, independent of this host's clock
     CHECK(asked("ratelimit", "\"api\";r=0;t=55") == 55s);
     CHECK(asked("ratelimit", "\"api\"; r=0; t=55") == 55s);
     CHECK_FALSE(asked("ratelimit", "\"api\";r=3;t=55"));
@@ -33,12 +33,12 @@ TEST_SUITE("hub/retry") {
     CHECK_FALSE(wait_asked_by({429, {}}));
   }
 
-  TEST_CASE("worth_retrying: what passes by itself") {
+  TEST_CASE("worth_retrying: only temporary failures") {
     for (const int status : {408, 425, 429, 500, 502, 503, 504}) CHECK(worth_retrying(status));
     for (const int status : {200, 206, 302, 400, 401, 403, 404, 416, 501, 505}) CHECK_FALSE(worth_retrying(status));
   }
 
-  TEST_CASE("Backoff: so many attempts in a row, progress starts the count anew") {
+  TEST_CASE("Backoff: limits consecutive attempts; progress resets the count") {
     Backoff backoff({3, 0ms, 0ms, 10s}, {});
     CHECK(backoff.wait({}));
     CHECK(backoff.wait({}));
@@ -49,7 +49,7 @@ TEST_SUITE("hub/retry") {
     CHECK_FALSE(backoff.wait({}));
   }
 
-  TEST_CASE("Backoff: waits longer each time and as long as it is asked, but not for ever") {
+  TEST_CASE("Backoff: waits longer each time and as long as requested, up to a limit") {
     const auto elapsed = [](auto call) {
       const auto begin = std::chrono::steady_clock::now();
       call();
@@ -62,6 +62,6 @@ TEST_SUITE("hub/retry") {
     CHECK(elapsed([&] { backoff.wait(1s); }) >= 1s);
     CHECK_FALSE(backoff.wait(11s));
     Backoff stopped({9, 1h, 1h, 10s}, [] { return true; });
-    CHECK(stopped.wait({}));  // returns at once, or this test never ends
+    CHECK(stopped.wait({}));  // returns at once, otherwise this test would not end
   }
 }

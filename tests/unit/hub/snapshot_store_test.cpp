@@ -21,7 +21,7 @@ RemoteFile file(const std::string& path, std::uint64_t size) {
 }  // namespace
 
 TEST_SUITE("hub/snapshot_store") {
-  TEST_CASE("SnapshotStore: verified holds for the very state of the file") {
+  TEST_CASE("SnapshotStore: a verified mark holds only for the unchanged file") {
     const test::TempDir directory;
     for (const bool local : {false, true}) {
       const auto store = local ? SnapshotStore::in_folder(directory / "plain")
@@ -44,7 +44,7 @@ TEST_SUITE("hub/snapshot_store") {
     }
   }
 
-  TEST_CASE("SnapshotStore: links replace links, also wrong and dangling ones") {
+  TEST_CASE("SnapshotStore: links replace links, including wrong and dangling ones") {
     const test::TempDir directory;
     const auto store = SnapshotStore::in_cache(directory.path(), {RepoType::dataset, "o/n"}, true);
     const auto one = file("a/b/x", 5);
@@ -76,7 +76,7 @@ TEST_SUITE("hub/snapshot_store") {
     CHECK_FALSE(store.read_tree(kCommit));
   }
 
-  TEST_CASE("manifest: round trip, union, damage is named") {
+  TEST_CASE("manifest: round trip, union, errors that name a damaged file") {
     const test::TempDir directory;
     const auto path = directory / "m" / "x.json";
     CHECK_FALSE(read_manifest(path));
@@ -94,11 +94,11 @@ TEST_SUITE("hub/snapshot_store") {
     CHECK(back->repo.folder() == "datasets--o--n");
     test::write_file(path, "{\"repo\": 1}");
     CHECK_THROWS_WITH_AS(read_manifest(path), doctest::Contains(path.c_str()), FormatError);
-    test::write_file(path, R"({"type": "model", "repo": "../n"})");  // a name that a user could not give either
+    test::write_file(path, R"({"type": "model", "repo": "../n"})");  // a name that users cannot give either
     CHECK_THROWS_WITH_AS(read_manifest(path), doctest::Contains(path.c_str()), FormatError);
   }
 
-  TEST_CASE("publish_text: readers see whole texts while several write; create_exclusively: one of many wins") {
+  TEST_CASE("publish_text: readers see whole texts while several threads write; create_exclusively: one of many wins") {
     const test::TempDir directory;
     const auto path = directory / "d" / "text";
     const std::string a(50000, 'a'), b(60000, 'b');

@@ -11,8 +11,8 @@ using fsdp::ProcessGroup;
 
 namespace {
 
-/// What each of `ranks` thread ranks throws when `action` is agreed on; counts those whose error is an E with this
-/// text.
+/// Runs `action` through run_agreed() on each of `ranks` thread ranks. \return the number of ranks that throw an E with
+/// this text
 template <typename E>
 int ranks_that_throw(int ranks, const std::string& text, const std::function<void(int rank)>& action) {
   std::atomic<int> count = 0;
@@ -38,7 +38,7 @@ TEST_SUITE("mpi/agree") {
     });
   }
 
-  TEST_CASE("the first rank with a problem speaks for all") {
+  TEST_CASE("the first rank with a problem decides the message") {
     fsdp::run_thread_ranks(4, 4, [](ProcessGroup& world) {
       const auto problem =
           fsdp::first_problem(world, world.rank() % 2 == 1 ? "odd " + std::to_string(world.rank()) : "");
@@ -49,7 +49,7 @@ TEST_SUITE("mpi/agree") {
     });
   }
 
-  TEST_CASE("an error keeps its class on every rank") {
+  TEST_CASE("an error keeps its class on all ranks") {
     CHECK(ranks_that_throw<fsdp::UsageError>(3, "--x", [](int rank) {
             if (rank == 2) throw fsdp::UsageError("--x");
           }) == 3);
@@ -59,7 +59,7 @@ TEST_SUITE("mpi/agree") {
           }) == 2);
   }
 
-  TEST_CASE("a plain error keeps its code on every rank") {
+  TEST_CASE("a plain error keeps its code on all ranks") {
     fsdp::run_thread_ranks(2, 2, [](ProcessGroup& world) {
       auto code = fsdp::ExitCode::ok;
       try {
@@ -74,7 +74,7 @@ TEST_SUITE("mpi/agree") {
     });
   }
 
-  TEST_CASE("stopped is said only where nothing worse happened") {
+  TEST_CASE("Stopped is thrown only if no rank has an error") {
     CHECK(ranks_that_throw<fsdp::IoError>(3, "full", [](int rank) {
             if (rank == 0) throw fsdp::Stopped();
             if (rank == 2) throw fsdp::IoError("full");
@@ -84,7 +84,7 @@ TEST_SUITE("mpi/agree") {
           }) == 2);
   }
 
-  TEST_CASE("rank 0 works, all get its text or its error") {
+  TEST_CASE("rank 0 works, and all ranks get its text or its error") {
     fsdp::run_thread_ranks(3, 3, [](ProcessGroup& world) {
       std::atomic<int> calls = 0;
       CHECK(fsdp::text_of_root(world, [&] {

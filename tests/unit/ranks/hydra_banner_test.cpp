@@ -11,7 +11,7 @@ using fsdp::HydraBanner;
 
 const std::string rule(83, '=');
 
-/// The box that hydra prints, including the newline with which the box begins.
+/// Returns the box that hydra prints, including the newline before it.
 std::string box(const std::string& host = "node-7.cluster", const std::string& code = "9") {
   return "\n" + rule + "\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 4711 RUNNING AT " + host +
          "\n=   EXIT CODE: " + code +
@@ -31,7 +31,7 @@ std::string filtered(const std::vector<std::string>& pieces, bool dropped) {
   return out;
 }
 
-/// Whole, in two pieces split at every position, and byte by byte.
+/// Filters the text whole, split in two at every position, and byte by byte.
 void check_in_any_pieces(const std::string& text, const std::string& expected, bool dropped) {
   CAPTURE(text);
   CHECK(filtered({text}, dropped) == expected);
@@ -46,7 +46,7 @@ void check_unchanged(const std::string& text) { check_in_any_pieces(text, text, 
 
 }  // namespace
 
-TEST_CASE("a box is dropped, and the line end before it stays") {
+TEST_CASE("a box is removed, and the newline before it stays") {
   check_in_any_pieces("step 1\n" + box() + last_words, "step 1\n\n", true);
   check_in_any_pieces("no line end" + box("vm", "139") + last_words, "no line end\n", true);
   check_in_any_pieces(box(), "\n", true);  // the last words may be missing
@@ -54,14 +54,14 @@ TEST_CASE("a box is dropped, and the line end before it stays") {
                       true);
 }
 
-TEST_CASE("what ranks print between boxes, and between a box and the last words, passes") {
+TEST_CASE("output of ranks between boxes, and between a box and hydra's last words, passes") {
   check_in_any_pieces("a" + box() + "b" + box("other") + "c\nd" + last_words, "a\nb\nc\nd", true);
   check_in_any_pieces(box() + "Y" + last_words, "\nY", true);
   check_in_any_pieces(box() + last_words + last_words, "\n" + last_words, true);
   check_in_any_pieces(box() + last_words + "more\n", "\n" + last_words + "more\n", true);
 }
 
-TEST_CASE("what is no box passes unchanged") {
+TEST_CASE("text that is not a box passes unchanged") {
   check_unchanged("");
   check_unchanged("one line\n");
   check_unchanged("\n" + rule + "\na heading\n" + rule + "\n");
@@ -79,7 +79,7 @@ TEST_CASE("what is no box passes unchanged") {
   check_unchanged(binary + "\n=" + std::string(3, '\0') + rule);
 }
 
-TEST_CASE("every byte passes at once that cannot be a box's") {
+TEST_CASE("a byte that cannot belong to a box passes at once") {
   HydraBanner banner;
   for (const char byte : std::string("ROMEO:\n\nY = 1\n")) CHECK(banner.pass({&byte, 1}) == std::string(1, byte));
   CHECK(banner.pass("=") == "");

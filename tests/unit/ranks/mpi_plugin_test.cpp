@@ -39,7 +39,7 @@ std::string error_of(const std::filesystem::path& library, const std::string& ab
 }  // namespace
 
 TEST_SUITE("mpi/mpi_plugin") {
-  TEST_CASE("open_mpi_plugin: a missing library, one that is none of ours, another build's") {
+  TEST_CASE("open_mpi_plugin: a missing library, a foreign library, a library of another build") {
     CHECK(!mpi_is_mapped());
     CHECK(error_of("/nowhere/libfsdp_mpi.so", fsdp::detail::kMpiPluginAbi).find("/nowhere/") != std::string::npos);
     CHECK(error_of("libm.so.6", fsdp::detail::kMpiPluginAbi).find("it lacks fsdp_") != std::string::npos);
@@ -49,8 +49,8 @@ TEST_SUITE("mpi/mpi_plugin") {
     CHECK(other.find("9.9.9") != std::string::npos);
   }
 
-  TEST_CASE("load_mpi: real MPI, of one rank without a launcher, with a group that works") {
-    CHECK(fsdp::loaded_mpi_version().find("support") == std::string::npos);  // a version, no complaint
+  TEST_CASE("load_mpi: real MPI with one rank without a launcher; its group works") {
+    CHECK(fsdp::loaded_mpi_version().find("support") == std::string::npos);  // a version, not an error message
     const auto environment = fsdp::load_mpi({});
     CHECK(mpi_is_mapped());
     const auto world = environment->world();

@@ -38,7 +38,7 @@ TEST_SUITE("eval/chess_positions") {
     CHECK(std::is_sorted(many.begin(), many.end()));
   }
 
-  TEST_CASE("PositionSample: returns all offered positions when more are wanted") {
+  TEST_CASE("PositionSample: returns all offered positions when more are requested") {
     CHECK(draw(100, 3, {2, 0, 3}, 1) == Places{{0, 1}, {0, 2}, {2, 1}, {2, 2}, {2, 3}});
     CHECK(draw(0, 3, {2, 3}).empty());
   }

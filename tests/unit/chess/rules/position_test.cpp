@@ -76,14 +76,14 @@ TEST_SUITE("chess/position") {
     CHECK(after("4k3/8/8/8/8/8/6p1/4K3 b - - 3 9", "g2g1r") == "4k3/8/8/8/8/8/8/4K1r1 w - - 0 10");
   }
 
-  TEST_CASE("en passant: at once, by a pawn beside, and the taken pawn goes") {
+  TEST_CASE("en passant: only on the next move, by an adjacent pawn, and the taken pawn disappears") {
     const char* fen = "4k3/3p4/8/2P1P3/8/8/8/4K3 b - - 0 1";
     CHECK(after(fen, "d7d5") == "4k3/8/8/2PpP3/8/8/8/4K3 w - d6 0 2");
     CHECK(after(fen, "d7d5 e5d6") == "4k3/8/3P4/2P5/8/8/8/4K3 b - - 0 2");
     CHECK(after(fen, "d7d5 c5d6") == "4k3/8/3P4/4P3/8/8/8/4K3 b - - 0 2");
     CHECK(after(fen, "d7d5 e1e2 e8e7") == "8/4k3/8/2PpP3/8/8/4K3/8 w - - 2 3");
     CHECK_THROWS_AS(after(fen, "d7d5 e1e2 e8e7 e5d6"), std::invalid_argument);
-    CHECK_THROWS_AS(after(fen, "d7d6 e1e2 d6d5 e5d6"), std::invalid_argument);  // one square at a time
+    CHECK_THROWS_AS(after(fen, "d7d6 e1e2 d6d5 e5d6"), std::invalid_argument);  // two single steps
     CHECK(after("4k3/8/8/8/2p5/8/3P4/4K3 w - - 0 1", "d2d4 c4d3") == "4k3/8/8/8/8/3p4/8/4K3 w - - 0 2");
   }
 
@@ -110,7 +110,7 @@ TEST_SUITE("chess/position") {
     CHECK(moves_from("4k3/8/8/8/1p1p4/8/1Q1P4/K7 w - - 0 1", "b2") == "b2a2 b2a3 b2b1 b2b3 b2b4 b2c1 b2c2 b2c3 b2d4");
   }
 
-  TEST_CASE("kings: do not step into check nor back along the line of it, nor next to each other") {
+  TEST_CASE("kings: do not step into check, back along the line of a check, or next to each other") {
     CHECK(moves_from("4k3/8/8/8/8/8/r7/4K3 w - - 0 1", "e1") == "e1d1 e1f1");
     CHECK(moves_from("4k3/8/8/8/8/8/8/r3K3 w - - 0 1", "e1") == "e1d2 e1e2 e1f2");
     CHECK(moves_from("8/8/8/8/8/4k3/8/4K3 w - - 0 1", "e1") == "e1d1 e1f1");
@@ -146,7 +146,7 @@ TEST_SUITE("chess/position") {
     CHECK_FALSE(is_legal(white, "e1h1"));  // the notation of Chess960
   }
 
-  TEST_CASE("castling: the rights go with the king, a rook, or the rook being taken") {
+  TEST_CASE("castling: the right is lost when the king or a rook moves or the rook is taken") {
     const char* fen = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1";
     CHECK(after(fen, "e1e2 a8b8 e2e1") == "1r2k2r/8/8/8/8/8/8/R3K2R b k - 3 2");
     CHECK(after(fen, "h1g1 e8e7 g1h1") == "r6r/4k3/8/8/8/8/8/R3K2R b Q - 3 2");
@@ -166,10 +166,10 @@ TEST_SUITE("chess/position") {
     CHECK_FALSE(is_legal("4k3/8/8/8/8/8/8/R3K1nR w KQ - 0 1", "e1g1"));
     CHECK_FALSE(is_legal("r3k2r/8/8/8/8/7B/8/4K3 b kq - 0 1", "e8c8"));
     CHECK(is_legal("r3k2r/8/8/8/8/7B/8/4K3 b kq - 0 1", "e8g8"));
-    CHECK(is_legal("r3k2r/8/8/8/8/8/7B/4K3 b kq - 0 1", "e8c8"));  // b8 again
+    CHECK(is_legal("r3k2r/8/8/8/8/8/7B/4K3 b kq - 0 1", "e8c8"));  // only the rook passes b8
   }
 
-  TEST_CASE("turns: only the side to move can move") {
+  TEST_CASE("only the side to move can move") {
     CHECK_FALSE(Position().is_legal(*parse_uci("e7e5")));
     CHECK_FALSE(Position().is_legal(*parse_uci("e4e5")));
     CHECK_FALSE(Position().is_legal(*parse_uci("e2e2")));

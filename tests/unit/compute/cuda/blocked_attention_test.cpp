@@ -1,4 +1,4 @@
-// Attention in blocks of queries: its kernels' own source on the CPU, their threads in three orders, against float64.
+// Attention in blocks of queries: the CUDA kernels' source on the CPU, with threads in three orders, against float64.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
@@ -20,7 +20,7 @@ using emulated::Order;
 
 namespace {
 
-/// Counts multiply-adds, and the most scores that were there at once.
+/// Counts multiply-adds, and the largest number of scores held at once.
 class CountedBlocks final : public FusedOps {
  public:
   CountedBlocks() : FusedOps(at::kCPU, std::make_shared<EmulatedKernels>(Order::forward)) {}
@@ -40,9 +40,9 @@ struct BlockInputs {
 };
 
 BlockInputs block_inputs(const AttentionShape& s) {
-  at::set_num_threads(1);  // of products so small they would only wait for each other
+  at::set_num_threads(1);  // products are so small that threads would only wait
   const auto tokens = s.rows * s.length;
-  // Scores as large as trained models have them, so that caps bend.
+  // Scores are as large as in trained models, so that caps take effect.
   return {at::randn({tokens, s.packed_width()}).mul_(1.5), at::randn({tokens, s.heads * s.head_size})};
 }
 
@@ -52,8 +52,8 @@ AttentionShape banded(AttentionShape s, std::int64_t window, double softcap) {
   return s;
 }
 
-/// float32: sums of at most 600 numbers in another order, and of exponents up to 20 whose rounding their exponential
-/// shows. 16 bits: probabilities and their gradients are rounded once, half a unit of 2^-8 or 2^-11, as are q, k, v.
+/// float32: sums of at most 600 numbers in another order, and rounded exponents up to 20, whose error the exponential
+/// magnifies. 16 bits: probabilities and their gradients are rounded once (half a unit of 2^-8 or 2^-11), as q, k, v.
 double block_bound(at::ScalarType type) { return type == at::kFloat ? 1e-5 : type == at::kBFloat16 ? 2e-2 : 3e-3; }
 
 double far_apart(const AttentionResult& a, const AttentionResult& b) {
@@ -72,7 +72,7 @@ void check_blocks(const AttentionShape& s) {
     const BlockInputs narrow{in.qkv.to(type), in.grad_out.to(type)};
     const auto first = emulated_attention(Order::forward, narrow, s);
     for (const auto order : {Order::backward, Order::shuffled}) {
-      if (type != at::kFloat && s.length > 200) continue;  // sixteen bits are another way to read and write alone
+      if (type != at::kFloat && s.length > 200) continue;  // 16-bit types differ only in loads and stores
       const auto again = emulated_attention(order, narrow, s);
       CHECK(same_bits(again.out_ND, first.out_ND));
       CHECK(same_bits(again.grad_qkv, first.grad_qkv));
@@ -85,9 +85,9 @@ void check_blocks(const AttentionShape& s) {
 }  // namespace
 
 TEST_SUITE("cuda/attention in blocks") {
-  TEST_CASE("windows, caps, shared heads and odd sizes, in three orders of threads") {
+  TEST_CASE("windows, caps, grouped heads and odd sizes, in three orders of threads") {
     at::manual_seed(11);
-    // One query; a block and a query more; keys beyond what a warp takes at once; a head that no vector fits.
+    // One query; a block plus one query; more keys than a warp handles at once; a head width that no vector divides.
     check_blocks(banded({1, 1, 2, 8}, 0, 3));
     check_blocks(banded({2, 37, 4, 10, 2}, 5, 0));
     check_blocks(banded({1, 257, 2, 16, 1}, 0, 4));
@@ -100,7 +100,7 @@ TEST_SUITE("cuda/attention in blocks") {
     check_blocks(scaled);
   }
 
-  TEST_CASE("a window of one more, and a cap that is not derived, are noticed") {
+  TEST_CASE("a window that is off by one, and a cap without its derivative, are detected") {
     at::manual_seed(12);
     const auto s = banded({1, 300, 2, 16, 1}, 20, 2);
     const auto in = block_inputs(s);
@@ -114,7 +114,7 @@ TEST_SUITE("cuda/attention in blocks") {
       CHECK(far_apart(got, attention_truth(in.qkv, in.grad_out, banded(s, 20, cap))) > 100 * block_bound(at::kFloat));
   }
 
-  TEST_CASE("documents that share rows: each as by itself, and zeros between them") {
+  TEST_CASE("packed documents: each equals the separate document, with zeros between them") {
     at::manual_seed(13);
     const auto packing = packed({{7, 1, 19, 3}, {270, 12}, {}}, 290);
     auto s = banded({3, 290, 4, 8, 2}, 8, 3);
@@ -141,7 +141,7 @@ TEST_SUITE("cuda/attention in blocks") {
     for (std::int64_t t = 0; t < 20; ++t) CHECK(out[t].item<bool>() == (t >= 10 && t < 14));
   }
 
-  TEST_CASE("no key behind a window is touched, and only a block's scores are held") {
+  TEST_CASE("keys outside of a window are not read, and scores of only one block are held") {
     for (const std::int64_t length : {1, 255, 256, 257, 1000, 5000}) {
       for (const std::int64_t window : {0, 1, 64, 256, 1000}) {
         const auto s = banded({1, length, 1, 8}, window, 0);
@@ -151,13 +151,13 @@ TEST_SUITE("cuda/attention in blocks") {
           CHECK(b.first_query == next);
           next += b.queries;
           CHECK(b.queries > 0);
-          CHECK(b.first_key + b.keys == next);  // the last query's own
+          CHECK(b.first_key + b.keys == next);  // includes the last query itself
           CHECK(b.first_key == (window > 0 ? std::max<std::int64_t>(0, b.first_query + 1 - window) : 0));
         }
         CHECK(next == length);
       }
     }
-    // Forward two products of 16 columns, backward five: by the window and half a block twice.
+    // Two products of 16 columns in the forward and five in the backward pass, each over window plus block.
     const CountedBlocks ops;
     const auto of = [&](std::int64_t length) {
       ops.count = ops.widest = 0;
@@ -172,7 +172,7 @@ TEST_SUITE("cuda/attention in blocks") {
     CHECK(ops.widest <= kBlockQueries * (kBlockQueries + 63));
   }
 
-  TEST_CASE("sequences are taken together until they fill a GPU, and give the same apart") {
+  TEST_CASE("sequences are processed together until they fill a GPU, with the same results as separately") {
     CHECK(sequences_at_once(banded({8, 512, 16, 64}, 0, 50)) == 8);
     CHECK(sequences_at_once(banded({8, 8192, 16, 256, 8}, 0, 50)) == 2);
     CHECK(sequences_at_once(banded({8, 131072, 32, 128, 8}, 0, 50)) == 1);

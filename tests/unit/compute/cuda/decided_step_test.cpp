@@ -1,5 +1,5 @@
-// What a GPU decides of a step and what it does by that, the kernels' own source on the CPU, against the formulas; and
-// other passes that keep the host out: dropout's keys, gates beside each other in one matrix.
+// A GPU's decision about a step and the update by this decision: the kernels' source on the CPU against the formulas.
+// Also passes that avoid waits of the host: dropout keys, and gate and up projections in one matrix.
 #include "tests/support/emulated_ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 #include "tests/support/torch_doctest.hpp"
@@ -24,7 +24,7 @@ at::Tensor decide(const EmulatedOps& ops, double squares, double nats, int repli
 }  // namespace
 
 TEST_SUITE("cuda/decided steps") {
-  TEST_CASE("the divisor is that of torch.nn.utils.clip_grad_norm_, with loss scale and replicas") {
+  TEST_CASE("the divisor equals torch.nn.utils.clip_grad_norm_'s, with loss scale and replicas") {
     const EmulatedOps ops(Order::forward);
     const auto clipped = decide(ops, 2 * 36.0, 5.0, 2, 4.0, 0.5);  // the norm is 6, scaled by 4
     CHECK(clipped[fused::kDivisor].item<double>() == 4.0 / (0.5 / (6.0 / 4.0 + 1e-6)));
@@ -36,7 +36,7 @@ TEST_SUITE("cuda/decided steps") {
     CHECK(decide(ops, 36.0, 5.0, 1, 4.0, 0.0)[fused::kDivisor].item<double>() == 4.0);
   }
 
-  TEST_CASE("AdamW with a decision gives the host's update and the cast parameters") {
+  TEST_CASE("AdamW with a decision gives the host's update and casts the parameters") {
     at::manual_seed(6);
     for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {
       std::vector<at::Tensor> weights, grads;
@@ -66,7 +66,7 @@ TEST_SUITE("cuda/decided steps") {
       ops.adamw(want);
       got.decision = at::tensor({3.0, 0.0, 1.0, 1.0}, at::kDouble);
       for (const auto& weight : weights) got.published.push_back(at::empty(weight.sizes(), type));
-      got.published[1] = at::Tensor();  // nobody wants it
+      got.published[1] = at::Tensor();  // not requested
       ops.adamw(got);
       skipped.decision = decide(ops, std::numeric_limits<double>::infinity(), 1.0, 1, 1.0, 1.0);
       skipped.published = got.published;
@@ -81,7 +81,7 @@ TEST_SUITE("cuda/decided steps") {
     }
   }
 
-  TEST_CASE("a loss or gradients that are not finite are no update") {
+  TEST_CASE("a loss or gradients that are not finite cause no update") {
     const EmulatedOps ops(Order::forward);
     const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
     for (const double bad : {inf, -inf, nan}) {
@@ -90,7 +90,7 @@ TEST_SUITE("cuda/decided steps") {
     }
   }
 
-  TEST_CASE("dropout's keys are the host's") {
+  TEST_CASE("dropout keys equal the host's") {
     const auto samples = at::randint(0, std::numeric_limits<std::int64_t>::max(), {5}, at::kLong);
     const DropoutPlace place{samples, 0x9e3779b97f4a7c15u};
     for (const auto order : {Order::forward, Order::shuffled}) {
@@ -100,7 +100,7 @@ TEST_SUITE("cuda/decided steps") {
     CHECK(EmulatedOps(Order::forward).dropout_keys({samples.narrow(0, 0, 0), 1}, 300, 1).numel() == 0);
   }
 
-  TEST_CASE("gate and up side by side in one matrix give what they give apart") {
+  TEST_CASE("gate and up side by side in one matrix give the results of separate matrices") {
     at::manual_seed(8);
     const EmulatedOps ops(Order::shuffled);
     for (const auto type : {at::kFloat, at::kBFloat16}) {

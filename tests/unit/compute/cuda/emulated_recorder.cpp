@@ -21,7 +21,7 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 
 thread_local int operators_left = -1;
-thread_local int before_full = -1;  // operators, of a FullMemory
+thread_local int before_full = -1;  // operators until an emulated FullMemory fails
 
 bool writes(const c10::FunctionSchema& schema) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
@@ -29,13 +29,13 @@ bool writes(const c10::FunctionSchema& schema) {
   });
 }
 
-/// With memory of their own: neither what it writes nor a view.
+/// True if the operator allocates its results: they are neither views nor written arguments.
 bool makes_tensors(const c10::FunctionSchema& schema) {
   return std::none_of(schema.returns().begin(), schema.returns().end(),
                       [](const c10::Argument& value) { return value.alias_info() != nullptr; });
 }
 
-/// What an operator returns that writes: the tensors that it writes.
+/// Returns the results of an operator that writes: the tensors that it writes.
 Stack written(const c10::FunctionSchema& schema, const Stack& arguments) {
   Stack out;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -51,15 +51,15 @@ bool is_view_of(const at::Tensor& x, const Stack& arguments) {
   });
 }
 
-/// Memory of one result, which the recording keeps: kernels know it by its address.
+/// Memory of one result. The recording keeps it, because kernels know its address.
 struct Room {
   at::Tensor memory;
   std::shared_ptr<const bool> is_recording;
-  bool dropped_later = false;  ///< what the body left behind, after it was recorded
+  bool dropped_later = false;  ///< released after the recording had ended
 
-  /// What reads it now reads what a device's allocator may have given to others.
+  /// Overwrites the memory, as if a device's allocator had given it to another owner.
   void spoil() const {
-    constexpr int kNan = 0xff, kWild = 0x7f;  // all bits of a float; an index that nothing has
+    constexpr int kNan = 0xff, kWild = 0x7f;  // all bits of a float; an invalid index
     const auto type = memory.scalar_type();
     if (memory.storage().nbytes() == 0) return;
     const int byte = type == at::kBool ? 1 : at::isIntegralType(type, false) && type != at::kByte ? kWild : kNan;
@@ -68,7 +68,8 @@ struct Room {
 };
 using SharedRoom = std::shared_ptr<Room>;
 
-/// Nothing holds it any more: it is spoilt at that place in the recorded work, or at once and after each run.
+/// Called when the body has released the memory: it is overwritten at this point of each replay, or, if the recording
+/// has ended, at once and after each replay.
 void drop(void* context) {
   const std::unique_ptr<SharedRoom> held(static_cast<SharedRoom*>(context));
   const auto& room = *held;
@@ -105,7 +106,7 @@ class Tape final : public RecordedWork {
   }
   void end() { *is_recording_ = false; }
 
-  /// The tensor for the body, whose memory stays in any case.
+  /// Returns a tensor for the body; the recording keeps its memory.
   at::Tensor lend(const at::Tensor& result, bool is_new) {
     auto room = std::make_shared<Room>(Room{result, is_recording_});
     if (is_new) room->spoil();
@@ -113,7 +114,8 @@ class Tape final : public RecordedWork {
     return on_storage(storage_at(result.storage(), new SharedRoom(std::move(room)), &drop), result);
   }
 
-  /// The same memory, without holding it as the body does. Whoever made it before keeps it.
+  /// Returns the value on the same memory without keeping it alive as the body does. Tensors from before the recording
+  /// belong to their owners.
   c10::IValue for_replay(const c10::IValue& value) {
     if (value.isTensor()) return for_replay(value.toTensor());
     if (value.isTensorList()) {
@@ -156,7 +158,7 @@ void run_again(const c10::OperatorHandle& op, Stack arguments, const Stack& resu
   for (std::size_t i = 0; i < results.size(); ++i) results[i].toTensor().copy_(arguments[i].toTensor());
 }
 
-/// Every operator of a thread that records.
+/// Handles every operator of a recording thread.
 void write_down(const c10::OperatorHandle& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const auto& schema = op.schema();
@@ -192,7 +194,7 @@ void write_down(const c10::OperatorHandle& op, Stack* stack) {
   if (computes) recording->steps.push_back([op, again, results] { run_again(op, again, results); });
 }
 
-/// The thread's operators and kernels go there.
+/// While an object lives, the thread's operators and kernels are recorded on the tape.
 class Recording {
  public:
   explicit Recording(Tape& tape) : tape_(tape), steps_(tape.steps) { recording = &tape; }

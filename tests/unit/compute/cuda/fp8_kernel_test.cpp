@@ -1,4 +1,4 @@
-// The kernels' own source on the CPU (tests/support/emulated_cuda.hpp), its threads in three orders, against plain
+// The kernels' source on the CPU (tests/support/emulated_cuda.hpp), with threads in three orders, against plain
 // operators, bit for bit.
 #include "tests/support/torch_doctest.hpp"
 
@@ -30,15 +30,15 @@ void in_all_orders(const Check& check) {
 }  // namespace
 
 TEST_SUITE("cuda/fp8 kernel") {
-  TEST_CASE("matrices of any size, of three types, alone and among the columns of another") {
+  TEST_CASE("matrices of any size, in three dtypes, alone and as columns of a wider matrix") {
     in_all_orders([](const Ops& ops) { test::check_fp8_matrices(ops); });
   }
 
-  TEST_CASE("every number of 16 bits, of every size beside others") {
+  TEST_CASE("codes of every 16-bit number, at several magnitudes") {
     in_all_orders([](const Ops& ops) { test::check_fp8_numbers(ops); });
   }
 
-  TEST_CASE("codes by rows become codes by columns") {
+  TEST_CASE("codes by rows are converted to codes by columns") {
     test::check_fp8_columns(host_ops());
     in_all_orders([](const Ops& ops) { test::check_fp8_columns(ops); });
   }

@@ -1,4 +1,4 @@
-// Whole decoders whose passes between products are the CUDA kernels' own source, run on the CPU, against the host's.
+// Whole decoders with the CUDA kernels' source, run on the CPU, between products, against the host's decoders.
 #include "tests/support/emulated_ops.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
@@ -27,7 +27,7 @@ ModelConfig small_llama(std::int64_t kv_heads, bool biases) {
   return config;
 }
 
-/// One of each trait.
+/// Models that together have every trait.
 std::vector<ModelConfig> small_families() {
   auto gemma = small_llama(1, false);
   gemma.num_layers = 3;
@@ -59,7 +59,7 @@ std::vector<ModelConfig> small_families() {
 }  // namespace
 
 TEST_SUITE("cuda/fused models") {
-  TEST_CASE("loss and gradients of minGPT, with and without dropout, of Llama and of its kin") {
+  TEST_CASE("loss and gradients of minGPT, with and without dropout, and of the Llama family") {
     const EmulatedOps fused(emulated::Order::shuffled);
     auto configs = small_families();
     for (const auto& config : {small_mingpt(0), small_mingpt(0.2), small_llama(2, false), small_llama(1, true)})

@@ -1,5 +1,5 @@
-// The kernels' own source on the CPU, their threads in three orders: the same bits in all, and near the plain operators
-// in float32.
+// The kernels' source on the CPU, with threads in three orders: the same bits in all orders, and close to the plain
+// operators in float32.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/cat.h>
@@ -30,26 +30,26 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
-/// Sums of at most 700 float32 numbers: 1e-5. Of 16 bits each result is rounded once, half a unit of 2^-8 or 2^-11;
-/// what is summed from results that were rounded before, as the sum of a norm is, has that twice.
+/// Sums of at most 700 float32 numbers: 1e-5. In 16 bits each result is rounded once (half a unit of 2^-8 or 2^-11); a
+/// result computed from rounded results, such as the norm of a sum, is rounded twice.
 double bound(at::ScalarType type) { return type == at::kFloat ? 1e-5 : type == at::kBFloat16 ? 6e-3 : 8e-4; }
 
 struct Size {
   std::int64_t rows, dim;
 };
-/// Rows of one thread and of many, widths that are no multiple of the vector, two vectors for a thread, rows for more
-/// than one block.
-constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};       ///< than registers hold; more rows than blocks
-constexpr Size kVocabularies[] = {{2, 32016}, {2, 50257}};  ///< CodeLlama's and GPT-2's
-constexpr Size kSizes[] = {{1, 7},    {3, 8},   {33, 17},  {5, 257},  {9, 256}, {3, 4168},
-                           {130, 24}, {2, 768}, {2, 4096}, {2, 11008}};  ///< the last three are GPT-2's and Llama's
+/// Rows for one thread and for many, widths that are not a multiple of the vector, two vectors per thread, rows for
+/// more than one block.
+constexpr Size kWideRows[] = {{2, 8193}, {19, 8200}};       ///< wider than registers hold; more rows than blocks
+constexpr Size kVocabularies[] = {{2, 32016}, {2, 50257}};  ///< of CodeLlama and GPT-2
+constexpr Size kSizes[] = {{1, 7},    {3, 8},    {33, 17}, {5, 257},  {9, 256},
+                           {3, 4168}, {130, 24}, {2, 768}, {2, 4096}, {2, 11008}};  ///< the last three: GPT-2 and Llama
 
 at::Tensor randn(at::IntArrayRef sizes, at::ScalarType type) { return at::randn(sizes).to(type); }
 at::Tensor wide(const at::Tensor& x, at::ScalarType type = at::kDouble) {
   return x.defined() && x.is_floating_point() ? x.to(type, false, true) : x;
 }
 
-/// body(ops, convert): what it returns must be the plain operators' when convert makes float64 of its inputs.
+/// Compares body(ops, convert) on the kernels with the plain operators, for which convert casts inputs to float64.
 void check(at::ScalarType type,
            const std::function<Tensors(const Ops&, const std::function<at::Tensor(at::Tensor)>&)>& body,
            at::ScalarType reference = at::kDouble) {
@@ -78,7 +78,7 @@ void for_all(const Body& body, std::span<const Size> sizes = kSizes) {
   }
 }
 
-/// Of documents of 1, 2, 3, ... and at most 13 tokens, one after the other.
+/// Returns positions of consecutive documents of 1, 2, 3, ... and at most 13 tokens.
 at::Tensor packed_positions(std::int64_t tokens) {
   std::vector<std::int32_t> positions;
   for (std::int32_t length = 1; static_cast<std::int64_t>(positions.size()) < tokens; length = length % 13 + 1) {
@@ -88,7 +88,7 @@ at::Tensor packed_positions(std::int64_t tokens) {
   return at::tensor(positions, at::kInt);
 }
 
-/// Of no parameters yet.
+/// Returns an update without parameters.
 AdamWUpdate adamw_update() {
   AdamWUpdate update;
   update.lr = 1e-2;
@@ -103,7 +103,7 @@ AdamWUpdate adamw_update() {
 }  // namespace
 
 TEST_SUITE("cuda/fused operations") {
-  TEST_CASE("norms of sums") {
+  TEST_CASE("norms of residual sums") {
     const auto body = [](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type).add_(0.5), y = randn({s.rows, s.dim}, type);
       const auto bias = randn({s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
@@ -121,7 +121,7 @@ TEST_SUITE("cuda/fused operations") {
     for_all(body, kWideRows);
   }
 
-  TEST_CASE("backward of norms: input, scale, shift, the bias before, and the output again") {
+  TEST_CASE("backward of norms: input, scale, shift, the preceding bias, and the recomputed output") {
     const auto body = [](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
       const auto residual = randn({s.rows, s.dim}, type), gamma = randn({s.dim}, type), beta = randn({s.dim}, type);
@@ -150,7 +150,7 @@ TEST_SUITE("cuda/fused operations") {
     for_all(body, kWideRows);
   }
 
-  TEST_CASE("gradients of parameters go into slots of any type, set or added to") {
+  TEST_CASE("parameter gradients are set in or added to slots of any dtype") {
     at::manual_seed(2);
     for (const auto type : kTypes) {
       for (const bool written : {false, true}) {
@@ -195,7 +195,7 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
-  TEST_CASE("rotary positions: heads of any size, rows within wider ones, there and back") {
+  TEST_CASE("rotary positions: heads of any size, rows within wider ones, forward and inverse") {
     at::manual_seed(4);
     for (const auto type : kTypes) {
       for (const std::int64_t head_size : {2, 6, 16, 24, 64, 128, 256}) {
@@ -219,7 +219,7 @@ TEST_SUITE("cuda/fused operations") {
     }
   }
 
-  TEST_CASE("embedding and its backward: ids that come often, once, never; gradients of every type") {
+  TEST_CASE("embedding and its backward: ids that occur often, once, never; gradients of every dtype") {
     for_all([](at::ScalarType type, Size s) {
       const auto token = randn({11, s.dim}, type), position = randn({20, s.dim}, type);
       const auto ids = at::randint(0, 5, {s.rows}, at::kInt), grad = randn({s.rows, s.dim}, type);
@@ -254,7 +254,7 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
-  TEST_CASE("dropout of what no kernel takes: nothing, views with gaps, other types") {
+  TEST_CASE("dropout of inputs that no kernel supports: empty tensors, strided views, other dtypes") {
     const EmulatedOps ops(Order::forward);
     const auto keys = at::randint(0, 1 << 30, {6}, at::kLong);
     auto empty = at::empty({0, 8});
@@ -270,7 +270,7 @@ TEST_SUITE("cuda/fused operations") {
     CHECK(relative_error(doubles, want) < 1e-6);
   }
 
-  TEST_CASE("loss and gradient: padding, targets that do not count, logits that are not numbers") {
+  TEST_CASE("loss and gradient: padding, ignored targets, NaN and infinite logits") {
     const auto compare = [](at::ScalarType type, Size s) {
       const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
       auto targets = at::randint(0, s.dim, {s.rows}, at::kInt);
@@ -279,7 +279,7 @@ TEST_SUITE("cuda/fused operations") {
         check(type, [&](const Ops& ops, const auto& as) {
           auto out = as(logits);
           LossSum sum{1, 2, {}};
-          for (int round = 0; round < 2; ++round) {  // the second adds to what is pending
+          for (int round = 0; round < 2; ++round) {  // the second round adds to pending sums
             auto copy = as(logits);
             ops.cross_entropy(sum, round == 0 ? out : copy, targets, s.dim, scale);
           }
@@ -299,10 +299,10 @@ TEST_SUITE("cuda/fused operations") {
     EmulatedOps(Order::forward).cross_entropy(sum, logits, at::full({2}, 3, at::kInt), 5000, 1.0);
     CHECK(std::isnan(sum.pending[0].item<double>()));
     CHECK(std::isnan(logits[0][100].item<float>()));
-    CHECK(logits[1].abs().max().item<float>() == 0);  // all of the probability is where it should be
+    CHECK(logits[1].abs().max().item<float>() == 0);  // the target has probability 1
   }
 
-  TEST_CASE("rows are published in one pass, whatever their type and place") {
+  TEST_CASE("rows are cast to the parameter dtype in one pass, whatever dtype and place they have") {
     at::manual_seed(7);
     std::vector<PublishedRows> rows;
     for (const std::int64_t n : {0, 1, 8, 33, 40000}) {
@@ -314,12 +314,12 @@ TEST_SUITE("cuda/fused operations") {
     for (const auto& [to, from] : rows) CHECK(same_bits(to, from.to(to.scalar_type()).contiguous()));
   }
 
-  TEST_CASE("sums of another type are set or added in one pass, wherever they begin") {
+  TEST_CASE("sums of another dtype are set or added in one pass, at any alignment") {
     at::manual_seed(9);
     for (const auto type : kTypes) {
       std::vector<WidenedRows> rows;
       Tensors want;
-      for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 255, 32769, 40000}) {  // more than a launch takes
+      for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 255, 32769, 40000}) {  // more than one launch takes
         for (const std::int64_t begin : {0, 3}) {
           for (const bool add : {false, true}) {
             rows.push_back({at::randn({n}), at::randn({n + begin}).to(type).narrow(0, begin, n), add});
@@ -350,7 +350,7 @@ TEST_SUITE("cuda/fused operations") {
     Tensors params, grads;
     for (const auto& part : parts) {
       params.push_back(at::randn({part.elements}));
-      grads.push_back(part.grad.narrow(0, 3, part.elements));  // where no vector begins
+      grads.push_back(part.grad.narrow(0, 3, part.elements));  // not aligned to a vector
     }
     check(
         at::kFloat,
@@ -362,7 +362,7 @@ TEST_SUITE("cuda/fused operations") {
             update.exp_avg_sq.push_back(at::zeros_like(update.params.back()));
           }
           for (update.step = 1; update.step <= 3; ++update.step) {
-            update.grads.clear();  // PyTorch's divides them in place
+            update.grads.clear();  // PyTorch's update divides the gradients in place
             for (const auto& part : grads) {
               const auto grad = as(part);
               update.grads.push_back(at::cat({grad.new_zeros({3}), grad}).narrow(0, 3, grad.size(0)));
@@ -374,7 +374,7 @@ TEST_SUITE("cuda/fused operations") {
           all.insert(all.end(), update.exp_avg_sq.begin(), update.exp_avg_sq.end());
           return all;
         },
-        at::kFloat);  // plain updates are of float32 alone
+        at::kFloat);  // plain updates support only float32
   }
 
   TEST_CASE("AdamW by its formula in float64") {

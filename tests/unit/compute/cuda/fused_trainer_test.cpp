@@ -1,5 +1,5 @@
-// Whole training steps as GPUs run them (kernels' own source on the CPU, decided without the host, matrices side by
-// side), against the host's.
+// Whole training steps as on GPUs (the kernels' source on the CPU, decisions without the host, gate and up side by
+// side), against the host's steps.
 #include "tests/support/emulated_ops.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
@@ -20,7 +20,7 @@ DeviceChoice emulated_device() {
   return device;
 }
 
-/// Its matrices' rows divide by 2 and by 4, those of keys not by 4.
+/// Rows of all matrices divide by 2 and by 4, except those of keys, which do not divide by 4.
 ModelConfig small_llama() {
   auto config = small_model();
   config.architecture = Architecture::llama;
@@ -37,7 +37,7 @@ void check_same(SmallJob job, int ranks) {
   job.device = emulated_device();
   const auto got = train_small_job(job, ranks, 4);
   for (std::size_t i = 0; i < want.size(); ++i) {
-    // Float32 sums in another order, carried on for four steps.
+    // Float32 sums in another order; differences grow over four steps.
     CHECK(std::abs(got[i].loss / want[i].loss - 1) < 1e-5);
     CHECK(std::abs(got[i].grad_norm / want[i].grad_norm - 1) < 1e-4);
     CHECK(got[i].tokens == want[i].tokens);
@@ -45,14 +45,14 @@ void check_same(SmallJob job, int ranks) {
   }
 }
 
-/// The phases of an engine, in order.
+/// Records the engine's actions, in order.
 struct ActionLog final : EngineObserver {
   void begin(std::string_view what, std::string_view category) override {
     names.emplace_back(what);
     categories.emplace_back(category);
   }
   void end() override {}
-  /// The names behind the last one that begins so.
+  /// Returns the names after the last one that begins with `start`.
   std::vector<std::string> after(const std::string& start) const {
     auto last = names.end();
     for (auto it = names.begin(); it != names.end(); ++it) {
@@ -66,7 +66,7 @@ struct ActionLog final : EngineObserver {
 }  // namespace
 
 TEST_SUITE("cuda/fused trainer") {
-  TEST_CASE("losses and norms are the host's, on any ranks, in any strategy") {
+  TEST_CASE("losses and norms equal the host's, on any number of ranks, in any strategy") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     for (const auto& model : {small_model(), small_llama()}) {
@@ -84,7 +84,7 @@ TEST_SUITE("cuda/fused trainer") {
     }
   }
 
-  TEST_CASE("losses and norms are the host's with dropout, accumulation, recomputation and frozen parameters") {
+  TEST_CASE("losses and norms equal the host's with dropout, accumulation, recomputation and frozen parameters") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.micro_batch_size = 1;
@@ -100,11 +100,11 @@ TEST_SUITE("cuda/fused trainer") {
     check_same(job, 2);
   }
 
-  TEST_CASE("what is not finite on one rank is skipped by all, and changes nothing") {
+  TEST_CASE("a value on one rank that is not finite makes all ranks skip the step and changes nothing") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = emulated_device();
-    job.sharding.precision = at::kBFloat16;  // published rows stand apart
+    job.sharding.precision = at::kBFloat16;  // cast parameters are separate from the master weights
     run_thread_ranks(2, 2, [&](ProcessGroup& world) {
       SmallJobRank rank(world, job);
       auto& engine = rank.runtime.engine();
@@ -127,7 +127,7 @@ TEST_SUITE("cuda/fused trainer") {
     });
   }
 
-  TEST_CASE("rows that models read are the master weights, rounded, after every step") {
+  TEST_CASE("the parameters that models read are the rounded master weights after every step") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = emulated_device();
@@ -143,7 +143,7 @@ TEST_SUITE("cuda/fused trainer") {
     });
   }
 
-  TEST_CASE("the gathers that a step begins with start behind their units' own update") {
+  TEST_CASE("the first gathers of the next step start after the updates of their units") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = emulated_device();
@@ -156,23 +156,23 @@ TEST_SUITE("cuda/fused trainer") {
       engine.observers().add(log);
       rank.step();
       const auto per_step = engine.counts().shard.all_gathers - gathers;
-      // Embeddings and the first block: nothing is computed before what the first block needs is asked for.
+      // Units 0 and 1 are the embeddings and the first block: their gathers start before any further computation.
       CHECK(log.after("reduce") == std::vector<std::string>{"AdamW", "gradient norm", "update unit 0", "gather unit 0",
                                                             "update unit 1", "gather unit 1", "update the other units",
                                                             "wait for tokens"});
       CHECK(log.names[1] == "gather unit 0");
-      CHECK(log.categories[1] == "collective");  // it is waited for, not started
-      // They are the next step's: as many in each.
+      CHECK(log.categories[1] == "collective");  // the step waits for this gather, it does not start it
+      // These gathers belong to the next step: every step has the same number.
       rank.step();
       CHECK(engine.counts().shard.all_gathers - gathers == 2 * per_step);
-      // Nor is anything of them left behind where something else comes in between.
+      // An evaluation between two steps uses the gathers, too, and leaves none behind.
       MicroBatch batch = rank.loader.read(std::vector<std::int64_t>{0});
       engine.evaluate(batch);
       rank.step();
     });
   }
 
-  TEST_CASE("another thread reads the next step's samples, and is done when a step is") {
+  TEST_CASE("another thread reads the next step's samples and has finished at the end of a step") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = emulated_device();
@@ -193,10 +193,10 @@ TEST_SUITE("cuda/fused trainer") {
     std::vector<double> losses;
     with_reader([&](Trainer& trainer, WatchedLoader& loader) {
       for (int step = 0; step < 3; ++step) {
-        if (step == 2) loader.delay = std::chrono::milliseconds(300);  // no step takes that long
+        if (step == 2) loader.delay = std::chrono::milliseconds(300);  // longer than a step
         losses.push_back(trainer.step(12 - 2 * step, never).loss);
         CHECK_FALSE(loader.is_reading());
-        CHECK(loader.reads() == step + 2);  // one ahead
+        CHECK(loader.reads() == step + 2);  // one step ahead
         CHECK(loader.reader() != std::this_thread::get_id());
       }
     });
@@ -206,12 +206,12 @@ TEST_SUITE("cuda/fused trainer") {
       CHECK(trainer.step(10, [] { return true; }).stopped);
       CHECK_FALSE(loader.is_reading());
       loader.delay = {};
-      // A step that was stopped begins again with its own samples.
+      // A stopped step starts again with the same samples.
       CHECK(trainer.step(10, never).loss == losses[1]);
       CHECK(trainer.step(2, never).loss == losses[2]);
       const auto reads = loader.reads();
       CHECK(loader.reader() != std::this_thread::get_id());
-      CHECK(reads == 5);  // nothing behind the last one
+      CHECK(reads == 5);  // nothing is read after the last step
     });
     with_reader([&](Trainer& trainer, WatchedLoader& loader) {
       loader.damaged = 3;
@@ -220,7 +220,7 @@ TEST_SUITE("cuda/fused trainer") {
     });
   }
 
-  TEST_CASE("a loss scale that is too large is halved, and the update skipped") {
+  TEST_CASE("too large a loss scale is halved, and the update is skipped") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = emulated_device();

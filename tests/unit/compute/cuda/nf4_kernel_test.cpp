@@ -1,4 +1,4 @@
-// The kernel's own source on the CPU (tests/support/emulated_cuda.hpp), its threads in three orders, against the host's
+// The kernel's source on the CPU (tests/support/emulated_cuda.hpp), with threads in three orders, against the host's
 // kernel, bit for bit.
 #include "tests/support/torch_doctest.hpp"
 
@@ -33,7 +33,7 @@ void check(const Nf4Matrix& m) {
   }
 }
 
-/// A sum whose barrier is left out: orders must disagree, or the emulation proves nothing.
+/// A kernel that lacks a barrier: its results must depend on the order, otherwise the emulation proves nothing.
 void without_barrier(float* out, const float* in) {
   __shared__ float room[64];
   room[threadIdx.x] = in[threadIdx.x];
@@ -65,7 +65,7 @@ at::Tensor run_in(Order order, void (*kernel)(float*, const float*)) {
 }  // namespace
 
 TEST_SUITE("cuda/nf4 kernel") {
-  TEST_CASE("matrices of any size, scales as they are and nested, in three types") {
+  TEST_CASE("matrices of any size, plain and nested scales, three dtypes") {
     for (const auto& [rows, columns] : {std::pair(1, 1), {3, 50}, {7, 33}, {37, 10}, {172, 64}, {65, 1031}}) {
       CAPTURE(rows);
       CAPTURE(columns);
@@ -76,7 +76,7 @@ TEST_SUITE("cuda/nf4 kernel") {
     }
   }
 
-  TEST_CASE("the emulation sees a missing barrier, and one that not all threads reach") {
+  TEST_CASE("the emulation detects a missing barrier and one that not all threads reach") {
     for (const auto order : kOrders) CHECK(run_in(order, with_barrier).abs().max().item<float>() == 0);
     CHECK(run_in(Order::forward, without_barrier).abs().max().item<float>() > 0);
     CHECK_THROWS_AS(emulated::launch({1}, {64}, Order::forward, some_wait, 0), std::logic_error);

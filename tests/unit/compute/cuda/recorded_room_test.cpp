@@ -1,5 +1,5 @@
-// Memory that runs out beside recorded micro-batches: they are given up, and what had no room runs again, with the bits
-// of a run in which it had.
+// Memory runs out beside CUDA graphs: the graphs are released and the failed work runs again, with the bits of a run
+// that had enough memory.
 #include "tests/unit/compute/cuda/recorded_steps.hpp"
 
 #include <ATen/ops/zeros.h>
@@ -13,7 +13,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// Fills the device in what an engine computes, at the n-th tensor that is made there.
+/// Emulates a full device at the n-th tensor that the engine allocates while it computes.
 class FullWhileComputing final : public EngineObserver {
  public:
   void begin(std::string_view what, std::string_view category) override {
@@ -28,8 +28,8 @@ class FullWhileComputing final : public EngineObserver {
     left = memory_->left();
     memory_.reset();
   }
-  int left = -1;   ///< tensors until then
-  int losses = 0;  ///< that were computed as they come, or recorded
+  int left = -1;   ///< tensors until the device is full
+  int losses = 0;  ///< number of losses computed or captured
 
  private:
   std::vector<bool> computes_;
@@ -37,11 +37,11 @@ class FullWhileComputing final : public EngineObserver {
   std::optional<FullMemory> memory_;
 };
 
-/// What happens when the device fills.
+/// The work during which the device fills.
 struct Probe {
   enum class What { whole_step, short_step, evaluation };
   What what = What::short_step;
-  int tensors = -1;  ///< until then; negative: it does not
+  int tensors = -1;  ///< tensors until the device is full; negative: it never is
 };
 
 struct Probed {
@@ -51,7 +51,7 @@ struct Probed {
   bool step_again = false;
 };
 
-/// Two steps, of which the second is recorded, then the probe, then one more step.
+/// Makes two steps, the second of which is captured, then the probe, then one more step.
 Probed train_probed(SmallJob job, CudaGraphs graphs, const Probe& probe) {
   job.device = recording_device();
   job.sharding.cuda_graphs = graphs;
@@ -74,7 +74,7 @@ Probed train_probed(SmallJob job, CudaGraphs graphs, const Probe& probe) {
     if (probe.what == Probe::What::whole_step) step(2, samples);
     if (probe.what == Probe::What::short_step) step(2, samples - 1);
     probed.was_full = probe.tensors >= 0 && full.left < 0;
-    probed.step_again = full.losses > 3;  // three, and one in vain
+    probed.step_again = full.losses > 3;  // three losses, and a failed one
     full.left = -1;
     step(3, samples);
     collect_state(rank, probed.outcome.state);
@@ -87,7 +87,7 @@ struct Tries {
   int full = 0, steps_again = 0;
 };
 
-/// The device fills at the first, at the (1 + stride)-th tensor, and so on, as long as there are that many.
+/// The device fills at the first tensor, at the (1 + stride)-th, and so on, up to the last tensor of the probe.
 Tries check_all(const SmallJob& job, Probe::What what, int stride) {
   const auto want = train_probed(job, CudaGraphs::off, {what});
   Tries tries;
@@ -117,22 +117,22 @@ SmallJob job_on(const TempDir& dir) {
 }  // namespace
 
 TEST_SUITE("cuda/recorded steps out of room") {
-  TEST_CASE("the first micro-batch of a step runs again, wherever it was") {
+  TEST_CASE("the first micro-batch of a step runs again, wherever it failed") {
     const TempDir dir;
     auto job = job_on(dir);
     CHECK(check_all(job, Probe::What::short_step, 8).full > 3);
-    job.sharding.precision = at::kBFloat16;  // gradients apart from their shards
+    job.sharding.precision = at::kBFloat16;  // gradients are separate from their shards
     CHECK(check_all(job, Probe::What::short_step, 22).full > 1);
   }
 
-  TEST_CASE("one that adds to gradients runs again, or its step where it has added something") {
+  TEST_CASE("a later micro-batch runs again, or its whole step if it had already added to gradients") {
     const TempDir dir;
     auto job = job_on(dir);
     job.accumulation_steps = 3;
     const auto tries = check_all(job, Probe::What::short_step, 11);
     CHECK(tries.steps_again > 1);
     CHECK(tries.full - tries.steps_again > 0);
-    // Of recorded ones, only a copy of each loss is made.
+    // Replayed micro-batches allocate only a copy of each loss.
     const auto whole = check_all(job, Probe::What::whole_step, 1);
     CHECK(whole.full == 3);
     CHECK(whole.steps_again == 0);
@@ -143,7 +143,7 @@ TEST_SUITE("cuda/recorded steps out of room") {
     CHECK(check_all(job_on(dir), Probe::What::evaluation, 8).full > 1);
   }
 
-  TEST_CASE("without recordings, and in a head that is called once, it is an error as ever") {
+  TEST_CASE("without graphs, and in a head that is called once, running out of memory stays an error") {
     const TempDir dir;
     auto job = job_on(dir);
     job.device = recording_device();

@@ -1,5 +1,5 @@
 #pragma once
-// Steps of a small job with recorded micro-batches (emulated_recorder.hpp), and with the same as they come.
+// Steps of a small job with captured micro-batches (emulated_recorder.hpp) and without.
 #include "tests/support/emulated_ops.hpp"
 #include "tests/support/emulated_recorder.hpp"
 #include "tests/support/small_job.hpp"
@@ -29,7 +29,7 @@ inline DeviceChoice recording_device(SharedRecorder recorder = std::make_shared<
   return device;
 }
 
-/// Codes and scales of matrices in 4 bits, and what is made of them.
+/// Fills codes and scales of 4-bit matrices, and initializes the adapters on them.
 inline void fill_codes(ModelRuntime& runtime) {
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
@@ -39,16 +39,16 @@ inline void fill_codes(ModelRuntime& runtime) {
     const auto numbers = at::arange(rows.numel(), at::kLong).view(rows.sizes());
     rows.copy_(spec.storage == Storage::byte ? numbers * 37 % 256 : 0.03 + numbers % 7 * 0.005);
   }
-  initialize_adapters(runtime, 5);  // DoRA's lengths of rows
+  initialize_adapters(runtime, 5);  // computes DoRA's row norms
 }
 
-/// Six steps whose loss scale is never the same; the fourth has too few samples for whole micro-batches.
+/// Makes six steps with different loss scales; the fourth has too few samples for full micro-batches.
 inline Outcome train(SmallJob job, CudaGraphs graphs,
                      SharedRecorder recorder = std::make_shared<const EmulatedRecorder>()) {
   constexpr int kSteps = 6;
   job.device = recording_device(std::move(recorder));
   job.sharding.cuda_graphs = graphs;
-  job.sharding.host_staged = true;  // gradients in ordinary tensors
+  job.sharding.host_staged = true;  // gathers gradients in ordinary tensors
   Outcome outcome;
   run_thread_ranks(1, 1, [&](ProcessGroup& world) {
     SmallJobRank rank(world, job);
@@ -79,12 +79,12 @@ inline void check_same(const Outcome& got, const Outcome& want) {
     CAPTURE(i);
     CHECK(same_bits(got.state.master_weights[i], want.state.master_weights[i]));
     for (const auto& [key, values] : want.state.states) {
-      if (values[i].defined()) CHECK(same_bits(got.state.states.at(key)[i], values[i]));  // not of what is frozen
+      if (values[i].defined()) CHECK(same_bits(got.state.states.at(key)[i], values[i]));  // undefined if frozen
     }
   }
 }
 
-/// \param recorded  so many shapes and places in a step
+/// \param recorded  number of graphs, for the different shapes and positions of micro-batches in a step
 inline void check(const SmallJob& job, std::int64_t recorded, std::int64_t replayed) {
   const auto want = train(job, CudaGraphs::off), got = train(job, CudaGraphs::on);
   CHECK(want.counts.recorded == 0);

@@ -1,5 +1,5 @@
-// Micro-batches that are recorded once and run again (CUDA graphs, emulated_recorder.hpp) against the same steps as
-// they come: the same bits, whatever changes from step to step.
+// Micro-batches that are captured once and replayed (CUDA graphs, emulated_recorder.hpp) against the same steps
+// without graphs: the same bits, whatever changes from step to step.
 #include "tests/unit/compute/cuda/recorded_steps.hpp"
 
 #include <ATen/ops/full.h>
@@ -12,7 +12,7 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 TEST_SUITE("cuda/recorded steps") {
-  TEST_CASE("recorded work keeps its numbers and reads what is there when it runs") {
+  TEST_CASE("recorded work keeps its scalar arguments and reads the tensors' values at each run") {
     auto x = at::ones({4}), factor = at::ones({1});
     at::Tensor sum;
     float number = 2;
@@ -20,7 +20,7 @@ TEST_SUITE("cuda/recorded steps") {
       x.mul_(number).mul_(factor);
       sum = x + 1;
     });
-    CHECK(same_bits(x, at::ones({4})));  // nothing was done
+    CHECK(same_bits(x, at::ones({4})));  // recording executes nothing
     number = 5;
     factor.fill_(3);
     work->run();
@@ -32,7 +32,7 @@ TEST_SUITE("cuda/recorded steps") {
     CHECK_THROWS_AS(EmulatedRecorder().record([&] { static_cast<void>(x.sum().item<float>()); }), std::runtime_error);
   }
 
-  TEST_CASE("what is read after nothing held it is found, and so is what was given back") {
+  TEST_CASE("reads of memory that the body had released, and uses of freed memory, are detected") {
     const auto x = at::ones({4});
     const auto copied_after = [&](bool holds, at::ScalarType type) {
       auto out = at::zeros({4}, type);
@@ -62,7 +62,7 @@ TEST_SUITE("cuda/recorded steps") {
       return sum.clone();
     };
     CHECK(same_bits(run_both(), at::full({4}, 3.0f)));
-    left.reset();  // what is recorded next may have it
+    left.reset();  // the next recording may reuse the memory
     CHECK(run_both().isnan().all().item<bool>());
 
     auto before = at::ones({4});
@@ -76,7 +76,7 @@ TEST_SUITE("cuda/recorded steps") {
   TEST_CASE("losses, norms and weights of replayed steps are those of eager steps, bit for bit") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
-    // All steps but the first, and but the one that is short.
+    // All steps but the first and the short one.
     check(job, 1, 4);
     job.model.dropout = 0.2;
     check(job, 1, 4);
@@ -96,7 +96,7 @@ TEST_SUITE("cuda/recorded steps") {
     job.accumulation_steps = 4;
     for (const auto sharding : {Sharding::full_shard, Sharding::no_shard}) {
       job.sharding.sharding = sharding;
-      // First, middle and last; the short step's last one comes as it is.
+      // First, middle and last micro-batch; the last one of the short step is not captured.
       check(job, 3, 19);
       job.model.dropout = 0.1;
     }
@@ -128,7 +128,7 @@ TEST_SUITE("cuda/recorded steps") {
     check(job, 1, 4);
   }
 
-  TEST_CASE("a device that cannot record says why, and the run goes on as it would without") {
+  TEST_CASE("on a device that cannot capture, the run states the reason and continues without graphs") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.model.num_layers = 1;
@@ -147,14 +147,14 @@ TEST_SUITE("cuda/recorded steps") {
     }
   }
 
-  TEST_CASE("one that cannot be recorded leaves the others, and no more than four are tried in vain") {
+  TEST_CASE("if one micro-batch cannot be captured the others still are, and at most four failures are tried") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.model.num_layers = 1;
     job.model.dropout = 0.1;
     job.accumulation_steps = 3;
     const auto want = train(job, CudaGraphs::off);
-    // The recordings of first, middle and last micro-batches; last ones come as they are once more.
+    // The captures of the first, middle and last micro-batch; last ones run without graphs once more.
     for (int which = 0; which < 3; ++which) {
       CAPTURE(which);
       const auto recorder = std::make_shared<const EmulatedRecorder>(30, which, which + 1);
@@ -182,11 +182,11 @@ TEST_SUITE("cuda/recorded steps") {
       const auto counts = rank.runtime.engine().recording_counts();
       CHECK(counts.refused == 4);
       CHECK(counts.recorded == 1);
-      CHECK(counts.replayed == 2);  // of the one that was recorded first, to the end
+      CHECK(counts.replayed == 2);  // replays of the first recording, until the end
     });
   }
 
-  TEST_CASE("capture is refused where parameters are sharded over ranks, and on a device without captures") {
+  TEST_CASE("capture is refused if parameters are sharded over ranks, and on a device without captures") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.sharding.cuda_graphs = CudaGraphs::on;
@@ -207,7 +207,7 @@ TEST_SUITE("cuda/recorded steps") {
     CHECK(make(1).find("--cuda-graphs on: it needs a GPU") == 0);
   }
 
-  TEST_CASE("replicas record all but the micro-batch that they sum after") {
+  TEST_CASE("replicas capture all micro-batches except the last, after which gradients are summed") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.accumulation_steps = 2;
@@ -234,7 +234,7 @@ TEST_SUITE("cuda/recorded steps") {
     check_same(both[1], both[0]);
   }
 
-  TEST_CASE("by default, micro-batches that are small for their model are captured on one device") {
+  TEST_CASE("by default, micro-batches that are small for their model are captured on a single device") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.device = recording_device();
@@ -250,7 +250,7 @@ TEST_SUITE("cuda/recorded steps") {
     const std::int64_t block = 4 * 16 * 16 + 4 * 16 + 4 * 16 + 2 * 16 * 28 + 28 + 16;  // products, biases, norms
     CHECK(tokens(1) == (std::int64_t{1} << 30) / block);
     job.sharding.lora = {4, 8, 0, {"c_attn"}, false, false};
-    job.sharding.quantize.nf4 = true;  // two codes in a byte, and scales
+    job.sharding.quantize.nf4 = true;  // two codes per byte, and scales
     CHECK(tokens(1) == (std::int64_t{1} << 30) / (block + 4 * (16 + 48)));
     job.sharding.lora = {};
     job.sharding.quantize = {};

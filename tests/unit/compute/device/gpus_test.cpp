@@ -5,7 +5,7 @@
 #include "lib/base/error.hpp"
 
 TEST_SUITE("memory/cards") {
-  TEST_CASE("cards by name, whatever the case; an unknown name lists the choices") {
+  TEST_CASE("cards by name, ignoring case; an unknown name lists the choices") {
     CHECK(fsdp::find_gpu("a100-80g").total_bytes == std::int64_t{81050} << 20);
     CHECK(fsdp::find_gpu("A100-80GB").name == "a100-80g");
     CHECK(fsdp::find_gpu("v100-32g").compute_capability == 70);
@@ -13,7 +13,7 @@ TEST_SUITE("memory/cards") {
     CHECK_THROWS_AS(fsdp::find_gpu(""), fsdp::UsageError);
   }
 
-  TEST_CASE("a number of bytes is a card, too") {
+  TEST_CASE("a number of bytes also describes a card") {
     CHECK(fsdp::find_gpu("79GiB").total_bytes == std::int64_t{79} << 30);
     CHECK(fsdp::find_gpu("8e10").total_bytes == 80'000'000'000);
     CHECK_THROWS_AS(fsdp::find_gpu("12"), fsdp::UsageError);

@@ -96,7 +96,7 @@ TEST_SUITE("kernels/element") {
     });
   }
 
-  TEST_CASE("runnable_tables: the portable one is always there and table() is one of them") {
+  TEST_CASE("runnable_tables: always contains the portable table, and table() is one of them") {
     const auto tables = runnable_tables();
     REQUIRE(!tables.empty());
     CHECK(std::any_of(tables.begin(), tables.end(), [](const auto* table) { return table->name == "portable"sv; }));

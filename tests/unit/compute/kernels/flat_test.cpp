@@ -38,7 +38,7 @@ TEST_SUITE("kernels/flat") {
     });
   }
 
-  TEST_CASE("widen_add: exact, within its range only") {
+  TEST_CASE("widen_add: exact, and only within its range") {
     for_tables_and_types([](const auto& table, Type type) {
       for (const auto n : kDims) {
         INFO(isa(table), ' ', name_of(type), ' ', n);
@@ -66,7 +66,7 @@ TEST_SUITE("kernels/flat") {
     }
   }
 
-  TEST_CASE("has_non_finite: finds one bad element anywhere in the range and none outside") {
+  TEST_CASE("has_non_finite: finds one bad element anywhere in the range and ignores those outside") {
     const float inf = std::numeric_limits<float>::infinity();
     for (const auto* table : fsdp::kernels::runnable_tables()) {
       for (const auto n : kDims) {

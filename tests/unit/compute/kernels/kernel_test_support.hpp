@@ -16,7 +16,7 @@ namespace fsdp::test {
 using kernels::Type;
 
 inline constexpr Type kTypes[] = {Type::f32, Type::bf16, Type::f16};
-/// Around every vector width: 1, less, equal, one more than 16 lanes, and several vectors with a tail.
+/// Lengths around every vector width: 1, less, equal, one more than 16 lanes, and several vectors with a tail.
 inline constexpr std::int64_t kDims[] = {1, 7, 15, 16, 17, 257};
 
 /// Significand bits, smallest normal exponent and largest exponent of a storage type.
@@ -41,8 +41,8 @@ inline double rounded(Type type, double v) {
   return std::abs(result) > largest ? std::copysign(std::numeric_limits<double>::infinity(), v) : result;
 }
 
-/// One rounding of storage: half a unit in the last place, relative. Doubled: the float32 value before it may lie on
-/// the other side of a tie.
+/// Relative error of one storage rounding: half a unit in the last place, doubled because the float32 value before may
+/// lie on the other side of a tie.
 inline double storage_error(Type type) { return type == Type::f32 ? 0.0 : std::ldexp(1.0, -format_of(type).bits); }
 
 class Array {
@@ -68,7 +68,7 @@ class Array {
   }
   std::uint16_t bits16(std::int64_t i) const { return reinterpret_cast<const std::uint16_t*>(bytes_.data())[i]; }
 
-  /// `v` must fit the type once rounded.
+  /// `v` must be representable once rounded.
   void set(std::int64_t i, double v) {
     v = rounded(type_, v);
     if (type_ == Type::f32) {
@@ -119,12 +119,12 @@ inline std::vector<float> random_floats(std::int64_t n, unsigned seed) {
   return values;
 }
 
-/// Largest |got - want| over what is allowed: relative storage error plus `float_error` (of float32 arithmetic,
-/// absolute). At most 1 when all is well; infinite when one of them alone is NaN.
+/// Returns the largest |got - want| divided by the allowed error: relative storage error plus `float_error` (of float32
+/// arithmetic, absolute). At most 1 if correct; infinite if only one of the two is NaN.
 class Excess {
  public:
   Excess(Type type, double float_error) : relative_(storage_error(type)), absolute_(float_error) {
-    // Below the smallest normal number storage has an absolute step instead.
+    // Below the smallest normal number the storage type has an absolute step.
     const auto f = format_of(type);
     absolute_ += std::ldexp(1.0, f.min_exponent - f.bits + 1);
   }
@@ -142,7 +142,7 @@ class Excess {
   double worst_ = 0;
 };
 
-/// Runs body(table, type) for every instruction set this machine has and every storage type.
+/// Runs body(table, type) for every instruction set of this machine and every storage type.
 template <typename Body>
 void for_tables_and_types(const Body& body) {
   for (const auto* table : kernels::runnable_tables()) {

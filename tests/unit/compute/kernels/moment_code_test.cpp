@@ -1,4 +1,4 @@
-// Codes of moments: thresholds and cells against the definitions that bitsandbytes and torchao have.
+// Codes of optimizer moments: thresholds and cells against the definitions of bitsandbytes and torchao.
 #include "lib/compute/kernels/moment_code.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ std::size_t by_cells(const MomentCode& code, float x) {
   return static_cast<std::size_t>(found.below) + (x >= found.threshold ? found.rise : 0);
 }
 
-/// bitsandbytes' table of 65536 numbers; torchao: no other number is nearer.
+/// For bitsandbytes, compares with its table of 65536 numbers; for torchao, checks that no other number is nearer.
 bool is_right(const MomentCode& code, MomentFormat format, bool is_signed, float x, std::size_t found) {
   if (format == MomentFormat::bitsandbytes_8bit) {
     const auto bin = std::fma((x + 1.0f) * 0.5f, 65535.0f, 0.5f);
@@ -35,7 +35,7 @@ bool is_right(const MomentCode& code, MomentFormat format, bool is_signed, float
   const auto distance = [&](std::size_t k) {
     return std::fabs(static_cast<double>(x) - static_cast<double>(code.values[k]));
   };
-  const auto slack = 1e-7 * std::fabs(static_cast<double>(x));  // its distances are float32
+  const auto slack = 1e-7 * std::fabs(static_cast<double>(x));  // torchao computes distances in float32
   return (found == 0 || distance(found) <= distance(found - 1) + slack) &&
          (found + 1 == code.values.size() || distance(found) <= distance(found + 1) + slack);
 }
@@ -43,7 +43,7 @@ bool is_right(const MomentCode& code, MomentFormat format, bool is_signed, float
 }  // namespace
 
 TEST_SUITE("kernels/moment_code") {
-  TEST_CASE("every number has the code of the definition, by thresholds as by cells") {
+  TEST_CASE("every number has the code of the definition, by thresholds and by cells") {
     constexpr auto kInfinity = std::numeric_limits<float>::infinity();
     for (const auto format :
          {MomentFormat::bitsandbytes_8bit, MomentFormat::torchao_8bit, MomentFormat::torchao_4bit}) {

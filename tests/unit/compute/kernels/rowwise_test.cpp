@@ -18,7 +18,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-/// body(table, type, dim) for everything.
+/// Runs body(table, type, dim) for all combinations.
 template <typename Body>
 void for_all(const Body& body) {
   for_tables_and_types([&](const auto& table, Type type) {
@@ -52,7 +52,7 @@ TEST_SUITE("kernels/rowwise") {
     });
   }
 
-  TEST_CASE("layer_norm: alone, after a sum, and after a sum with bias") {
+  TEST_CASE("layer_norm: alone, of a residual sum, and of a residual sum with bias") {
     for_all([](const Table& table, Type type, std::int64_t dim) {
       for (int form = 0; form < 3; ++form) {
         auto x = random_array(type, kRows * dim, 1);
@@ -87,7 +87,7 @@ TEST_SUITE("kernels/rowwise") {
             }
             const auto added = static_cast<float>(y[i]) + (form > 1 ? static_cast<float>(bias[j]) : 0.0f);
             if (sum[i] != rounded(type, static_cast<float>(x[i]) + added)) ++wrong_sums;
-            row.push_back(sum[i]);  // the norm reads what was stored
+            row.push_back(sum[i]);  // the norm reads the stored (rounded) sum
           }
           double m = 0, v = 0;
           for (const double e : row) m += e / static_cast<double>(dim);
@@ -105,7 +105,7 @@ TEST_SUITE("kernels/rowwise") {
     });
   }
 
-  TEST_CASE("layer_norm_backward: gradients of input, scale, shift and of the bias before") {
+  TEST_CASE("layer_norm_backward: gradients of input, scale, shift and the preceding bias") {
     for_all([](const Table& table, Type type, std::int64_t dim) {
       for (const bool with_residual : {false, true}) {
         auto x = random_array(type, kRows * dim, 1);
@@ -116,7 +116,7 @@ TEST_SUITE("kernels/rowwise") {
         auto rstd = random_floats(kRows, 6);
         for (auto& r : rstd) r = std::abs(r) + 0.5f;
         Array out(type, kRows * dim);
-        const auto start = random_floats(dim, 7);  // sums are added to
+        const auto start = random_floats(dim, 7);  // column sums are added to these values
         auto grad_gamma = start, grad_beta = start, column = start;
         NormBackwardArgs args{out.data(),
                               grad.data(),
@@ -158,7 +158,7 @@ TEST_SUITE("kernels/rowwise") {
         CHECK(excess.worst() <= 1.0);
         CHECK(sums.worst() <= 1.0);
 
-        // In place of either input, and without the optional column sums: the same bits.
+        // In place of either input, and without the optional column sums: results have the same bits.
         auto over = with_residual ? residual : grad;
         args.grad_x_TD = over.data();
         (with_residual ? args.residual_TD : args.grad_out_TD) = over.data();
@@ -183,7 +183,7 @@ TEST_SUITE("kernels/rowwise") {
       const auto start = random_floats(dim, 4);
       auto column = start;
       table.bias_gelu_backward(type, {grad.data(), again.data(), pre.data(), column.data(), dim}, 0, kRows);
-      // The approximated tanh is off by 2e-7, times |x| / 2 <= 30, and its slope by that times 4 |x|^3 c.
+      // The approximated tanh has an error of 2e-7, times |x| / 2 <= 30; the error of its slope is larger by 4 |x|^3 c.
       Excess forward(type, kFloatError), backward(type, kFloatError), sums(Type::f32, kFloatError);
       std::vector<double> want(start.begin(), start.end());
       int wrong = 0;
@@ -227,7 +227,7 @@ TEST_SUITE("kernels/rowwise") {
     });
   }
 
-  TEST_CASE("column_sum: adds its rows to what is there") {
+  TEST_CASE("column_sum: adds its rows to the existing values") {
     for_all([](const Table& table, Type type, std::int64_t dim) {
       auto x = random_array(type, kRows * dim, 1);
       const auto start = random_floats(dim, 2);

@@ -68,7 +68,7 @@ void check_loss(const Table& table, Type type, Array logits, const Rows& rows) {
 }  // namespace
 
 TEST_SUITE("kernels/softmax") {
-  TEST_CASE("causal_softmax and its backward: rows see their past only, the rest becomes zero") {
+  TEST_CASE("causal_softmax and its backward: a row sees only earlier positions, the rest becomes zero") {
     for_tables_and_types([](const Table& table, Type type) {
       for (const auto length : kDims) {
         for (const std::int64_t gap : {0, 3}) {
@@ -132,9 +132,9 @@ TEST_SUITE("kernels/softmax") {
       const Rows rows{97, 128, {3, 5, 96, 0}};
       Array logits(type, 4 * 128);
       for (std::int64_t j = 0; j < 97; ++j) {
-        logits.set(j, j % 2 == 0 ? 80.0 : -80.0);    // the target is 160 below the top
-        logits.set(128 + j, j == 5 ? 80.0 : -80.0);  // certain and right: a loss of 0
-        logits.set(256 + j, 12.5);                   // equal: log 97
+        logits.set(j, j % 2 == 0 ? 80.0 : -80.0);    // the target is 160 below the maximum
+        logits.set(128 + j, j == 5 ? 80.0 : -80.0);  // certain and right: the loss is 0
+        logits.set(256 + j, 12.5);                   // all equal: the loss is log 97
         logits.set(384 + j, j == 50 ? 80.0 : 0.0);   // certain and wrong
       }
       check_loss(table, type, logits, rows);
@@ -161,7 +161,7 @@ TEST_SUITE("kernels/softmax") {
     });
   }
 
-  TEST_CASE("dropout: keeps its share, scales the rest, and depends on key and column alone") {
+  TEST_CASE("dropout: keeps its share, scales the rest, and depends only on key and column") {
     constexpr std::int64_t kRowsN = 200, kDim = 257;
     for_tables_and_types([](const Table& table, Type type) {
       for (const float p : {0.1f, 0.5f, 0.9f}) {
@@ -180,13 +180,13 @@ TEST_SUITE("kernels/softmax") {
         const double sigma = std::sqrt(static_cast<double>(p) * (1 - static_cast<double>(p)) * n);
         CHECK(std::abs(static_cast<double>(kept) - (1 - static_cast<double>(p)) * n) < 5 * sigma);
 
-        // One row alone, in another place and cut shorter: the same mask.
+        // A single row at another place and truncated has the same mask.
         Array alone(type, std::vector<double>(100, 1.0));
         table.dropout(type, {alone.data(), &keys[17], p, 100}, 0, 1);
         bool same = true;
         for (std::int64_t j = 0; j < 100; ++j) same = same && alone[j] == ones[17 * kDim + j];
         CHECK(same);
-        // Neighbouring columns and rows are independent: agreement as for independent draws.
+        // Neighbouring columns and rows are independent: they agree as often as independent draws.
         std::int64_t agree = 0;
         for (std::int64_t i = kDim; i < kRowsN * kDim; ++i) agree += (ones[i] != 0) == (ones[i - kDim] != 0) ? 1 : 0;
         const double expected = static_cast<double>(p * p + (1 - p) * (1 - p));
@@ -195,7 +195,7 @@ TEST_SUITE("kernels/softmax") {
     });
   }
 
-  TEST_CASE("dropout: the same mask from every instruction set") {
+  TEST_CASE("dropout: all instruction sets give the same mask") {
     const std::uint64_t key = 42;
     std::vector<Array> masks;
     for (const auto* table : runnable_tables()) {

@@ -13,7 +13,7 @@ using fsdp::MemoryRecorder;
 using fsdp::MemoryScope;
 
 TEST_SUITE("memory/recorder") {
-  TEST_CASE("meta tensors are recorded with their size, purpose and phase, and when they go") {
+  TEST_CASE("meta tensors are recorded with size, purpose and phase, and when they are freed") {
     const MemoryRecorder recorder(false);
     {
       const MemoryScope scope(MemoryCategory::logits);
@@ -41,7 +41,7 @@ TEST_SUITE("memory/recorder") {
     tensor.reset();
   }
 
-  TEST_CASE("another thread is not recorded, and a thread has one recorder") {
+  TEST_CASE("other threads are not recorded, and a thread has one recorder") {
     const MemoryRecorder recorder(false);
 
     std::thread([] { const auto other = at::empty({8}, at::TensorOptions(at::kFloat).device(at::kMeta)); }).join();
@@ -50,7 +50,7 @@ TEST_SUITE("memory/recorder") {
     CHECK_THROWS_AS(MemoryRecorder(false), std::logic_error);
   }
 
-  TEST_CASE("beside a GPU the host's memory is marked; on CPUs there is only the host's") {
+  TEST_CASE("beside a GPU, host memory is marked; on CPUs there is only host memory") {
     for (const bool gpu : {true, false}) {
       const MemoryRecorder recorder(gpu);
       const auto ops = gpu ? fsdp::make_meta_cuda_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), {})

@@ -1,4 +1,4 @@
-// What MetaCpuOps allocate against what CpuOps do: how often, the most at once and what stays, to the byte.
+// Compares allocations of MetaCpuOps with those of CpuOps: their number, peak and remaining bytes, exactly.
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 Room real_room(const Operation& operation, at::ScalarType dtype) {
   const auto run = operation(host_ops(), {at::TensorOptions(dtype).device(at::kCPU)});
-  (void)run();  // what is only made once
+  (void)run();  // allocations that are made only once
   reset_host_memory_peak();
   const auto before = host_memory_stats();
   const auto kept = run();
@@ -35,8 +35,8 @@ void check(const std::string& name, const Operation& operation) {
   }
 }
 
-/// Without MKL, as on AArch64, ATen multiplies the matrices of a batch one by one, on copies: not predicted, since it
-/// is a few rows of one head at a time.
+/// Without MKL, as on AArch64, ATen multiplies the matrices of a batch one by one on copies. The prediction ignores
+/// the copies, which are a few rows of one head at a time.
 void check_batches(const std::string& name, const Operation& operation) {
 #if defined(__aarch64__)
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
@@ -54,19 +54,19 @@ void check_batches(const std::string& name, const Operation& operation) {
 }  // namespace
 
 TEST_SUITE("memory/meta_ops") {
-  TEST_CASE("every operation takes the room of the real one") {
+  TEST_CASE("every operation takes as much memory as the real one") {
     install_host_allocator();
     for (const auto& [name, operation] : operation_cases()) check(name, operation);
     check_batches("attention of short rows", attention({3, 40, 4, 16}));
     check_batches("attention of short rows with shared heads", attention({3, 40, 4, 16, 2}));
   }
 
-  TEST_CASE("attention of documents that share rows") {
+  TEST_CASE("attention of packed documents") {
     install_host_allocator();
     const auto packing = packed({{7, 20, 5}, {40}}, 40);
     AttentionShape shape{2, 40, 4, 16, 2};
     shape.packing = packing.get();
-    // Of the smallest products in 16 bits fewer are packed than is predicted: the most at once is the same.
+    // For the smallest 16-bit products fewer operands are packed than predicted; the peak is the same.
     const auto check_bytes = [](const AttentionShape& s) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {
         INFO("window ", s.window, ", dropout ", s.dropout, ", ", std::string(c10::toString(dtype)));
@@ -84,7 +84,7 @@ TEST_SUITE("memory/meta_ops") {
     check_bytes(shape);
   }
 
-  TEST_CASE("attention of long rows: ATen's threads take room for products of their own, here 7 % of it") {
+  TEST_CASE("attention of long rows: ATen's threads need memory for their own products, here 7 % of the total") {
     install_host_allocator();
     for (const AttentionShape& shape : {AttentionShape{2, 600, 2, 32}, AttentionShape{1, 600, 4, 32, 2}}) {
       for (const auto dtype : {at::kFloat, at::kBFloat16}) {

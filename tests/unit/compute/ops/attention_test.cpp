@@ -21,7 +21,7 @@ at::Tensor forward(const at::Tensor& qkv, const AttentionShape& shape) {
   return host_ops().attention(qkv, shape, nullptr);
 }
 
-/// ATen's attention and autograd, in float64.
+/// Computes attention with ATen and autograd in float64.
 AttentionResult truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
   const auto x = qkv.to(at::kDouble).requires_grad_(true);
   const auto split = x.view({s.rows, s.length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
@@ -34,7 +34,7 @@ AttentionResult truth(const at::Tensor& qkv, const at::Tensor& grad_out, const A
 
 class CountedProducts final : public CpuOps {
  public:
-  mutable std::int64_t count = 0;  ///< multiply-adds
+  mutable std::int64_t count = 0;  ///< number of multiply-adds
 
  protected:
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
@@ -81,7 +81,7 @@ TEST_SUITE("ops/attention") {
     MESSAGE("largest relative error in float32: ", worst32.value);
   }
 
-  TEST_CASE("windows, caps and scales of the scores, in blocks of queries, against float64 autograd") {
+  TEST_CASE("windows, caps and scales of the scores, in query blocks, against float64 autograd") {
     at::manual_seed(3);
     const AtenOps plain(at::kCPU);
     Worst worst;
@@ -112,9 +112,9 @@ TEST_SUITE("ops/attention") {
     MESSAGE("largest relative error in float32: ", worst.value);
   }
 
-  TEST_CASE("a window costs what lies in it: as many multiply-adds for each token, however long the row") {
+  TEST_CASE("with a window the number of multiply-adds per token does not depend on the row's length") {
     const CountedProducts ops;
-    // Of the forward and of the backward.
+    // Returns multiply-adds per token of the forward and the backward pass.
     const auto of = [&](std::int64_t length) {
       AttentionShape s{1, length, 2, 16};
       s.window = 64;
@@ -131,15 +131,15 @@ TEST_SUITE("ops/attention") {
     const auto [long_forward, long_backward] = of(4096);
     CHECK(long_forward < 1.05 * forward);
     CHECK(long_backward < 1.05 * backward);
-    // Products of 16 columns by window and block, for each of two heads: two in the forward; in the backward scores
-    // again, and the gradients of probabilities, queries, keys and values.
+    // Products of 16 columns over window plus block, for each of two heads: two in the forward pass; in the backward
+    // pass the scores again, and the gradients of probabilities, queries, keys and values.
     constexpr double kProduct = 2 * 16 * (64 + 128);
     CHECK(long_forward < 2 * kProduct);
     CHECK(long_backward < 5 * kProduct);
     MESSAGE("multiply-adds for a token: ", long_forward, " and ", long_backward, " of ", kProduct, " a product");
   }
 
-  TEST_CASE("by its formula: what GPUs run without a fused kernel, with shared heads and dropout") {
+  TEST_CASE("attention by its formula, as on GPUs without a fused kernel, with grouped heads and dropout") {
     at::manual_seed(2);
     for (const std::int64_t kv_heads : {4, 2, 1}) {
       for (const double dropout : {0.0, 0.25}) {
@@ -158,10 +158,10 @@ TEST_SUITE("ops/attention") {
     }
   }
 
-  TEST_CASE("documents that share rows: each as by itself, bit for bit, and zeros between them") {
+  TEST_CASE("packed documents: each equals the separate document bit for bit, with zeros between them") {
     at::manual_seed(7);
     const AtenOps plain(at::kCPU);
-    // Of one token, short and long ones, with padding behind, between and before; the last row has none.
+    // Documents of one token, short and long ones, with padding after, between and before them; the last row is empty.
     const auto packing = packed({{7, 1, 19, 3}, {600, 20}, {}}, 640);
     for (const std::int64_t window : {0, 8}) {
       for (const double dropout : {0.0, 0.25}) {
@@ -179,7 +179,7 @@ TEST_SUITE("ops/attention") {
           auto covered = at::zeros({s.rows * s.length}, at::kBool);
           for (const auto& [first, length] : packing->documents) {
             covered.narrow(0, first, length).fill_(true);
-            if (dropout > 0) continue;  // masks are the rows' own
+            if (dropout > 0) continue;  // dropout masks depend on the row
             AttentionShape alone{1, length, 4, 8, 2};
             alone.window = window;
             const auto want =
@@ -194,7 +194,7 @@ TEST_SUITE("ops/attention") {
     }
   }
 
-  TEST_CASE("documents that share rows: with dropout the backward is the derivative of the forward") {
+  TEST_CASE("packed documents: with dropout the backward is the derivative of the forward") {
     at::manual_seed(8);
     const auto packing = packed({{5, 4}, {6}}, 10);
     AttentionShape s{2, 10, 2, 4, 0, 0.3, {at::randint(0, 1 << 30, {2}, at::kLong), 5}};
@@ -210,7 +210,7 @@ TEST_SUITE("ops/attention") {
     CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
   }
 
-  TEST_CASE("documents that share a row cost what they cost apart: what is not seen is not multiplied") {
+  TEST_CASE("packed documents cost as much as separate ones: masked blocks are not multiplied") {
     const CountedProducts ops;
     const auto of = [&](const std::vector<std::int64_t>& documents, std::int64_t length, std::int64_t window) {
       AttentionShape s{1, length, 2, 16};
@@ -228,11 +228,11 @@ TEST_SUITE("ops/attention") {
       const auto apart = of({100}, 100, window) + of({250}, 250, window) + of({62}, 62, window);
       CHECK(of({100, 250, 62}, 512, window) == apart);
     }
-    // Eight documents in a row: an eighth of the row's squares.
+    // Eight documents per row need an eighth of the full row's products.
     CHECK(8 * of(std::vector<std::int64_t>(8, 64), 512, 0) == of({512}, 512, 0));
   }
 
-  TEST_CASE("a GPU's kernel is chosen by shape") {
+  TEST_CASE("the GPU's kernel is chosen by shape") {
     const AttentionShape packed_rows{4, 512, 32, 128}, ragged{4, 200, 32, 128}, odd{4, 512, 8, 20},
         shared{4, 512, 32, 128, 8};
     AttentionShape dropped = packed_rows;
@@ -243,7 +243,7 @@ TEST_SUITE("ops/attention") {
     };
     CHECK(on(90, packed_rows, at::kBFloat16) == cudnn);
     CHECK(on(90, packed_rows, at::kBFloat16, false) == flash);
-    CHECK(on(90, ragged, at::kBFloat16) == flash);  // cuDNN would plan anew for each length
+    CHECK(on(90, ragged, at::kBFloat16) == flash);  // cuDNN would build a plan for each length
     CHECK(on(80, packed_rows, at::kHalf) == flash);
     CHECK(on(80, packed_rows, at::kFloat) == memory_efficient);
     CHECK(on(80, shared, at::kFloat) == blocks);
@@ -256,12 +256,12 @@ TEST_SUITE("ops/attention") {
     slides.window = 200;
     capped.softcap = 50;
     wide_heads.head_size = 256;
-    CHECK(on(90, slides, at::kBFloat16) == flash);  // cuDNN is not told of windows
+    CHECK(on(90, slides, at::kBFloat16) == flash);  // PyTorch does not pass windows to cuDNN
     CHECK(on(80, slides, at::kHalf) == flash);
     CHECK(on(80, slides, at::kFloat) == blocks);
-    CHECK(on(75, slides, at::kHalf) == blocks);  // the memory-efficient kernel neither
+    CHECK(on(75, slides, at::kHalf) == blocks);  // the memory-efficient kernel has no windows either
     slides.window = 512;
-    CHECK(on(90, slides, at::kBFloat16) == cudnn);  // it hides nothing
+    CHECK(on(90, slides, at::kBFloat16) == cudnn);  // the window covers the whole row
     CHECK(on(80, slides, at::kFloat) == memory_efficient);
     CHECK(on(90, capped, at::kBFloat16) == blocks);
     CHECK(on(80, capped, at::kFloat) == blocks);
@@ -269,13 +269,13 @@ TEST_SUITE("ops/attention") {
     wide_heads.window = 100;
     CHECK(on(86, wide_heads, at::kBFloat16) == flash);
     wide_heads.head_size = 208;
-    CHECK(on(86, wide_heads, at::kBFloat16) == blocks);  // whose backward is not there
+    CHECK(on(86, wide_heads, at::kBFloat16) == blocks);  // flash has no backward for this width
     capped.dropout = 0.1;
     CHECK(on(90, capped, at::kBFloat16) == formula);
     CHECK((gpu_block_type({75, true}, at::kBFloat16) == at::kFloat));
     CHECK((gpu_block_type({75, true}, at::kHalf) == at::kHalf));
     CHECK((gpu_block_type({80, true}, at::kBFloat16) == at::kBFloat16));
-    // Documents that share rows: flash where it takes the longest of them.
+    // Packed documents use flash attention if it supports the longest document.
     const auto packing = packed({{100, 300}}, 512);
     const auto by_flash = [&](int capability, AttentionShape s, at::ScalarType type) {
       s.packing = packing.get();
@@ -288,7 +288,7 @@ TEST_SUITE("ops/attention") {
     CHECK_FALSE(by_flash(80, odd, at::kBFloat16));
     CHECK_FALSE(by_flash(90, dropped, at::kBFloat16));
     auto windowed = packed_rows;
-    for (const std::int64_t window : {200, 300}) {  // of documents, not of rows
+    for (const std::int64_t window : {200, 300}) {  // the documents' lengths count, not the rows'
       windowed.window = window;
       CHECK(by_flash(90, windowed, at::kBFloat16));
       CHECK_FALSE(by_flash(80, windowed, at::kFloat));
@@ -321,7 +321,7 @@ TEST_SUITE("ops/attention") {
     }
   }
 
-  TEST_CASE("attention: nothing to do without rows") {
+  TEST_CASE("attention: no rows, no work") {
     const AttentionShape none{0, 8, 2, 4};
     const auto result = ours(at::empty({0, 24}), at::empty({0, 8}), none);
     CHECK(result.out_ND.sizes() == at::IntArrayRef({0, 8}));

@@ -1,4 +1,4 @@
-// Every backward against differences of its forward, by kernels and by plain operators.
+// Compares every backward with finite differences of its forward, for kernels and for plain operators.
 #include "tests/support/torch_doctest.hpp"
 
 #include "lib/compute/ops/aten_ops.hpp"
@@ -12,14 +12,14 @@ namespace {
 
 const AtenOps kPlain(at::kCPU);
 
-/// <grad_out, forward(x)> in float64.
+/// Returns <grad_out, forward(x)> in float64.
 template <typename Forward>
 double value(const Forward& forward, const at::Tensor& x, const at::Tensor& grad_out) {
   return (forward(x).to(at::kDouble) * grad_out.to(at::kDouble)).sum().template item<double>();
 }
 
-/// Along `gradient` itself the slope is as large as it gets: <gradient, direction> against central differences of
-/// float32 forwards. A step of 1 % of x leaves a cubic term of some 1e-4; float32 sums of a thousand products 1e-5.
+/// The slope is largest along `gradient`: compares <gradient, direction> with central differences of float32 forwards.
+/// A step of 1 % of x leaves a cubic term of about 1e-4; float32 sums of a thousand products have errors of 1e-5.
 template <typename Forward>
 void check_slope(const Forward& forward, const at::Tensor& x, const at::Tensor& grad_out, const at::Tensor& gradient) {
   const auto direction = gradient.to(at::kDouble) / gradient.to(at::kDouble).norm();
@@ -97,7 +97,7 @@ TEST_SUITE("ops/derivatives") {
           bias, grad, sums.grad);
 
       for (const auto gate : {GateActivation::silu, GateActivation::gelu_tanh}) {
-        // Side by side in one matrix, as one product leaves them.
+        // Gate and up side by side in one matrix, as one product writes them.
         const auto both = at::cat({x, up}, 1);
         auto gate_grad = both.narrow(1, 0, 21), up_grad = both.narrow(1, 21, 21), out = grad.clone();
         const auto forward = ops.gated(gate, gate_grad, up_grad);
@@ -126,7 +126,7 @@ TEST_SUITE("ops/derivatives") {
     });
   }
 
-  TEST_CASE("rotary positions of the first elements of each head leave the others alone") {
+  TEST_CASE("rotary positions of the first elements of each head leave the other elements unchanged") {
     for_both([](const Ops& ops) {
       const auto table = ops.rope_table(std::vector<float>{1.0f, 0.3f, 0.1f}, 16);
       const auto x = at::randn({10, 24}), grad = at::randn({10, 24});
@@ -144,7 +144,7 @@ TEST_SUITE("ops/derivatives") {
     });
   }
 
-  TEST_CASE("embedding: rows that share an id add up") {
+  TEST_CASE("embedding: gradients of rows with the same id are added") {
     for_both([](const Ops& ops) {
       const auto token = at::randn({11, 6}), position = at::randn({5, 6}), grad = at::randn({20, 6});
       const auto ids = at::randint(0, 11, {20}, at::kInt);
@@ -159,7 +159,7 @@ TEST_SUITE("ops/derivatives") {
     });
   }
 
-  TEST_CASE("attention: short and long rows, shared heads, dropout") {
+  TEST_CASE("attention: short and long rows, grouped heads, dropout") {
     for_both([](const Ops& ops) {
       AttentionShape dropped{2, 12, 4, 8, 2, 0.3, {at::randint(1 << 30, {2}, at::kLong), 9}};
       for (const auto& s : {AttentionShape{2, 12, 4, 8}, AttentionShape{2, 12, 4, 8, 1}, dropped,

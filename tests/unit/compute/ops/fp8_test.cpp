@@ -1,4 +1,4 @@
-// Matrices in 8 bits as torchao makes them (tests/fixtures/training/README.md), and their products.
+// fp8 matrices as torchao makes them (tests/fixtures/training/README.md), and their products.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -34,7 +34,7 @@ using test::fp8_bits;
 }  // namespace
 
 TEST_SUITE("ops/fp8") {
-  TEST_CASE("codes and scales are torchao's, by rows and by columns") {
+  TEST_CASE("codes and scales equal torchao's, by rows and by columns") {
     const SafetensorsReader stored(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/fp8/casts.safetensors");
     for (const std::string name : {"normal", "odd", "tiny", "zero", "spread", "bf16", "fp16"}) {
       CAPTURE(name);
@@ -53,7 +53,7 @@ TEST_SUITE("ops/fp8") {
     }
   }
 
-  TEST_CASE("one side alone is what both have; columns of a larger matrix are a matrix") {
+  TEST_CASE("a single side equals the same side of both; columns of a larger matrix can be cast") {
     const auto wide = at::randn({21, 96}).to(at::kBFloat16);
     const auto x = wide.narrow(1, 32, 48);
     const auto both = host_ops().to_fp8(x, Fp8Format::e4m3, Fp8Sides::both);
@@ -79,7 +79,7 @@ TEST_SUITE("ops/fp8") {
     }
   }
 
-  TEST_CASE("a part of a matrix takes the scale of all of it") {
+  TEST_CASE("a part of a matrix uses the scale of the whole matrix") {
     const auto x = at::randn({40, 32});
     const auto whole = host_ops().to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows);
     const auto largest =
@@ -89,7 +89,7 @@ TEST_SUITE("ops/fp8") {
     CHECK(same_bits(fp8_bits(part.rows_RC), fp8_bits(whole.rows_RC.narrow(0, 13, 27))));
   }
 
-  TEST_CASE("products are those of the numbers") { test::check_fp8_products(host_ops()); }
+  TEST_CASE("products equal those of the numbers that the codes stand for") { test::check_fp8_products(host_ops()); }
 
   TEST_CASE("elements that are not finite make results that use them not finite") {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -103,7 +103,7 @@ TEST_SUITE("ops/fp8") {
     }
   }
 
-  TEST_CASE("views of a tensor find its companion, on the meta device too") {
+  TEST_CASE("views of a tensor keep its companion, also on the meta device") {
     for (const auto device : {at::kCPU, at::kMeta}) {
       const auto x = at::empty({32, 16}, at::TensorOptions(at::kFloat8_e4m3fn).device(device));
       const auto scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
@@ -115,7 +115,7 @@ TEST_SUITE("ops/fp8") {
       const auto view = both.narrow(0, 8, 8);
       const auto before = scale.use_count();
       both.reset();
-      CHECK(scale.use_count() == before);  // until the last view is gone
+      CHECK(scale.use_count() == before);  // released with the last view
       CHECK(companion_of(view).is_same(scale));
     }
     CHECK_THROWS(with_companion(at::empty({4, 4}).t(), at::empty({1})));

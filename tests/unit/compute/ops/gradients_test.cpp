@@ -1,4 +1,4 @@
-// Gradients of parameters: who writes first, who adds, in every dtype, by kernels and by plain operators.
+// Parameter gradients: the first writer sets them, later ones add, in every dtype, for kernels and plain operators.
 #include "tests/support/torch_doctest.hpp"
 
 #include "lib/compute/ops/aten_ops.hpp"
@@ -9,7 +9,7 @@ using namespace fsdp;
 using namespace fsdp::test;
 
 TEST_SUITE("ops/gradients") {
-  TEST_CASE("the first writer replaces what was there, later ones add") {
+  TEST_CASE("the first writer replaces the contents, later ones add") {
     at::manual_seed(1);
     const AtenOps plain(at::kCPU);
     const auto grad = at::randn({4, 3}), x = at::randn({4, 5}), values = at::randn({15});
@@ -35,14 +35,14 @@ TEST_SUITE("ops/gradients") {
     }
   }
 
-  TEST_CASE("finish makes zeros where nobody wrote") {
+  TEST_CASE("finish() fills gradients without a writer with zeros") {
     GradSlot slot{at::full({3, 5}, NAN), false};
     Ops::finish(slot);
     CHECK(slot.grad.count_nonzero().item<std::int64_t>() == 0);
     CHECK(slot.written);
   }
 
-  TEST_CASE("sum_squares leaves padding out, the same by kernels and plain operators") {
+  TEST_CASE("sum_squares leaves padding out, with the same result from kernels and plain operators") {
     at::manual_seed(2);
     const auto a = at::randn({70001}), b = at::randn({3, 4});
     const std::vector<GradPart> parts{{a, 70000}, {b, 12}};
@@ -52,7 +52,7 @@ TEST_SUITE("ops/gradients") {
     CHECK(AtenOps(at::kCPU).sum_squares(parts) == doctest::Approx(want).epsilon(1e-12));
   }
 
-  TEST_CASE("linear: forward, input's gradient and weight's gradient are each other's derivatives") {
+  TEST_CASE("linear: forward, input gradient and weight gradient are consistent derivatives") {
     at::manual_seed(3);
     const auto x = at::randn({6, 5}), weight = at::randn({4, 5}), grad = at::randn({6, 4});
     const AtenOps plain(at::kCPU);

@@ -1,4 +1,4 @@
-// Weights of 4 bits against bitsandbytes (tests/fixtures/training/README.md), bit for bit.
+// 4-bit weights against bitsandbytes (tests/fixtures/training/README.md), bit for bit.
 #include "lib/compute/ops/nf4.hpp"
 #include "tests/support/torch_doctest.hpp"
 
@@ -45,7 +45,7 @@ Quantized quantize(const at::Tensor& weight) {
 }  // namespace
 
 TEST_SUITE("ops/nf4") {
-  TEST_CASE("codes, scales and what becomes of them are bitsandbytes'") {
+  TEST_CASE("codes, scales and dequantized values equal bitsandbytes'") {
     for (const std::string name : {"even", "tail", "oddcols", "long"}) {
       CAPTURE(name);
       const auto weight = of(name + ".weight");
@@ -76,14 +76,14 @@ TEST_SUITE("ops/nf4") {
       CHECK(host_ops().dequantize(made.nested, type).equal(wide.to(type)));
   }
 
-  TEST_CASE("a matrix of zeros stays one, and what pads the last block is 0") {
+  TEST_CASE("a matrix of zeros stays zero, and padding of the last block is 0") {
     const auto made = quantize(at::zeros({3, 50}));
     CHECK(made.single.codes_S.equal(at::full({3, 32}, 0x77, at::kByte)));
     CHECK(host_ops().dequantize(made.single, at::kFloat).equal(at::zeros({3, 50})));
     CHECK(host_ops().dequantize(made.nested, at::kFloat).equal(at::zeros({3, 50})));
   }
 
-  TEST_CASE("the offset of scales is the mean that torch computes on one thread of a processor with AVX2") {
+  TEST_CASE("the scales' offset is the mean that torch computes with one thread on a processor with AVX2") {
     const bool same_vectors = at::get_cpu_capability() == "AVX2";
     const auto threads = at::get_num_threads();
     at::set_num_threads(1);
@@ -96,7 +96,7 @@ TEST_SUITE("ops/nf4") {
     at::set_num_threads(threads);
   }
 
-  TEST_CASE("blocks do not depend on where a shard begins, nor scales on threads") {
+  TEST_CASE("blocks do not depend on where a shard begins, nor scales on the number of threads") {
     const auto weight = at::randn({1000, 3000});
     const auto whole = quantize_nf4(weight.view({-1}));
     const auto half = quantize_nf4(weight.view({-1}).narrow(0, 64 * 20000, weight.numel() - 64 * 20000).contiguous());

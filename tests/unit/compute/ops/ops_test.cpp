@@ -27,7 +27,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{0, 16}, {1, 7}, {33, 17}, {5, 257}, {700, 257}};
 
-/// body(type, size) for all; the last size is large enough to be split among threads.
+/// Runs body(type, size) for all combinations; the last size is large enough to be split among threads.
 template <typename Body>
 void for_all(const Body& body) {
   at::manual_seed(1);
@@ -57,12 +57,12 @@ TEST_SUITE("ops") {
     });
   }
 
-  TEST_CASE("embed_backward: into gradients of every dtype, whatever the activations'") {
+  TEST_CASE("embed_backward: into gradients of every dtype, for activations of every dtype") {
     for_all([](at::ScalarType type, Size s) {
       for (const auto wire : kTypes) {
         INFO("gradient ", std::string(c10::toString(wire)));
         const auto grad = randn({s.rows, s.dim}, type);
-        const auto ids = at::randint(0, 300, {s.rows}, at::kInt);  // most ids at most a few times: 16 bits suffice
+        const auto ids = at::randint(0, 300, {s.rows}, at::kInt);  // ids occur a few times: 16 bits suffice
         const auto run = [&](const Ops& ops) {
           auto token = at::ones({300, s.dim}, wire), position = at::ones({350, s.dim}, wire);
           ops.embed_backward(&token, &position, grad, ids, {350, 0});
@@ -73,7 +73,7 @@ TEST_SUITE("ops") {
     });
   }
 
-  TEST_CASE("embed_backward: an id that comes often keeps its gradient in 16 bits") {
+  TEST_CASE("embed_backward: the gradient of a frequent id stays accurate in 16 bits") {
     for (const auto wire : {at::kBFloat16, at::kHalf}) {
       const auto grad = at::full({3000, 32}, 0.01, wire);
       const auto ids = at::full({3000}, 7, at::kInt);
@@ -109,7 +109,7 @@ TEST_SUITE("ops") {
     });
   }
 
-  TEST_CASE("layer_norm_backward: input, scale, shift and the bias before") {
+  TEST_CASE("layer_norm_backward: input, scale, shift and the preceding bias") {
     for_all([](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
       const auto residual = randn({s.rows, s.dim}, type);
@@ -194,7 +194,7 @@ TEST_SUITE("ops") {
     });
   }
 
-  TEST_CASE("threads: one and three agree") {
+  TEST_CASE("threads: one and three give equal results") {
     at::manual_seed(2);
     const auto x = randn({700, 257}), grad = randn({700, 257}), gamma = randn({257}), beta = randn({257});
     const auto targets = at::randint(0, 257, {700}, at::kInt);
@@ -225,7 +225,7 @@ TEST_SUITE("ops") {
     CHECK(loss3 == doctest::Approx(loss1).epsilon(1e-12));
   }
 
-  TEST_CASE("dropout: its own backward, and the same mask for the same key wherever the row lies") {
+  TEST_CASE("dropout: its own backward, and the same mask for the same key wherever the row is") {
     const auto& ops = host_ops();
     const auto keys = at::randint(0, 1 << 30, {40}, at::kLong);
     auto ones = at::ones({40, 33});

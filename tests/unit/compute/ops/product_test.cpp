@@ -1,4 +1,4 @@
-// Products of every layout that the models use, against the same product in double.
+// Products in every layout that the models use, against the same product in double.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -42,7 +42,7 @@ void widen(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) 
   widened_product(out, a, b, add, host_product);
 }
 
-TEST_CASE("host_product multiplies whatever the layout of its operands") {
+TEST_CASE("host_product multiplies operands of any layout") {
   for (const auto& [dtype, tolerance] : kCases) {
     for (const auto& [m, k, n] :
          {std::array<std::int64_t, 3>{7, 33, 65}, {64, 255, 255}, {1, 16, 48}, {510, 64, 1021}}) {
@@ -66,8 +66,8 @@ TEST_CASE("host_product multiplies whatever the layout of its operands") {
   }
 }
 
-TEST_CASE("weights that are kept in float32 are read there, through every view, and give the same bits") {
-  const std::int64_t rows = 1100, inner = 2500, columns = 1300;  // more than a panel each
+TEST_CASE("weights with a float32 copy are read from the copy, through every view, and give the same bits") {
+  const std::int64_t rows = 1100, inner = 2500, columns = 1300;  // each exceeds a panel
   const auto weight = at::randn({columns, inner}).to(at::kBFloat16);
   auto kept = weight.to(at::kFloat);
   const auto both = with_wide_copy(weight, kept);
@@ -82,15 +82,15 @@ TEST_CASE("weights that are kept in float32 are read there, through every view, 
   CHECK(product(grad, both).equal(product(grad, weight)));
   const auto part = [](const at::Tensor& w) { return w.narrow(0, 200, 700).narrow(1, 64, 600).t(); };
   CHECK(product(x.narrow(1, 0, 600), part(both)).equal(product(x.narrow(1, 0, 600), part(weight))));
-  // What is in the copy is what counts.
+  // The values in the copy count.
   kept.mul_(2);
   CHECK(product(grad, both).equal(product(grad, weight.mul(2))));
-  // A tensor of its own has none.
+  // A separate tensor has no copy.
   CHECK_FALSE(wide_copy_of(both.clone()).defined());
   CHECK_FALSE(wide_copy_of(weight).defined());
 }
 
-TEST_CASE("host_product multiplies batches that lie in strided views, into strided views") {
+TEST_CASE("host_product multiplies batches in strided views into strided views") {
   for (const auto& [dtype, tolerance] : kCases) {
     const std::int64_t heads = 4, length = 255, size = 64;
     const auto qkv = at::randn({length, 3 * heads * size}).to(dtype);
@@ -107,9 +107,9 @@ TEST_CASE("host_product multiplies batches that lie in strided views, into strid
   }
 }
 
-TEST_CASE("a widened product is float32's, rounded once") {
+TEST_CASE("a widened product equals float32's, rounded once") {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
-    // The last is cut along rows, columns and sums, with remainders.
+    // The last size is split along rows, columns and sums, with remainders.
     for (const auto& [m, k, n] :
          {std::array<std::int64_t, 3>{7, 33, 65}, {1, 16, 48}, {300, 64, 1100}, {1100, 2100, 1030}}) {
       const auto a = at::randn({m, k}).to(dtype), b = at::randn({k, n}).to(dtype);
@@ -133,7 +133,7 @@ TEST_CASE("a widened product is float32's, rounded once") {
 }
 
 TEST_CASE("widened batches") {
-  const std::int64_t batch = 37, length = 200, size = 24;  // several to a panel, with a remainder
+  const std::int64_t batch = 37, length = 200, size = 24;  // several per panel, with a remainder
   const auto a = at::randn({batch, length, size}).to(at::kBFloat16), b = at::randn({batch, length, size}).to(a.dtype());
   auto out = at::empty({batch, length, length}, a.options());
   widen(out, a, b.transpose(1, 2), false);
@@ -159,7 +159,7 @@ TEST_CASE("empty products") {
   CHECK(out.equal(at::zeros({4, 5})));
 }
 
-TEST_CASE("a product has the same bits each time") {
+TEST_CASE("a product has the same bits in each run") {
   const auto a = at::randn({300, 200});
   const auto b = at::randn({200, 100});
   const auto first = gemm(a, b);

@@ -9,7 +9,7 @@ using namespace fsdp;
 
 namespace {
 
-/// Tensors of random sizes come and go; each keeps the values it was given, so none overlaps another.
+/// Allocates and frees tensors of random sizes; each keeps its values, so none overlaps another.
 void churn(unsigned seed, int rounds) {
   std::mt19937 engine(seed);
   std::vector<std::pair<at::Tensor, float>> held;
@@ -31,7 +31,7 @@ void churn(unsigned seed, int rounds) {
 }  // namespace
 
 TEST_SUITE("tensor/host_allocator") {
-  TEST_CASE("allocations never overlap, are aligned, and all come back") {
+  TEST_CASE("allocations never overlap, are aligned, and are all returned") {
     install_host_allocator();
     install_host_allocator();
     const auto before = host_memory_stats();

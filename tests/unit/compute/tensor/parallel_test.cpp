@@ -12,7 +12,7 @@
 using fsdp::parallel_for;
 
 TEST_SUITE("tensor/parallel") {
-  TEST_CASE("work is divided among LibTorch's threads, each with a part of its own") {
+  TEST_CASE("work is divided among LibTorch's threads, each with its own part") {
     const auto threads = at::get_num_threads();
     at::set_num_threads(3);
     std::mutex mutex;
@@ -27,7 +27,7 @@ TEST_SUITE("tensor/parallel") {
     CHECK(parts == std::set<std::pair<std::int64_t, std::int64_t>>{{0, 10}, {10, 20}, {20, 30}});
     CHECK(ids.size() == 3);
     parts.clear();
-    parallel_for(30, 30, note);  // too little for two
+    parallel_for(30, 30, note);  // too little work for two threads
     CHECK(parts.size() == 1);
     CHECK_THROWS_AS(parallel_for(30, 10, [](auto, auto) { throw std::runtime_error("no"); }), std::runtime_error);
     at::set_num_threads(threads);

@@ -6,7 +6,7 @@
 using namespace fsdp;
 
 TEST_SUITE("tensor/scalar_type") {
-  TEST_CASE("to_scalar_type: every checkpoint type has its ATen twin of the same size, and back") {
+  TEST_CASE("to_scalar_type: every checkpoint dtype has an ATen dtype of the same size, and back") {
     for (const auto& row : dtype_rows()) {
       const auto dtype = row.dtype;
       const auto type = to_scalar_type(dtype);
