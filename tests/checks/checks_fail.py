@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that layers.py, file_length.py, function_length.py, plain_words.py and doc_links.py do fail: each is given small trees with one fault."""
+"""Shows that the checks layers.py, file_length.py, function_length.py, plain_words.py and doc_links.py fail on small trees with one fault each."""
 import pathlib
 import subprocess
 import sys
@@ -40,6 +40,20 @@ CASES = [
     ("function_length.py", "lib/base/a.cpp", "int f(int, std::map<int, int> b, int, int, int, int, int, int) {\n" + "  ++a;\n" * 78 + "}\n", None),
     ("plain_words.py", "lib/base/a.hpp", "/// Of the step behind it.\nint a;  ///< What is left\n", "a.hpp:1: a comment that begins with 'Of'"),
     ("plain_words.py", "lib/base/a.hpp", "int a;  ///< What is left\n", "begins with 'What'"),
+    ("plain_words.py", "tests/unit/base/a_test.cpp", "// Of the step behind it.\n", "a_test.cpp:1: a comment that begins with 'Of'"),
+    ("plain_words.py", "tests/cli/a_test.py", "x = 1\t# What is left\n", "a_test.py:1: a comment that begins with 'What'"),
+    ("plain_words.py", "tests/cli/a_test.py", 'def f():\n    """Of each rank."""\n', "a_test.py:2: a comment that begins with 'Of'"),
+    ("plain_words.py", "tests/cluster/a", "#!/bin/bash\n# Those of this node.\n", "a:2: a comment that begins with 'Those'"),
+    ("plain_words.py", "scripts/jobs/a.sh", "f() { :; }\t# Whoever calls\n", "a.sh:1: a comment that begins with 'Whoever'"),
+    ("plain_words.py", "slurm/a.sh", "# Who waits\n", "slurm/a.sh:1: a comment that begins with 'Who'"),
+    ("plain_words.py", "pbs/a.pbs", "# Likewise\n", "pbs/a.pbs:1: a comment that begins with 'Likewise'"),
+    ("plain_words.py", "cmake/a.cmake", "# Of the target\n", "cmake/a.cmake:1: a comment that begins with 'Of'"),
+    ("plain_words.py", "packaging/docker/Dockerfile", "# What is packed\n", "Dockerfile:1: a comment that begins with 'What'"),
+    ("plain_words.py", "packaging/modulefiles/a.lua", "-- What is there\n", "a.lua:1: a comment that begins with 'What'"),
+    ("plain_words.py", ".ci/run", "#!/bin/sh\n# What runs\n", ".ci/run:2: a comment that begins with 'What'"),
+    ("plain_words.py", "Makefile", "# What is made\n", "Makefile:1: a comment that begins with 'What'"),
+    ("plain_words.py", "CMakeLists.txt", "# What is made\n", "CMakeLists.txt:1: a comment that begins with 'What'"),
+    ("plain_words.py", "scripts/a.sh", "# The files\n# Of all ranks. What remains?\n# What for?\nx='# Of'\n", None),
     ("plain_words.py", "lib/base/a.hpp", "/// Bytes that are left, without those\n/// Of other ranks. Offers more.\n", None),
     ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
     ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),

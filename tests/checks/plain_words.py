@@ -8,9 +8,32 @@ import pathlib
 import re
 import sys
 
-RIDDLE = re.compile(r"//[/!]?<? *(Of|Likewise|What|Those|Whoever|Whatever|Who)\b(?!.*\?)")
-FOLDERS = ("apps", "examples", "lib")
-SOURCES = {".cpp", ".hpp", ".cu", ".cuh"}
+RIDDLE = r" *(Of|Likewise|What|Those|Whoever|Whatever|Who)\b(?!.*\?)"
+C_COMMENT, HASH_COMMENT, LUA_COMMENT, DOCSTRING = r"//[/!]?<?", r"(?:^|\s)#(?!!)", r"^\s*--", r'^\s*"""'
+FOLDERS = (".ci", "apps", "cmake", "examples", "lib", "packaging", "pbs", "scripts", "slurm", "tests")
+BY_SUFFIX = {**dict.fromkeys((".c", ".cpp", ".hpp", ".cu", ".cuh"), (C_COMMENT,)), ".py": (HASH_COMMENT, DOCSTRING), ".lua": (LUA_COMMENT,),
+             **dict.fromkeys((".cmake", ".def", ".in", ".pbs", ".sh", ".tcl", ".yaml"), (HASH_COMMENT,))}
+BY_NAME = dict.fromkeys(("CMakeLists.txt", "Dockerfile", "Makefile"), (HASH_COMMENT,))
+
+
+def marks_of(file):
+    """Returns the patterns that begin a comment in this file; none if it is not a source."""
+    if file.name in BY_NAME:
+        return BY_NAME[file.name]
+    if not file.suffix and file.is_file() and file.read_bytes()[:2] == b"#!":
+        return HASH_COMMENT, DOCSTRING
+    return BY_SUFFIX.get(file.suffix, ())
+
+
+def riddles(lines, mark):
+    """Yields the number and the first word of each comment that begins as a riddle; lines that go on are left out."""
+    begin = re.compile(mark + RIDDLE)
+    for number, line in enumerate(lines, 1):
+        before = lines[number - 2].strip() if number > 1 else ""
+        goes_on = mark != DOCSTRING and re.match(mark, before) and not re.search(r"[.:;]$", before)
+        found = begin.search(line)
+        if found and not goes_on:
+            yield number, found.group(1)
 
 
 def main():
@@ -18,14 +41,12 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     root = parser.parse_args().root
     found, files = [], 0
-    for file in sorted(p for folder in FOLDERS for p in (root / folder).rglob("*") if p.suffix in SOURCES):
-        files += 1
-        lines = file.read_text(encoding="utf-8").splitlines()
-        for number, line in enumerate(lines, 1):
-            riddle = RIDDLE.search(line)
-            goes_on = number > 1 and lines[number - 2].lstrip().startswith("//") and not re.search(r"[.:;] *$", lines[number - 2])
-            if riddle and not goes_on:
-                found.append(f"{file.relative_to(root)}:{number}: a comment that begins with '{riddle.group(1)}': say who does what")
+    for file in sorted([*root.glob("*"), *(p for folder in FOLDERS for p in (root / folder).rglob("*"))]):
+        marks = marks_of(file)
+        files += bool(marks)
+        lines = file.read_text(encoding="utf-8").splitlines() if marks else []
+        for number, word in sorted(r for mark in marks for r in riddles(lines, mark)):
+            found.append(f"{file.relative_to(root)}:{number}: a comment that begins with '{word}': say who does what")
     print("\n".join(found) if found else f"{files} files have plain comments")
     return 1 if found or files == 0 else 0
 

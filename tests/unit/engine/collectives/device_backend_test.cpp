@@ -8,7 +8,7 @@
 
 namespace {
 
-/// True when this process has a file of that name mapped.
+/// True if this process has a file of that name mapped.
 bool is_mapped(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -20,12 +20,12 @@ bool is_mapped(const std::string& name) {
 }  // namespace
 
 TEST_SUITE("comm/device_backend") {
-  TEST_CASE("load_cuda_backend: without a driver or device it says so at once and loads nothing heavy") {
+  TEST_CASE("load_cuda_backend: without a driver or device it says so at once and loads no large library") {
     if (fsdp::detail::cuda_driver_problem().empty()) {
       MESSAGE("skipped: this machine has a GPU");
       return;
     }
-    REQUIRE(is_mapped("libtorch_cpu"));  // the probe below can see libraries
+    REQUIRE(is_mapped("libtorch_cpu"));  // shows that the check below can see libraries
     const auto start = std::chrono::steady_clock::now();
     std::string why_not;
     const auto backend = fsdp::load_cuda_backend(&why_not);
@@ -54,14 +54,14 @@ TEST_SUITE("comm/device_backend") {
     CHECK(candidates[1] == "/opt/fsdp/lib/libfsdp_cuda.so");
   }
 
-  TEST_CASE("open_backend: a missing library is a reason that names it") {
+  TEST_CASE("open_backend: a missing library is named in the reason") {
     std::string why_not;
     CHECK(fsdp::detail::open_backend("/nonexistent/libfsdp_cuda.so", "any", why_not) == nullptr);
     CHECK(why_not.find("/nonexistent/libfsdp_cuda.so") != std::string::npos);
     CHECK(why_not.find('\n') == std::string::npos);
   }
 
-  TEST_CASE("open_backend: a library that is no back end is refused by the symbol it lacks") {
+  TEST_CASE("open_backend: a library that is not a back end is refused, naming the missing symbol") {
     std::string why_not;
     CHECK(fsdp::detail::open_backend("libm.so.6", "any", why_not) == nullptr);
     CHECK(why_not.find("fsdp_cuda_backend_abi") != std::string::npos);

@@ -1,4 +1,4 @@
-// A group of one against the host's collectives, which go through its process group.
+// Collectives of a group of one against the host's, which use its process group.
 #include "tests/support/tensor_compare.hpp"
 #include "tests/support/torch_doctest.hpp"
 
@@ -14,7 +14,7 @@ using namespace fsdp;
 using fsdp::test::same_bits;
 
 TEST_SUITE("comm/a group of one") {
-  TEST_CASE("gathers, sums and exchanges what any group does") {
+  TEST_CASE("gathers, sums and exchanges like any group") {
     run_thread_ranks(1, 1, [](ProcessGroup& group) {
       const auto lone = make_lone_collectives(), host = make_host_collectives(group);
       CHECK(lone->rank() == 0);
@@ -45,7 +45,7 @@ TEST_SUITE("comm/a group of one") {
         CHECK_NOTHROW(lone->all_reduce(std::span(summed.data(), 1))->wait());
         CHECK(same_bits(summed[0], before));
       }
-      // In place, and without a row.
+      // In place, and with a tensor without rows.
       const auto whole = at::randn({4, 3});
       const std::array<TensorGather, 2> gathers{TensorGather{whole, whole},
                                                 TensorGather{at::zeros({0, 3}), at::zeros({0, 3})}};

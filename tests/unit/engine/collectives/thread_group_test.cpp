@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// What run_thread_ranks throws, and after how long.
+/// Returns the message that run_thread_ranks throws, and the elapsed time.
 std::pair<std::string, std::chrono::milliseconds> failure(int ranks, std::chrono::milliseconds timeout,
                                                           const std::function<void(ProcessGroup&)>& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -28,7 +28,7 @@ std::pair<std::string, std::chrono::milliseconds> failure(int ranks, std::chrono
 }  // namespace
 
 TEST_SUITE("comm/thread_group") {
-  TEST_CASE("thread ranks: every operation, exactly") {
+  TEST_CASE("thread ranks: every operation is exact") {
     at::set_num_threads(1);
     for (const int ranks : {1, 2, 3, 4, 7}) {
       INFO(ranks, " ranks");
@@ -39,7 +39,7 @@ TEST_SUITE("comm/thread_group") {
     }
   }
 
-  TEST_CASE("split_by_node: neighbours share memory, nodes do not") {
+  TEST_CASE("split_by_node: ranks on one node share memory, nodes do not") {
     run_thread_ranks(5, 2, [](ProcessGroup& group) {
       const auto node = group.split_by_node();
       CHECK(node->size() == (group.rank() == 4 ? 1 : 2));
@@ -49,7 +49,7 @@ TEST_SUITE("comm/thread_group") {
     });
   }
 
-  TEST_CASE("failure: the first error comes out, and wakes who waits in a collective") {
+  TEST_CASE("failure: the first error is thrown, and wakes ranks that wait in a collective") {
     const auto [what, time] = failure(3, 60s, [](ProcessGroup& group) {
       if (group.rank() == 1) throw UsageError("rank 1 broke");
       group.barrier();
@@ -58,7 +58,7 @@ TEST_SUITE("comm/thread_group") {
     CHECK(time < 5s);
   }
 
-  TEST_CASE("failure: wakes who waits in peer memory") {
+  TEST_CASE("failure: wakes ranks that wait in peer memory") {
     const auto [what, time] = failure(3, 60s, [](ProcessGroup& group) {
       const auto memory = group.peer_memory(64, 3);
       if (group.rank() == 1) throw UsageError("rank 1 broke");
@@ -68,8 +68,8 @@ TEST_SUITE("comm/thread_group") {
     CHECK(time < 5s);
   }
 
-  TEST_CASE("timeout: names the rank that did not arrive, by its world rank") {
-    // Long enough that on a busy machine every rank has come through the split before.
+  TEST_CASE("timeout: names the missing rank by its world rank") {
+    // Long enough for every rank to leave the split even on a busy machine.
     const auto [what, time] = failure(4, 2s, [](ProcessGroup& world) {
       const auto group = world.split(world.rank() % 2);
       if (world.rank() == 1) group->barrier();
@@ -78,7 +78,7 @@ TEST_SUITE("comm/thread_group") {
     CHECK(time < 5s);
   }
 
-  TEST_CASE("wait_for_counter: names the rank and the place past the timeout") {
+  TEST_CASE("wait_for_counter: after the timeout, names the rank and the operation") {
     const auto [what, time] = failure(4, 2s, [](ProcessGroup& world) {
       const auto group = world.split(world.rank() % 2);
       const auto memory = group->peer_memory(64, 2);

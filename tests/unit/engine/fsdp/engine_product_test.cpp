@@ -1,4 +1,4 @@
-// Every combination of the engine's options on thread ranks against one rank, and against each other bit for bit.
+// Every combination of the engine's options on thread ranks, against one rank and bit for bit against each other.
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/engine/fsdp/engine_rig.hpp"
 
@@ -27,7 +27,7 @@ struct Options {
   }
 };
 
-/// Two ranks per pretended node where that divides, else one.
+/// Hybrid strategies: two ranks per emulated node if that divides the number of ranks, else one.
 int ranks_per_node(const Options& o) { return !is_hybrid(o.sharding) ? o.ranks : o.ranks % 2 == 0 ? 2 : 1; }
 
 int shard_ranks(const Options& o) {
@@ -42,7 +42,7 @@ Setup setup_of(const Setup& base, const Options& o, int variant, const std::stri
   setup.policy.backward_prefetch = o.prefetch;
   setup.policy.checkpoint_every = o.checkpointing ? 1 : 0;
   setup.policy.reduce_every_micro_batch = o.reduce_every;
-  // Dealt out over the product instead of multiplying it.
+  // These options vary along the product instead of multiplying it.
   setup.policy.forward_prefetch = variant % 2 == 1;
   setup.policy.limit_all_gathers = variant % 3 != 1;
   setup.policy.cpu_offload = variant % 5 == 4;
@@ -58,7 +58,7 @@ CommCounts expected_counts(const Options& o, int units, int steps) {
   const bool sharded = shard_ranks(o) > 1;
   const auto micro_batches = static_cast<std::int64_t>(steps * o.accumulation);
   if (sharded) {
-    // Full shard gathers every unit but the root again in the backward; grad shard keeps them for the whole step.
+    // Full shard gathers every unit except the root again in the backward pass; grad shard keeps units gathered.
     want.shard.all_gathers = gathers_again_in_backward(o.sharding) ? (2 * units - 1) * micro_batches
                                                                    : static_cast<std::int64_t>(units) * steps;
     want.shard.reduce_scatters = units * (o.reduce_every ? micro_batches : steps);
@@ -92,7 +92,7 @@ void check_product(int ranks) {
   const auto base = tiny_setup();
   const auto reference = train(base);
   REQUIRE(reference.losses.size() == 3);
-  // The sums are ordered by ranks and micro-batches alone: within such a family nothing may change a bit.
+  // The order of sums depends only on ranks and micro-batches: within such a family all bits must be equal.
   std::map<std::string, Outcome> first;
   Worst worst_loss, worst_parameter;
   int variant = 0;
@@ -113,7 +113,7 @@ void check_product(int ranks) {
                         (one_family ? std::string("sharded") : std::to_string(shard_ranks(o)));
     const auto [known, is_new] = first.emplace(family, got);
     if (!is_new) CHECK(same_outcome(got, known->second));
-    // A unit of at least 4000 elements holds two blocks of 2,000 each.
+    // A unit of at least 4000 elements holds two blocks of 2,000 elements.
     const int units = o.wrap == "block" ? 3 : o.wrap == "none" ? 1 : 2;
     const auto want = expected_counts(o, units, base.steps);
     for (const auto& counts : got.counts) {

@@ -1,5 +1,5 @@
 #pragma once
-// Trains a small minGPT on thread ranks for a few steps and keeps everything that can be compared.
+// Trains a small minGPT on thread ranks for a few steps and keeps all values that tests compare.
 #include "tests/support/engine_params.hpp"
 #include "tests/unit/engine/fsdp/engine_setup.hpp"
 
@@ -107,7 +107,7 @@ class RigRank {
       outcome_.norms.push_back(norm);
     }
     if (step + 1 == setup_.steps) collect_gradients();
-    // As torch.nn.utils.clip_grad_norm_.
+    // The formula of torch.nn.utils.clip_grad_norm_.
     const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
     optimizer_->begin_step();
     engine_->update_rows([&](const std::vector<std::size_t>& params) {
@@ -128,7 +128,7 @@ class RigRank {
     return {first, setup_.share[static_cast<std::size_t>(index)]};
   }
 
-  /// As they are before the optimizer, which may scale them where they are.
+  /// Call before the optimizer's step, which may scale gradients in place.
   void collect_gradients() {
     engine_->read_gradients([&](const std::vector<std::size_t>& params) {
       for (const auto i : params) {
@@ -140,7 +140,7 @@ class RigRank {
   /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.
   void collect(at::Tensor& full, const at::Tensor& shard, std::size_t param) {
     const auto range = engine_->range(param);
-    const auto mine = shard.narrow(0, 0, range.num_rows).to(full.scalar_type());  // a frozen one may be in 16 bits
+    const auto mine = shard.narrow(0, 0, range.num_rows).to(full.scalar_type());  // frozen parameters may have 16 bits
     auto place = full.narrow(0, range.first_row, range.num_rows);
     if (runtime_.mesh().replicate->rank() == 0) place.copy_(mine);
     world_.barrier();

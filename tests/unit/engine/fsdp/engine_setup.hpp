@@ -1,5 +1,5 @@
 #pragma once
-// What a small training run on thread ranks is given and what is kept of it; engine_rig.hpp runs it.
+// Inputs and results of a small training run on thread ranks; engine_rig.hpp runs it.
 #include "tests/support/reproducible_products.hpp"
 #include "tests/support/torch_doctest.hpp"
 
@@ -25,11 +25,11 @@ namespace fsdp::test {
 inline constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
                                           Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
 
-/// The rows of one optimizer step, all ranks' and micro-batches'.
+/// The rows of one optimizer step, for all ranks and micro-batches.
 struct StepRows {
   at::Tensor ids;      ///< int32 [R, L]
   at::Tensor targets;  ///< int32 [R, L]
-  at::Tensor keys;     ///< int64 [R]; undefined: no dropout
+  at::Tensor keys;     ///< int64 [R]; undefined without dropout
 };
 
 struct Setup {
@@ -49,7 +49,7 @@ struct Setup {
   std::vector<std::int64_t> share;
   double lr = 1e-3;
   double clip = 1.0;
-  double loss_scale = 1.0;  ///< gradients are divided by it again
+  double loss_scale = 1.0;  ///< the engine divides gradients by it
   bool trace = false;
   FreezeOptions freeze;
   LoraConfig lora;
@@ -89,7 +89,7 @@ inline std::vector<at::Tensor> random_weights(const ModelConfig& config) {
   return weights;
 }
 
-/// `rows` random rows per step, the same for every call; a few targets do not count.
+/// Returns `rows` random rows per step, equal in every call; a few targets are ignored.
 inline std::function<StepRows(int)> random_rows(const ModelConfig& config, std::int64_t rows, int steps,
                                                 std::int64_t length) {
   at::manual_seed(99);
@@ -111,7 +111,7 @@ inline Setup tiny_setup() {
   return setup;
 }
 
-/// Losses, norms, parameters and last gradients, bit for bit.
+/// Compares losses, norms, parameters and last gradients bit for bit.
 inline bool same_outcome(const Outcome& a, const Outcome& b) {
   bool same = a.losses == b.losses && a.norms == b.norms;
   for (std::size_t i = 0; i < a.parameters.size(); ++i) {

@@ -1,4 +1,4 @@
-// The engine beyond the product of options: uneven batches, precision, dropout, evaluation, traces.
+// The engine apart from the product of options: uneven batches, precision, dropout, evaluation, traces.
 #include "tests/unit/engine/fsdp/engine_rig.hpp"
 
 #include <atomic>
@@ -59,13 +59,13 @@ TEST_SUITE("fsdp/engine") {
     }
   }
 
-  TEST_CASE("precision: 16 bits stay finite and near float32, the same with and without peer memory") {
+  TEST_CASE("precision: 16 bits stay finite and near float32, equally with and without peer memory") {
     const auto reference = train(four_ranks(Sharding::full_shard));
     struct Case {
       at::ScalarType param, reduce;
       double loss_scale, bound;
     };
-    // Weights and activations of 8 (bf16) and 11 (fp16) bits; the losses are about 5.
+    // Weights and activations have 8 (bf16) and 11 (fp16) significant bits; the losses are about 5.
     for (const auto& c : {Case{at::kBFloat16, at::kBFloat16, 1, 2e-2}, Case{at::kBFloat16, at::kFloat, 1, 2e-2},
                           Case{at::kFloat, at::kBFloat16, 1, 2e-3}, Case{at::kFloat, at::kHalf, 1024, 2e-3},
                           Case{at::kHalf, at::kHalf, 1024, 4e-3}, Case{at::kHalf, at::kFloat, 1024, 4e-3}}) {
@@ -85,14 +85,14 @@ TEST_SUITE("fsdp/engine") {
           CHECK(relative_error(at::tensor(got.norms), at::tensor(reference.norms)) < c.bound);
           setup.peer_memory = false;
           CHECK(same_outcome(train(setup), got));
-          setup.policy.cpu_offload = true;  // the host is the device here: only the master weights stand apart
+          setup.policy.cpu_offload = true;  // the host is also the device: only the master weights are separate
           CHECK(same_outcome(train(setup), got));
         }
       }
     }
   }
 
-  TEST_CASE("dropout: the same masks whatever the world size, strategy, micro-batch or checkpointing") {
+  TEST_CASE("dropout: masks do not depend on world size, strategy, micro-batch or checkpointing") {
     at::set_num_threads(1);
     auto base = tiny_setup();
     base.model.dropout = 0.2;
@@ -118,7 +118,7 @@ TEST_SUITE("fsdp/engine") {
     }
   }
 
-  TEST_CASE("evaluate: the loss of the forward alone, each unit gathered once, training undisturbed") {
+  TEST_CASE("evaluate: computes the forward pass's loss, gathers each unit once, and does not disturb training") {
     for (const auto sharding : kShardings) {
       for (const bool peer : {true, false}) {
         INFO(std::string(to_string(sharding)), " peer ", peer);
@@ -129,7 +129,7 @@ TEST_SUITE("fsdp/engine") {
           auto& engine = rank.engine();
           const auto rows = setup.rows(0);
           const auto before = engine.counts().shard;
-          // Every rank evaluates the same rows, one of them none.
+          // Every rank evaluates the same five rows, then none.
           const auto loss = engine.evaluate(rank.batch_of(rows, 0, 5));
           CHECK(engine.counts().shard.all_gathers - before.all_gathers == (sharding == Sharding::no_shard ? 0 : 3));
           CHECK(engine.counts().shard.reduce_scatters == before.reduce_scatters);
@@ -165,7 +165,7 @@ TEST_SUITE("fsdp/engine") {
     }
   }
 
-  TEST_CASE("gradient_norm: not a number when any gradient of any rank is not") {
+  TEST_CASE("gradient_norm: not finite if any gradient of any rank is not") {
     auto setup = four_ranks(Sharding::full_shard);
     setup.steps = 1;
     setup.loss_scale = 1e38;  // overflows
@@ -174,7 +174,7 @@ TEST_SUITE("fsdp/engine") {
     CHECK_FALSE(std::isfinite(got.norms[0]));
   }
 
-  TEST_CASE("trace: valid JSON that names layers, units and ranks, in the order of time") {
+  TEST_CASE("trace: valid JSON that names layers, units and ranks, in order of time") {
     auto setup = four_ranks(Sharding::full_shard);
     setup.trace = true;
     setup.steps = 2;
@@ -189,7 +189,7 @@ TEST_SUITE("fsdp/engine") {
         CHECK(action.at("ph") == "X");
         CHECK(action.at("dur").get<double>() >= 0);
         const double end = action.at("ts").get<double>() + action.at("dur").get<double>();
-        CHECK(end >= last_end - 0.2);  // recorded as they end; times have one decimal
+        CHECK(end >= last_end - 0.2);  // events are recorded when they end; times have one decimal
         last_end = std::max(last_end, end);
         names.insert(action.at("name").get<std::string>() + " / " + action.at("cat").get<std::string>());
       }

@@ -1,8 +1,8 @@
-// Families in 16 bits against transformers' own bf16: tests/fixtures/families.
+// Model families in bf16 against transformers' own bf16: tests/fixtures/families.
 //
-// 8 bits round differently where operations are fused or summed in another order. Bounds are how far transformers' bf16
-// is from float64 at most, over all models: two roundings of one model are no farther apart. Seen, also with AVX2 and
-// without: logits 0.086, loss 4.9e-3 (others 4.3e-3), norms 2.8 %.
+// bf16 rounds differently if operations are fused or summed in another order. The bounds are the largest differences
+// between transformers' bf16 and float64 over all models: two bf16 computations of one model should not differ more.
+// Seen, with and without AVX2: logits 0.086, loss 4.9e-3 (others 4.3e-3), norms 2.8 %.
 #include "tests/unit/engine/fsdp/family_files.hpp"
 
 using namespace fsdp;
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLossBound = 5e-3, kLogitBound = 0.16, kNormBound = 0.036;
 
-/// What --precision bf16 sets.
+/// Sets the policy of --precision bf16.
 Setup in_bf16(Setup setup) {
   setup.policy.precision.param_dtype = at::kBFloat16;
   setup.policy.precision.reduce_dtype = at::kBFloat16;
@@ -32,7 +32,7 @@ nlohmann::json expected_of(const std::string& model) { return read_json(family_f
 TEST_SUITE("fsdp/families in bf16 against transformers'") {
   TEST_CASE("logits within 0.16, loss within 5e-3, each parameter's gradient norm within 3.6 %") {
     for (const std::string model : kFamilies) {
-      for (const char* which : {"a", "b"}) {  // c is there in float32 alone
+      for (const char* which : {"a", "b"}) {  // case c has only float32 results
         const auto want = expected_of(model).at("cases").at(which).at("bf16");
         auto setup = in_bf16(steps_on(model, which));
         const auto ids = setup.rows(0).ids;
@@ -65,8 +65,8 @@ TEST_SUITE("fsdp/families in bf16 against transformers'") {
     }
   }
 
-  // Weights in bf16 lose small updates; what Kahan's sums carry along gives them back.
-  TEST_CASE("losses of five steps within 0.02, for each way to keep what is trained") {
+  // Weights in bf16 lose small updates; Kahan summation restores them.
+  TEST_CASE("losses of five steps within 0.02, for each storage of trained weights") {
     struct Way {
       const char *name, *truth;
       bool narrow, kahan;
@@ -77,7 +77,7 @@ TEST_SUITE("fsdp/families in bf16 against transformers'") {
                               Way{"weights and states in bf16", "bf16_parameters", true, false},
                               Way{"in bf16 with Kahan's sums", "bf16_compute_f32_master", true, true}}) {
         const auto want = training.at(way.truth).at("loss").get<std::vector<double>>();
-        // Weights of 32 bits begin elsewhere where they are rounded at once.
+        // Without bf16 weights in the file, rounding them would change the starting point.
         if (way.kahan && !are_bf16(start_of(model).weights)) continue;
         Worst worst;
         for (const int ranks : {1, 2}) {

@@ -1,4 +1,4 @@
-// Against transformers' models of each family: tests/fixtures/families (the README there says how made).
+// Compares each family with transformers' models: tests/fixtures/families (its README says how they were made).
 #include "tests/unit/engine/fsdp/family_files.hpp"
 
 #include <map>
@@ -11,7 +11,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// The weights have the shapes that the model asks for.
+/// Checks that the weights have the shapes of the model's parameters.
 bool same_table(const ModelConfig& config, const std::vector<at::Tensor>& weights) {
   const auto table = parameter_table(config);
   if (table.size() != weights.size()) return false;
@@ -21,7 +21,7 @@ bool same_table(const ModelConfig& config, const std::vector<at::Tensor>& weight
   return true;
 }
 
-/// What transformers has for the gradients of one case.
+/// Expected gradients of one case, from transformers.
 class Gradients {
  public:
   Gradients(const std::string& model, const char* which) : config_(start_of(model).model) {
@@ -37,7 +37,7 @@ class Gradients {
       if (norms_alone) continue;
       one.first4 = want.at("grad_first4").at(spec.name).get<std::vector<double>>();
       one.projection = want.at("grad_dot").at(spec.name).get<double>();
-      // Of the shape that it has there. Finds permutations, which norms do not.
+      // The direction has the shape of transformers' parameter. A projection reveals permutations, which norms do not.
       const auto there = as_there(config_, spec, at::empty(spec.shape)).sizes().vec();
       one.direction =
           prng_tensor("direction." + spec.name, json.at("seed").get<std::uint64_t>(), there, 1, 0).to(at::kDouble);
@@ -70,15 +70,15 @@ class Gradients {
     ParameterSpec spec;
     double norm = 0, projection = 0;
     std::vector<double> first4;
-    at::Tensor direction;  ///< undefined: only norms are known
+    at::Tensor direction;  ///< undefined if only norms are known
   };
   ModelConfig config_;
   double loss_ = 0, total_norm_ = 0;
   std::vector<OfParameter> parameters_;
 };
 
-/// body(ranks, ranks on a pretended node, strategy, recomputed blocks): groups of hybrids have one rank of two, and two
-/// of four; on one rank, and on three that make one group, strategies do not differ.
+/// Calls body(ranks, ranks per emulated node, strategy, recomputed blocks). Hybrids use groups of one rank for two
+/// ranks and of two for four; with one rank, and with three, which form one group, strategies do not differ.
 template <typename Body>
 void for_every_sharding(const Body& body) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
@@ -91,7 +91,7 @@ void for_every_sharding(const Body& body) {
   }
 }
 
-/// Tokens chosen one after the other with the cache of keys and values, the prompt first in one piece.
+/// Returns tokens chosen greedily with the key-value cache; the prompt is processed in one piece.
 std::vector<std::int64_t> greedy(const Setup& setup, const std::vector<std::int64_t>& prompt, std::size_t count) {
   auto forward = setup;
   forward.steps = 0;
@@ -101,7 +101,7 @@ std::vector<std::int64_t> greedy(const Setup& setup, const std::vector<std::int6
     std::vector<LayerCache> caches(decoder.blocks.size());
     auto next = prompt;
     std::int64_t position = 0;
-    // Once more with the same caches, as a text does that goes on beyond the model's last position.
+    // Repeat with the same caches, like a text that continues beyond the model's last position.
     for (bool again = false; chosen.size() < 2 * count;) {
       if (chosen.size() == count && !again) {
         again = true;
@@ -124,7 +124,7 @@ std::vector<std::int64_t> greedy(const Setup& setup, const std::vector<std::int6
       next = {logits.argmax(-1).item<std::int64_t>()};
       chosen.push_back(next[0]);
     }
-    // What lies behind a window was given up.
+    // Positions outside of the window were dropped.
     for (std::size_t b = 0; b < caches.size(); ++b) {
       if (setup.model.traits.slides(static_cast<std::int64_t>(b))) CHECK(caches[b].first_position > 0);
     }
@@ -191,7 +191,7 @@ TEST_SUITE("fsdp/families against transformers") {
   TEST_CASE("five steps of AdamW on 1 to 4 ranks: losses and gradient norms within 1e-5") {
     for (const std::string model : kFamilies) {
       const auto want = read_json(family_folder(model) / "expected.json").at("training").at("f32");
-      // Before each step and after the last one; norms are before clipping.
+      // Losses before each step and after the last one; norms before clipping.
       const auto losses = want.at("loss").get<std::vector<double>>(),
                  norms = want.at("grad_norm").get<std::vector<double>>();
       REQUIRE(losses.size() == 6);
@@ -213,7 +213,7 @@ TEST_SUITE("fsdp/families against transformers") {
     }
   }
 
-  TEST_CASE("greedy text is transformers', prompt and all beyond the windows") {
+  TEST_CASE("greedy text equals transformers', with prompts and texts longer than the windows") {
     for (const std::string model : kFamilies) {
       const auto want = read_json(family_folder(model) / "expected.json").at("greedy");
       const auto tokens = want.at("tokens").get<std::vector<std::int64_t>>();
@@ -222,12 +222,12 @@ TEST_SUITE("fsdp/families against transformers") {
     }
   }
 
-  // transformers passes over what it does not know. Here a key either does what it does there, or is refused by name.
-  TEST_CASE("one key of config.json changed: the loss that transformers has, or an error that names the key") {
+  // transformers ignores unknown keys. Here a key either has the same effect or is refused by name.
+  TEST_CASE("with one key of config.json changed, the loss equals transformers', or an error names the key") {
     const auto all = read_json(std::filesystem::path(FSDP_FIXTURE_DIR) / "families" / "config_keys.json").at("models");
     int computed = 0, refused = 0;
-    // Keys that change nothing there, since the family knows none such, and say of another model what they say: the
-    // trainer refuses them. No other key that changes nothing may be refused, nor these in more models.
+    // Keys without effect in transformers, because the family does not know them, but with a meaning in other families:
+    // the trainer refuses them. No other key without effect may be refused, nor these keys in more models.
     const std::map<std::string, int> meant_otherwise{{"mlp_bias", 8},
                                                      {"attention_bias", 3},
                                                      {"attention_dropout", 8},
@@ -249,9 +249,9 @@ TEST_SUITE("fsdp/families against transformers") {
       const auto base = read_json(family_folder(model) / "config.json");
       for (const auto& change : tried.at("keys")) {
         const auto key = change.at("key").get<std::string>(), effect = change.at("effect").get<std::string>();
-        // The weights have a head of their own: what becomes of that is the loader's matter.
+        // The weights have a separate head; the loader decides about it.
         if (key == "tie_word_embeddings" && effect == "same") continue;
-        // Null is as good as absent here; where a family has a width of its own, it is refused.
+        // Null counts as absent, except that families with a head width of their own refuse it.
         if (key == "head_dim" && change.at("value").is_null() && effect == "error") continue;
         auto json = base;
         json[key] = change.at("value");
@@ -281,7 +281,7 @@ TEST_SUITE("fsdp/families against transformers") {
     MESSAGE(computed, " losses computed, ", refused, " refused");
   }
 
-  TEST_CASE("config.json of transformers 5, and our own, say the same model") {
+  TEST_CASE("transformers 5's config.json and our own describe the same model") {
     for (const std::string model : kFamilies) {
       CAPTURE(model);
       const auto config = read_model_config(family_folder(model) / "config.json");

@@ -1,5 +1,5 @@
-// The gathers that an update starts for the next forward, over transfers that take place when they are waited for and
-// no sooner: whatever comes in between reads the rows as they are then, and none is left behind.
+// The gathers that an update starts for the next forward pass. The test's transfers happen only when they are waited
+// for, so operations in between must read current values, and no gather may be left over.
 #include "tests/support/small_model.hpp"
 #include "tests/support/tensor_compare.hpp"
 #include "tests/support/torch_doctest.hpp"
@@ -39,9 +39,9 @@ class LateCollectives final : public TensorCollectives {
   }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override { return inner_->all_reduce(tensors); }
 
-  std::string asked;  ///< a letter each, of a unit's rows and of largest values; a point where one was waited for
+  std::string asked;  ///< 'u': gather of a unit started, 'l': of largest values started, '.': waited
   int under_way = 0;
-  int dropped = 0;  ///< that nobody has waited for
+  int dropped = 0;  ///< gathers that were never waited for
 
  private:
   class LateGather final : public Work {
@@ -70,7 +70,7 @@ class LateCollectives final : public TensorCollectives {
 
 enum class Travel { as_they_are, in_8_bits };
 
-/// An engine as ModelRuntime makes one, but for its transfers.
+/// An engine as ModelRuntime makes it, except for the transfers.
 class LateEngine {
  public:
   LateEngine(ProcessGroup& world, LateCollectives& collectives, const EnginePolicy& policy, const char* wrap = "block",
@@ -114,7 +114,7 @@ class LateEngine {
   Mesh mesh_;
 
  public:
-  std::unique_ptr<Engine> engine;  ///< goes before what it refers to
+  std::unique_ptr<Engine> engine;  ///< destroyed before the members that it refers to
 };
 
 MicroBatch batch_of(int rank) {
@@ -129,7 +129,7 @@ MicroBatch batch_of(int rank) {
 }  // namespace
 
 TEST_SUITE("fsdp/first gathers") {
-  TEST_CASE("a forward, an evaluation, other rows and single layers find the rows as they are") {
+  TEST_CASE("a forward pass, an evaluation, replaced rows and single layers read current values") {
     run_thread_ranks(2, 2, [](ProcessGroup& world) {
       const at::NoGradGuard no_grad;
       for (const bool prefetch : {false, true}) {
@@ -182,7 +182,7 @@ TEST_SUITE("fsdp/first gathers") {
     });
   }
 
-  TEST_CASE("whatever the strategy, and those that nobody has a use for are waited for") {
+  TEST_CASE("in every strategy, gathers that are not used are waited for") {
     run_thread_ranks(2, 2, [](ProcessGroup& world) {
       for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard}) {
         for (const char* wrap : {"block", "none"}) {
@@ -209,7 +209,7 @@ TEST_SUITE("fsdp/first gathers") {
     });
   }
 
-  TEST_CASE("largest values of matrices in 8 bits are asked for before gathers that they would wait behind") {
+  TEST_CASE("largest values of fp8 matrices are requested before gathers that would delay them") {
     run_thread_ranks(2, 2, [](ProcessGroup& world) {
       EnginePolicy policy;
       policy.forward_prefetch = true;
@@ -220,7 +220,7 @@ TEST_SUITE("fsdp/first gathers") {
       LateEngine ahead(world, late, policy, "block", Travel::in_8_bits, config);
       late.asked.clear();
       ahead.update(0.01);
-      // Embedding and a block, whose gathers begin; three other blocks, which wait for each other's together.
+      // Embedding and a block, whose gathers start; three other blocks, whose largest values are waited for together.
       CHECK(late.asked == "lu.ulll...");
     });
   }

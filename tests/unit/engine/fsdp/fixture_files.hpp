@@ -1,5 +1,5 @@
 #pragma once
-// Reading tests/fixtures/numerics, and rebuilding tensors by its prng.py.
+// Reads tests/fixtures/numerics, and recreates tensors with its prng.py.
 #include "tests/unit/engine/fsdp/engine_rig.hpp"
 
 #include <filesystem>
@@ -30,7 +30,7 @@ inline at::Tensor int_tensor(const nlohmann::json& rows) {
 
 inline double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
 
-/// prng.py's tensor(name, seed, shape, amp, center): the same numbers bit for bit.
+/// Equals prng.py's tensor(name, seed, shape, amp, center) bit for bit.
 inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const std::vector<std::int64_t>& shape,
                               double amp, double center) {
   std::uint64_t hash = 0xcbf29ce484222325ull;
@@ -51,7 +51,7 @@ inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const s
   return tensor;
 }
 
-/// Of the first step's rows, before any step; every rank computes all of them, and alike.
+/// Returns the logits of the first step's rows before any step; every rank computes all of them and must agree.
 inline at::Tensor all_logits(const Setup& setup) {
   at::Tensor first;
   std::mutex one_by_one;
@@ -74,7 +74,7 @@ inline at::Tensor all_logits(const Setup& setup) {
   return first;
 }
 
-/// The batch of training/lora: row 1 padded, the prompt of row 0 no target.
+/// The batch of training/lora: row 1 is padded, and row 0's prompt is not a target.
 inline StepRows peft_batch() {
   const auto inputs = fsdp::test::read_json(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora/inputs.json");
   const auto ids = int_tensor(inputs.at("input_ids")), labels = int_tensor(inputs.at("labels"));
@@ -82,7 +82,7 @@ inline StepRows peft_batch() {
       ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
 }
 
-/// body(setup) on 1 to 4 ranks, with every strategy and transport, recomputation, accumulation.
+/// Calls body(setup) on 1 to 4 ranks, with every strategy and transport, recomputation, accumulation.
 template <typename Body>
 void for_every_layout(const Setup& start, const Body& body) {
   for (int ranks = 1; ranks <= 4; ++ranks) {

@@ -1,4 +1,4 @@
-// Five steps whose blocks multiply in 8 bits, against torchao (tests/fixtures/training/README.md).
+// Five steps with fp8 products in blocks, against torchao (tests/fixtures/training/README.md).
 #include "tests/unit/engine/fsdp/fixture_files.hpp"
 
 #include <cmath>
@@ -48,7 +48,7 @@ Errors errors_of(const std::string& name, const Outcome& got) {
   return worst;
 }
 
-/// Largest relative distance of a parameter's gradient in the first step.
+/// Returns the largest relative difference of a parameter's gradient in the first step.
 double gradients_apart(Setup setup) {
   setup.steps = 1;
   const auto got = train(setup);
@@ -70,12 +70,12 @@ double losses_apart(const Outcome& a, const Outcome& b) {
 
 }  // namespace
 
-// Where nothing lies on the border of two codes, losses are 6e-7 and gradients 4e-6 apart, as sums in another order
-// make them. One number that goes to the other code is 1/16 or 1/4 off: on another processor, or some steps later, that
-// is 1e-5 of the loss and up to 2e-3 of a gradient, and grows with the steps. Without 8 bits the first loss is 4e-3 to
-// 1.2e-2 and gradients are more than 1e-1 away.
+// If no number lies on the border of two codes, losses differ by 6e-7 and gradients by 4e-6, because sums have other
+// orders. A number that gets the other code is off by 1/16 or 1/4: on another processor, or some steps later, this
+// changes the loss by 1e-5 and a gradient by up to 2e-3, and grows with the steps. Without fp8 the first loss differs
+// by 4e-3 to 1.2e-2 and gradients by more than 1e-1.
 TEST_SUITE("fsdp/fp8 against torchao") {
-  TEST_CASE("losses and norms of five steps; matrices whose sizes stand against it stay as they are") {
+  TEST_CASE("losses and norms of five steps; matrices whose sizes do not allow fp8 stay unchanged") {
     for (const std::string name : {"wide", "nano"}) {
       const auto errors = errors_of(name, train(five_steps(name)));
       CHECK(errors.first_loss < 1e-4);
@@ -95,7 +95,7 @@ TEST_SUITE("fsdp/fp8 against torchao") {
     MESSAGE("gradients ", apart, ", without 8 bits ", without);
   }
 
-  TEST_CASE("bf16, whose roundings in another order take many numbers to other codes") {
+  TEST_CASE("in bf16, other orders of rounding give many numbers other codes") {
     auto setup = five_steps("wide_bf16");
     const auto errors = errors_of("wide_bf16", train(setup));
     CHECK(errors.loss < 0.03);
@@ -106,7 +106,7 @@ TEST_SUITE("fsdp/fp8 against torchao") {
             without.first_loss, ", ", without.loss, ", ", without.norm);
   }
 
-  TEST_CASE("ranks compute what micro-batches do, with every strategy, transport and recomputation") {
+  TEST_CASE("ranks give the results of micro-batches, with every strategy, transport and recomputation") {
     auto alone = five_steps("wide");
     alone.accumulation = 3;
     const auto want = train(alone);
@@ -132,14 +132,14 @@ TEST_SUITE("fsdp/fp8 against torchao") {
     MESSAGE("first losses ", first, ", all ", worst);
   }
 
-  TEST_CASE("matrices travel in 8 bits, with the codes of the whole matrix") {
+  TEST_CASE("matrices are gathered in fp8, with the codes of the whole matrix") {
     for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard}) {
-      for (const int ranks : {2, 3, 5}) {  // 64 and 176 rows are no multiples of 3 and 5
+      for (const int ranks : {2, 3, 5}) {  // 64 and 176 rows do not divide by 3 and 5
         auto setup = five_steps("wide_bf16");
         setup.steps = 2;
         setup.ranks = ranks;
         setup.share.assign(static_cast<std::size_t>(ranks), 0);
-        setup.share[0] = 2, setup.share[1] = 1;  // ranks without rows, too
+        setup.share[0] = 2, setup.share[1] = 1;  // some ranks have no rows
         setup.policy.sharding = sharding;
         const auto shared = train(setup);
         setup.peer_memory = false;
@@ -149,19 +149,19 @@ TEST_SUITE("fsdp/fp8 against torchao") {
           CHECK(same_bits(sent.parameters[i], shared.parameters[i]));
         setup.compute_dtype = {};
         const auto in_16_bits = train(setup);
-        std::int64_t of_matrices = 0;  // bytes that a rank receives of them in 8 bits
+        std::int64_t of_matrices = 0;  // bytes of fp8 matrices that a rank receives
         for (const auto& spec : parameter_table(setup.model)) {
           if (spec.is_matrix_of_block())
             of_matrices += (spec.shape[0] + ranks - 1) / ranks * spec.shape[1] * (ranks - 1);
         }
-        // Each is gathered in a forward, at least, and was twice as large.
+        // Each matrix is gathered at least once, in the forward pass, and is twice as large in 16 bits.
         CHECK(in_16_bits.counts[0].shard.bytes - sent.counts[0].shard.bytes >= setup.steps * of_matrices);
         CHECK(in_16_bits.counts[0].shard.all_gathers == sent.counts[0].shard.all_gathers);
       }
     }
   }
 
-  TEST_CASE("adapters beside frozen matrices in 8 bits learn") {
+  TEST_CASE("adapters on frozen fp8 matrices learn") {
     for (const bool dora : {false, true}) {
       auto setup = five_steps("wide");
       setup.lora = {8, 16, 0, {"all"}, false, dora};

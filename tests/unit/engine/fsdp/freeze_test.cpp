@@ -1,4 +1,4 @@
-// Frozen parameters: the others get the gradients that they get where everything is trained, and the frozen ones cost
+// Frozen parameters: the trained ones get the same gradients as when everything is trained, and the frozen ones cost
 // nothing.
 #include "tests/unit/engine/fsdp/engine_rig.hpp"
 
@@ -9,7 +9,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// One step from the same weights: no clipping, so that norms of what is trained decide nothing.
+/// Makes one step from the same weights, without clipping, so that the norm of trained parameters has no effect.
 Setup one_step(const Sharding sharding, int ranks) {
   at::set_num_threads(1);
   auto setup = tiny_setup();
@@ -42,7 +42,7 @@ std::int64_t received(const Outcome& outcome) {
 }  // namespace
 
 TEST_SUITE("fsdp/freeze") {
-  TEST_CASE("what is trained gets the same gradients, what is frozen keeps its bits") {
+  TEST_CASE("trained parameters get the same gradients, frozen ones keep their bits") {
     for (const auto sharding : kShardings) {
       for (const int ranks : {1, 4}) {
         for (const bool peer : {true, false}) {
@@ -72,7 +72,7 @@ TEST_SUITE("fsdp/freeze") {
     }
   }
 
-  TEST_CASE("the norm is that of what is trained") {
+  TEST_CASE("the norm is that of trained parameters only") {
     auto setup = one_step(Sharding::full_shard, 2);
     setup.freeze = {{"transformer.ln_f.*"}, {}};
     const auto got = train(setup);
@@ -81,7 +81,7 @@ TEST_SUITE("fsdp/freeze") {
     CHECK(got.norms.front() == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
   }
 
-  TEST_CASE("bf16: a frozen weight is kept once, as it is gathered") {
+  TEST_CASE("bf16: a frozen weight is stored once, in the gathered dtype") {
     auto setup = one_step(Sharding::full_shard, 2);
     setup.policy.precision.param_dtype = at::kBFloat16;
     setup.freeze = {{}, {"transformer.h.0", "transformer.wpe"}};
@@ -96,7 +96,7 @@ TEST_SUITE("fsdp/freeze") {
     });
   }
 
-  TEST_CASE("counts: layers below what is trained are gathered once, and nothing of theirs is reduced") {
+  TEST_CASE("counts: layers below the lowest trained one are gathered once and not reduced") {
     auto setup = one_step(Sharding::full_shard, 2);
     const auto all = train(setup).counts[0].shard;
     CHECK(all.all_gathers == 7);  // root once, three blocks twice

@@ -1,4 +1,4 @@
-// Against transformers' Llama: tests/fixtures/numerics/llama_nano and llama_tiny (the README there says how made).
+// Compares with transformers' Llama: tests/fixtures/numerics/llama_nano and llama_tiny (the README says how made).
 #include "tests/unit/engine/fsdp/fixture_files.hpp"
 
 using namespace fsdp;
@@ -6,7 +6,7 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A fixture's model with its weights, and one step on the rows of one case.
+/// Returns a fixture's model with its weights, and one step on the rows of one case.
 Setup one_step(const char* model, const char* which) {
   at::set_num_threads(1);
   const auto folder = numerics_folder(model);
@@ -20,13 +20,13 @@ Setup one_step(const char* model, const char* which) {
   }
   const auto inputs = read_json(folder / "inputs.json").at(which);
   const auto ids = int_tensor(inputs.at("input_ids")), labels = int_tensor(inputs.at("labels"));
-  // The labels are the ids; the one after the last is not there to be predicted.
+  // The labels are the ids shifted by one; the last position has no target.
   const StepRows rows{
       ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
   setup.rows = [rows](int) { return rows; };
   setup.steps = 1;
   setup.lr = 0.0;
-  setup.clip = 1e9;  // gradients stay as they are
+  setup.clip = 1e9;  // no clipping
   return setup;
 }
 
@@ -40,7 +40,7 @@ constexpr const char* kCases[] = {"a", "b"};
 }  // namespace
 
 TEST_SUITE("fsdp/Llama against transformers") {
-  TEST_CASE("the weights of prng.py are those of the stored file, bit for bit") {
+  TEST_CASE("the weights of prng.py equal the stored file's, bit for bit") {
     const auto setup = one_step("llama_nano", "a");
     const SafetensorsReader stored(numerics_folder("llama_nano") / "model.safetensors");
     const auto table = parameter_table(setup.model);
@@ -117,7 +117,7 @@ TEST_SUITE("fsdp/Llama against transformers") {
     }
   }
 
-  TEST_CASE("bf16: loss within 1e-3 and gradient norm within 1e-2 of the float64 ones, and of transformers' own bf16") {
+  TEST_CASE("bf16: loss within 1e-3 and gradient norm within 1e-2 of float64's and of transformers' own bf16") {
     for (const char* model : kModels) {
       for (const char* which : kCases) {
         const auto expected = case_of(model, which);

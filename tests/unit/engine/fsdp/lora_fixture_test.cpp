@@ -11,9 +11,9 @@ using namespace fsdp::test;
 
 namespace {
 
-// The fixtures' own: numpy in float64 is up to 7e-7, 2e-6 and 4e-6 away from peft in float32.
+// From the fixtures: float64 in numpy differs from peft's float32 by up to 7e-7, 2e-6 and 4e-6.
 constexpr double kLoss = 5e-6, kNorm = 1e-5, kAdapter = 2e-5, kLogits = 5e-5;
-// bf16 rounds each activation; the loss of its runs is up to 0.02 from float64's with the same weights.
+// bf16 rounds each activation; the loss of bf16 runs differs from float64's with the same weights by up to 0.02.
 constexpr double kLossInBf16 = 0.03;
 
 std::filesystem::path lora_folder() { return std::filesystem::path(FSDP_FIXTURE_DIR) / "training/lora"; }
@@ -110,7 +110,7 @@ TEST_SUITE("fsdp/LoRA against peft") {
         setup.weights.push_back(of_adapter(variant, "adapter_model.safetensors", spec.name));
       const SafetensorsReader stored(lora_folder() / variant.name / "merged_logits.safetensors");
       const auto theirs = read_tensor(stored, stored.tensors().begin()->first);
-      // Row 1 ends at its 21st id; what padding sees is nobody's business.
+      // Row 1 ends at its 21st id; logits of padding do not matter.
       const auto apart = (all_logits(setup).view(theirs.sizes()) - theirs).abs();
       const auto difference = std::max(apart[0].max().item<double>(), apart[1].narrow(0, 0, 21).max().item<double>());
       CHECK(difference < kLogits);

@@ -14,7 +14,7 @@ std::vector<int> members(const ProcessGroup& group) {
   return ranks;
 }
 
-/// Ranks dealt out to two nodes in turn, as some launchers do: even ranks on one, odd ones on the other.
+/// Ranks placed round-robin on two nodes, as some launchers do: even ranks on one, odd ranks on the other.
 class DealtOut final : public ProcessGroup {
  public:
   explicit DealtOut(ProcessGroup& inner) : inner_(inner) {}
@@ -39,7 +39,7 @@ class DealtOut final : public ProcessGroup {
 }  // namespace
 
 TEST_SUITE("fsdp/mesh") {
-  TEST_CASE("make_mesh: full and grad shard over all ranks, no-shard over none") {
+  TEST_CASE("make_mesh: full and grad shard over all ranks, no-shard over one") {
     run_thread_ranks(4, 2, [](ProcessGroup& world) {
       for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard}) {
         const auto mesh = make_mesh(world, sharding, 0);
@@ -66,7 +66,7 @@ TEST_SUITE("fsdp/mesh") {
     });
   }
 
-  TEST_CASE("make_mesh: hybrid by node also when the launcher deals ranks out in turn") {
+  TEST_CASE("make_mesh: hybrid groups follow nodes even if ranks are placed round-robin") {
     run_thread_ranks(6, 6, [](ProcessGroup& world) {
       DealtOut dealt(world);
       const auto mesh = make_mesh(dealt, Sharding::hybrid_full_shard, 0);
@@ -76,12 +76,12 @@ TEST_SUITE("fsdp/mesh") {
     });
   }
 
-  TEST_CASE("make_mesh: a named group size wins over the node") {
+  TEST_CASE("make_mesh: a given group size takes precedence over the node") {
     run_thread_ranks(6, 6, [](ProcessGroup& world) {
       const auto mesh = make_mesh(world, Sharding::hybrid_full_shard, 3);
       CHECK(mesh.shard->size() == 3);
       CHECK((members(*mesh.replicate) == std::vector<int>{world.rank() % 3, world.rank() % 3 + 3}));
-      CHECK(make_mesh(world, Sharding::full_shard, 3).shard->size() == 6);  // only the hybrids have groups
+      CHECK(make_mesh(world, Sharding::full_shard, 3).shard->size() == 6);  // only hybrids use groups
     });
   }
 

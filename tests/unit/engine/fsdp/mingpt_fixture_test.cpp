@@ -1,4 +1,4 @@
-// Against PyTorch: tests/fixtures/numerics/mingpt_tiny (its README says how it was made).
+// Compares with PyTorch: tests/fixtures/numerics/mingpt_tiny (its README says how it was made).
 #include "tests/unit/engine/fsdp/fixture_files.hpp"
 
 using namespace fsdp;
@@ -19,7 +19,7 @@ Setup fixture_setup() {
   return setup;
 }
 
-/// The one batch of inputs.json for one step.
+/// Returns one step on the single batch of inputs.json.
 Setup one_batch() {
   auto setup = fixture_setup();
   const auto inputs = read_json("inputs.json");
@@ -27,7 +27,7 @@ Setup one_batch() {
   setup.rows = [rows](int) { return rows; };
   setup.steps = 1;
   setup.lr = 0.0;
-  setup.clip = 1e9;  // gradients stay as they are
+  setup.clip = 1e9;  // no clipping
   return setup;
 }
 

@@ -1,5 +1,5 @@
-// Adapters beside weights of 4 bits, of families with biases, with norms behind, windows and caps, with q, k, v in one
-// matrix, and of GPT-2, whose matrices the Hub keeps the other way round: against peft and bitsandbytes
+// Adapters on 4-bit weights, for families with biases, post-norms, windows and caps, with q, k, v in one matrix, and
+// for GPT-2, whose matrices the Hub stores transposed: against peft and bitsandbytes
 // (tests/fixtures/training/README.md).
 #include "lib/compute/ops/nf4.hpp"
 #include "tests/unit/engine/fsdp/family_files.hpp"
@@ -17,7 +17,7 @@ SafetensorsReader family_in_4_bits(const std::string& model, const char* file) {
   return SafetensorsReader(std::filesystem::path(FSDP_FIXTURE_DIR) / "training/qlora_families" / model / file);
 }
 
-/// Weights as bitsandbytes made them, adapters as peft began.
+/// Returns steps with weights quantized by bitsandbytes and peft's initial adapters.
 Setup steps_in_4_bits(const std::string& model, int steps) {
   auto setup = steps_on(model, "b", steps);
   setup.lora = {4, 8, 0, {"all"}, false, false};
@@ -35,7 +35,7 @@ Setup steps_in_4_bits(const std::string& model, int steps) {
   return setup;
 }
 
-/// The largest difference of the adapters' tensors, relative to the largest element or absolute.
+/// Returns the largest difference of the adapters' tensors, relative to the largest element or absolute.
 double adapters_away(const Setup& setup, const std::vector<at::Tensor>& got, const SafetensorsReader& want,
                      bool to_largest) {
   const auto adapters = adapter_table(setup.model, setup.lora);
@@ -52,7 +52,7 @@ double adapters_away(const Setup& setup, const std::vector<at::Tensor>& got, con
 }  // namespace
 
 TEST_SUITE("fsdp/QLoRA of families against peft and bitsandbytes") {
-  TEST_CASE("their matrices become bitsandbytes' codes and scales, bit for bit") {
+  TEST_CASE("quantized matrices have bitsandbytes' codes and scales, bit for bit") {
     for (const std::string model : kFamiliesIn4Bits) {
       CAPTURE(model);
       const auto setup = steps_on(model, "b");
@@ -71,12 +71,13 @@ TEST_SUITE("fsdp/QLoRA of families against peft and bitsandbytes") {
         CHECK(same_bits(scales.absmax, read_tensor(stored, spec.name + ".nested_absmax")));
         ++matrices;
       }
-      // Codes, scales, their scales and a description of each, and none that is not in 4 bits here.
+      // The file has codes, scales, their scales and a description for each matrix, and only matrices that are 4-bit
+      // here.
       CHECK(4 * matrices == stored.tensors().size());
     }
   }
 
-  // float32 sums in another order: as of Llama, whose float64 is 1.4e-6 from peft's losses and 2.9e-6 from its norms.
+  // float32 sums in another order: for Llama, float64 differs from peft by 1.4e-6 (losses) and 2.9e-6 (norms).
   TEST_CASE("losses within 5e-6, gradient norms and first gradients within 1e-5, adapters within 5e-5") {
     for (const std::string model : kFamiliesIn4Bits) {
       const auto want =
@@ -116,7 +117,7 @@ TEST_SUITE("fsdp/QLoRA of families against peft and bitsandbytes") {
     }
   }
 
-  TEST_CASE("a family's bias, cap or window left out is noticed in 4 bits") {
+  TEST_CASE("omitting a family's bias, cap or window changes the loss also in 4 bits") {
     const auto apart = [](const std::string& model, const auto& change) {
       auto setup = steps_in_4_bits(model, 1);
       const auto right = train(setup).losses[0];

@@ -1,4 +1,4 @@
-// Ten steps of adapters beside weights of 4 bits, against peft and bitsandbytes (tests/fixtures/training/README.md).
+// Ten steps of adapters on 4-bit weights, against peft and bitsandbytes (tests/fixtures/training/README.md).
 #include "tests/unit/engine/fsdp/stored_nf4.hpp"
 
 #include <cmath>
@@ -11,15 +11,15 @@ using namespace fsdp::test;
 
 namespace {
 
-// As the fixtures' README: numpy in float64 is 1.4e-6 and 2.9e-6 away; one value of the adapters has a gradient near
+// From the fixtures' README: float64 in numpy differs by 1.4e-6 and 2.9e-6; one adapter element has a gradient near
 // eps.
 constexpr double kLoss = 5e-6, kNorm = 1e-5, kAdapter = 2e-4;
-// bf16 rounds each activation: float64 with the same weights is up to 4.1e-3 away.
+// bf16 rounds each activation: float64 with the same weights differs by up to 4.1e-3.
 constexpr double kLossInBf16 = 0.02;
 
 struct QloraRun {
   const char* name;
-  const char* base;  ///< quantised, in tests/fixtures/training/qlora; empty: of llama_nano here
+  const char* base;  ///< quantized, in tests/fixtures/training/qlora; empty: llama_nano, quantized here
   bool double_quant;
   at::ScalarType precision;
   std::optional<at::ScalarType> compute_dtype;
@@ -146,7 +146,7 @@ TEST_SUITE("fsdp/QLoRA against peft and bitsandbytes") {
     }
   }
 
-  TEST_CASE("what is gathered is 4 bits and their scales") {
+  TEST_CASE("gathers transfer 4-bit codes and their scales") {
     auto setup = ten_quantized_steps(kDouble);
     setup.steps = 1;
     setup.ranks = 2;
@@ -166,7 +166,7 @@ TEST_SUITE("fsdp/QLoRA against peft and bitsandbytes") {
     }
     const auto few = train(setup).counts[0].shard, many = train(dense).counts[0].shard;
     CHECK(few.all_gathers == many.all_gathers);
-    // A block is gathered twice in a step; the lowest one's adapters are trained as well.
+    // A block is gathered twice per step; the lowest block's adapters are trained, too.
     CHECK(many.bytes - few.bytes == 2 * (4 * matrices / 2 - codes));
     CHECK(static_cast<double>(codes) < 0.54 * static_cast<double>(matrices) / 2);
   }

@@ -9,7 +9,7 @@ using namespace fsdp;
 
 namespace {
 
-/// One letter and number per action: S/G start and finish a gather, F forward, L loss, C recompute, B backward,
+/// Returns one letter and number per action: S/G start and finish a gather, F forward, L loss, C recompute, B backward,
 /// R reshard, s/r start and finish a reduction.
 std::string compact(const std::vector<Action>& actions) {
   std::string text;
@@ -21,7 +21,7 @@ std::string compact(const std::vector<Action>& actions) {
   return text;
 }
 
-/// Embedding, two blocks, head.
+/// Returns the schedule's input for embedding, two blocks and head.
 ScheduleInput two_blocks() {
   ScheduleInput input;
   input.layer_unit = {0, 1, 2};
@@ -65,7 +65,7 @@ class Checker {
     const auto units = static_cast<int>(state_.size());
     if (!input_.training || !gathers_again_in_backward(policy_.sharding)) return units - kept_;
     std::set<int> again(input_.layer_unit.begin() + input_.first_backward, input_.layer_unit.end());
-    again.erase(input_.loss_unit);  // stays
+    again.erase(input_.loss_unit);  // the root stays gathered
     return units + static_cast<int>(again.size());
   }
   std::size_t trained_units() const {
@@ -180,7 +180,7 @@ TEST_SUITE("fsdp/schedule") {
           "S0 G0 F0 S1 G1 F1 S2 G2 F2 L0 B2 R2 s2 C1 B1 R1 s1 r2 B0 R0 s0 r1 r0");
   }
 
-  TEST_CASE("make_schedule: accumulation keeps grad-shard gathered and reduces at the end only") {
+  TEST_CASE("make_schedule: accumulation keeps grad-shard units gathered and reduces only at the end") {
     auto input = two_blocks();
     input.reduce = false;
     input.keep_gathered = true;
@@ -209,7 +209,7 @@ TEST_SUITE("fsdp/schedule") {
     }
   }
 
-  TEST_CASE("make_schedule: the backward ends at the lowest layer that is trained, and what is frozen is not reduced") {
+  TEST_CASE("make_schedule: the backward pass ends at the lowest trained layer, and frozen units are not reduced") {
     auto input = two_blocks();
     input.first_backward = 2;  // the upper block and the root, which holds the head
     input.frozen = {false, true, false};
@@ -220,7 +220,7 @@ TEST_SUITE("fsdp/schedule") {
     input.frozen = {true, true, false};
     CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::none))) ==
           "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 S2 G2 B2 R2 s2 r2");
-    input.first_backward = 3;  // the head alone
+    input.first_backward = 3;  // only the head
     input.frozen = {false, true, true};
     CHECK(compact(make_schedule(input, policy_of(Sharding::full_shard, BackwardPrefetch::pre))) ==
           "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 s0 r0");
@@ -230,7 +230,7 @@ TEST_SUITE("fsdp/schedule") {
           "S0 G0 F0 S1 G1 F1 R1 S2 G2 F2 R2 L0 R0 S2 G2 B2 R2 S1 G1 B1 R1 s1 r1");
   }
 
-  TEST_CASE("to_string: one event a line") {
+  TEST_CASE("to_string: one event per line") {
     CHECK(to_string({{ActionKind::unshard, 0}, {ActionKind::finish_reduce, 12}}) == "unshard 0\nfinish_reduce 12\n");
   }
 
@@ -244,9 +244,9 @@ TEST_SUITE("fsdp/schedule") {
     for (const bool limiter : {false, true})
     for (const int checkpoint_every : {0, 1, 2})
     for (const auto& wrap : wraps)
-    for (const int first : {0, 1, 2, 9})  // lowest layer that is trained
+    for (const int first : {0, 1, 2, 9})  // lowest trained layer
     for (const bool frozen_root : {false, true})
-    for (int place = 0; place < 5; ++place) {  // alone, first of several, first and reducing, last, evaluation
+    for (int place = 0; place < 5; ++place) {  // only, first, first with reduction, last, evaluation
       auto policy = policy_of(sharding, prefetch);
       policy.forward_prefetch = forward_prefetch;
       policy.limit_all_gathers = limiter;

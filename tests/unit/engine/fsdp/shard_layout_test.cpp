@@ -45,19 +45,19 @@ TEST_SUITE("fsdp/shard_layout") {
     }
   }
 
-  TEST_CASE("shard_range: rejects what cannot be, naming it") {
+  TEST_CASE("shard_range: rejects impossible arguments and names them") {
     CHECK_THROWS_WITH_AS(shard_range(8, 4, 4), "rank 4 not in [0, 4)", UsageError);
     CHECK_THROWS_WITH_AS(shard_range(8, 4, -1), "rank -1 not in [0, 4)", UsageError);
     CHECK_THROWS_AS(shard_range(0, 4, 0), UsageError);
     CHECK_THROWS_AS(shard_range(8, 0, 0), UsageError);
   }
 
-  TEST_CASE("ParamLayout: buffers hold both the padded shards and the aligned rows") {
+  TEST_CASE("ParamLayout: buffers hold the padded shards and the aligned rows") {
     const ParamLayout vocabulary{"wte", {97, 16}, 64, true};
     CHECK(vocabulary.row_elements() == 16);
     CHECK(vocabulary.elements() == 97 * 16);
     CHECK(vocabulary.compute_rows() == 128);
-    CHECK(vocabulary.buffer_rows(4) == 128);   // 4 x 25 fit in
+    CHECK(vocabulary.buffer_rows(4) == 128);   // 4 x 25 rows fit
     CHECK(vocabulary.buffer_rows(96) == 192);  // 96 x 2 do not
     CHECK(vocabulary.shape_with_rows(25) == std::vector<std::int64_t>{25, 16});
     const ParamLayout bias{"bias", {5}, 1, false};

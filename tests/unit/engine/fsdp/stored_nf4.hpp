@@ -1,5 +1,5 @@
 #pragma once
-// Matrices as bitsandbytes stores them in 4 bits, as parameters.
+// 4-bit matrices that bitsandbytes stored, as parameters.
 #include "tests/unit/engine/fsdp/fixture_files.hpp"
 
 #include <ATen/ops/full.h>
@@ -14,7 +14,7 @@ inline at::Tensor blocks_of(const at::Tensor& codes, std::int64_t blocks) {
   return padded.view({blocks, 32});
 }
 
-/// A part of a matrix that bitsandbytes stored, by name.
+/// Returns a component of a matrix that bitsandbytes stored, by name.
 inline at::Tensor stored_part(const SafetensorsReader& stored, const ParameterSpec& spec) {
   if (spec.name.ends_with(kNestedOffset)) {
     const auto matrix = spec.name.substr(0, spec.name.size() - std::string_view(kNestedOffset).size());

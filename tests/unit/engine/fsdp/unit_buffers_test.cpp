@@ -18,7 +18,7 @@ ParamLayout matrix(std::int64_t rows, int same_input) {
 }  // namespace
 
 TEST_SUITE("fsdp/side by side") {
-  TEST_CASE("matrices of one input lie in one buffer, in their order, whatever is between them in the unit") {
+  TEST_CASE("matrices with the same input share one buffer, in order, even if other parameters lie between") {
     const std::vector<ParamLayout> layouts{matrix(8, 1), matrix(4, 0), matrix(4, 1), matrix(6, 2), matrix(6, 2)};
     CHECK(side_by_side(layouts, 2, true) == Groups{{0, 2}, {1}, {3, 4}});
     CHECK(side_by_side(layouts, 1, true) == Groups{{0, 2}, {1}, {3, 4}});
@@ -31,8 +31,8 @@ TEST_SUITE("fsdp/side by side") {
     CHECK(buffers[1].const_data_ptr<float>() == buffers[0].const_data_ptr<float>() + 32);
   }
 
-  TEST_CASE("not where padding would come between, nor what is gathered or trained in another way") {
-    // 6 rows on 4 ranks are 2 each: 8 with padding.
+  TEST_CASE("matrices separated by padding, or gathered or trained differently, do not share a buffer") {
+    // 6 rows on 4 ranks are 2 per rank: 8 rows with padding.
     CHECK(side_by_side({matrix(8, 1), matrix(6, 1)}, 4, true) == Groups{{0}, {1}});
     auto frozen = matrix(8, 1), aligned = matrix(6, 1), wide = matrix(8, 1);
     frozen.trainable = false;

@@ -1,4 +1,4 @@
-// One unit's parameters and gradients, by shared memory and by collectives.
+// A unit's parameters and gradients, through shared memory and through collectives.
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/Parallel.h>
@@ -26,7 +26,7 @@ at::Tensor full_values(std::size_t param, int round, at::ScalarType type) {
       .to(type);
 }
 
-/// A gradient of rank `rank`, [compute_rows, ...]; like a head's, zero past the real rows.
+/// Returns a gradient of rank `rank`, [compute_rows, ...], which is zero past the real rows, as a head's is.
 at::Tensor gradient_values(std::size_t param, int rank, int round, at::ScalarType type) {
   auto full = at::zeros(kLayouts[param].shape_with_rows(kLayouts[param].compute_rows()), type);
   full.narrow(0, 0, kLayouts[param].rows()).copy_(full_values(param, round * 7 + rank + 1, type));
@@ -52,7 +52,7 @@ void for_rigs(const Body& body) {
 }  // namespace
 
 TEST_SUITE("fsdp/unit_params") {
-  TEST_CASE("gather: every rank sees all rows of every round, and zeros past them") {
+  TEST_CASE("gather: every rank reads all rows of every round, and zeros past them") {
     for_rigs([](const UnitContext& context, at::ScalarType type) {
       const int ranks = context.shard_group.size(), rank = context.shard_group.rank();
       const auto unit = make_unit_params(context, kLayouts, type, "unit 0");
@@ -66,7 +66,7 @@ TEST_SUITE("fsdp/unit_params") {
         }
         unit->begin_sync();
         unit->finish_sync();
-        for (int again = 0; again < 2; ++again) {  // a forward and a backward between two updates
+        for (int again = 0; again < 2; ++again) {  // one forward and one backward pass between two updates
           unit->unshard();
           unit->wait_for_unshard();
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
@@ -79,14 +79,14 @@ TEST_SUITE("fsdp/unit_params") {
           }
           unit->reshard();
         }
-        context.shard_group.barrier();  // nobody reads any more: as after a step's reductions
+        context.shard_group.barrier();  // as after a step's reductions, when no rank reads any more
       }
     });
   }
 }
 
 TEST_SUITE("fsdp/unit_grads") {
-  TEST_CASE("reduce: float32 sums in rank order, in turn through shared slots, accumulating or not") {
+  TEST_CASE("reduce: float32 sums in rank order, with shared slots used in turn, accumulating or not") {
     for_rigs([](const UnitContext& context, at::ScalarType type) {
       const int ranks = context.shard_group.size(), rank = context.shard_group.rank();
       // Three units take turns with two slots, as blocks do.
@@ -116,7 +116,7 @@ TEST_SUITE("fsdp/unit_grads") {
             return !(round == 2 && r == ranks - 1) && !(round == 3 && p == 2);
           };
           unit.begin();
-          unit.begin();  // a layer and another of the same unit
+          unit.begin();  // called by two layers of one unit
           for (std::size_t p = 0; p < kLayouts.size(); ++p) {
             if (!writes(rank, p)) continue;
             context.ops.accumulate(&unit.slots()[p], gradient_values(p, rank, key, type));
@@ -150,7 +150,7 @@ TEST_SUITE("fsdp/unit_grads") {
     });
   }
 
-  TEST_CASE("GradMemory: counted while it lives") {
+  TEST_CASE("GradMemory: counted as external memory while it lives") {
     const auto before = host_memory_stats().current_bytes;
     const auto group = make_single_group();
     {

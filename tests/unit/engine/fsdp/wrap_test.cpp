@@ -34,7 +34,7 @@ TEST_SUITE("fsdp/wrap") {
     CHECK((make_units(kParameters, parse_wrap("size:101")) == Units{{0, 7}, {1, 2, 3, 4, 5, 6}}));
   }
 
-  TEST_CASE("parse_wrap: reads back what to_string writes, and names the choices otherwise") {
+  TEST_CASE("parse_wrap: parses the output of to_string; errors name the choices") {
     for (const char* text : {"block", "none", "size:12345"}) CHECK((to_string(parse_wrap(text)) == text));
     for (const char* text :
          {"", "blocks", "size:", "size:0", "size:-3", "size:3x", "size: 3", "size:99999999999999999999"}) {
@@ -46,7 +46,7 @@ TEST_SUITE("fsdp/wrap") {
 }
 
 TEST_SUITE("fsdp/policy") {
-  TEST_CASE("parse_sharding: reads back what to_string writes; hybrid-shard is the full one") {
+  TEST_CASE("parse_sharding: parses the output of to_string; hybrid-shard means hybrid-full-shard") {
     for (const char* text : {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}) {
       CHECK((to_string(parse_sharding(text)) == text));
     }
@@ -61,7 +61,7 @@ TEST_SUITE("fsdp/policy") {
                          UsageError);
   }
 
-  TEST_CASE("parse_activation_checkpointing: the N of every N-th block, as its name says") {
+  TEST_CASE("parse_activation_checkpointing: returns N for every N-th block, and parses its own names") {
     for (const char* text : {"none", "all", "every:3"})
       CHECK((activation_checkpointing_name(parse_activation_checkpointing(text)) == text));
     // An option without a value, and flags as config files have them.

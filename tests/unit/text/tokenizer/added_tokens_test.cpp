@@ -39,7 +39,7 @@ TEST_SUITE("tokenizer/added_tokens") {
     CHECK(split(tokens, "a <r> \n b") == Found{"a ", "#1", "b"});
     CHECK(split(tokens, "a \u3000<l> b") == Found{"a", "#2", " b"});
     CHECK(split(tokens, "<r> <l>") == Found{"#1", "#2"});
-    // What the first has taken is found again, and what follows goes on from there.
+    // White space that the first token strips is searched for tokens again; the text continues after the one found.
     CHECK(split(tokens, "<r> \n\n b") == Found{"#1", "#4", " b"});
     CHECK(split(tokens, "wwww ww aww _ww ww\u0301 (ww)") == Found{"wwww ", "#3", " aww _ww ww\u0301 (", "#3", ")"});
     CHECK(split(tokens, "\xff ww \xff<r>") == Found{"\xff ", "#3", " \xff", "#1"});

@@ -77,7 +77,7 @@ TEST_SUITE("tokenizer/sentencepiece_model") {
       fsdp::replace_file(file, bytes);
       CHECK_THROWS_WITH_AS(fsdp::make_sentencepiece_tokenizer(file), doctest::Contains(message), fsdp::FormatError);
     };
-    // What comes later in a protocol buffer replaces what was there.
+    // A later field of a protocol buffer replaces an earlier one.
     refused(good + field(2, number_field(3, 1)), "tokenizer.model: model type 1 (2 is byte-pair encoding)");
     refused(good + field(2, std::string("\xC0\x01\x01", 3)), "putting spaces behind words");
     refused(good + field(5, field(2, "xx")), "a denormalizer");

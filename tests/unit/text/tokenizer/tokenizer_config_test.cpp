@@ -1,4 +1,4 @@
-// What the files beside a vocabulary say. Ids by AutoTokenizer of transformers 5.23, unless said otherwise.
+// Configuration files beside a vocabulary. Ids come from AutoTokenizer of transformers 5.23, unless stated otherwise.
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 
 #include <doctest/doctest.h>

@@ -78,7 +78,7 @@ TEST_SUITE("checkpoint/engine shards") {
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
     save_shards_of(job, 2, Sharding::full_shard, dir / "two");
     CHECK_THROWS_AS(save_shards_of(job, 2, Sharding::full_shard, dir / "two"), fsdp::UsageError);
-    // What a save cut short has left is made way with; anything else stays.
+    // Files of an interrupted save are removed; any other file stays.
     std::filesystem::create_directories(dir / "next.tmp");
     std::ofstream(dir / "next.tmp" / "__0_0.distcp") << "half";
     save_shards_of(job, 2, Sharding::full_shard, dir / "next");

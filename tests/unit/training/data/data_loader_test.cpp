@@ -62,7 +62,7 @@ TEST_SUITE("train/data_loader") {
                        {6, 100}, 50);
     loader.pack({1, false});
 
-    // Of the last one 6 ids count: 5 pairs, in a row of 6 tokens nobody fits beside it; 4 and 2 fill the other.
+    // The last document has 6 ids, 5 pairs, and fills its row of 6 tokens alone; 4 and 2 pairs share the other row.
     CHECK(loader.num_rows() == 2);
     CHECK(loader.num_records() == 5);
     CHECK(loader.tokens_per_row() == 6);
