@@ -1,4 +1,4 @@
-// The tensors of decoders of Llama's kind, under the names and in the order that transformers gives them.
+// The parameters of Llama-family decoders, with transformers' names and in transformers' order.
 #include <initializer_list>
 
 #include "lib/models/config/model_config_fields.hpp"

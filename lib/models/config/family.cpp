@@ -85,7 +85,7 @@ std::vector<Family> gemmas() {
   gemma2.kv_heads = 4;
   gemma2.has_softcaps = true;
 
-  // Kamath et al., arXiv:2503.19786. Its attn_logit_softcapping is read by transformers and not used.
+  // Kamath et al., arXiv:2503.19786. transformers reads attn_logit_softcapping but does not use it.
   auto gemma3 = gemma2;
   gemma3.type = "gemma3_text";
   gemma3.traits.family = gemma3.type;

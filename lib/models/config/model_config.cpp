@@ -14,7 +14,7 @@ namespace {
 
 using config_detail::field;
 
-/// Absurd sizes would exhaust the machine before anything else can refuse them.
+/// Rejects absurd sizes before they exhaust memory.
 void require_in(std::int64_t value, std::int64_t most, const char* what) {
   if (value < 1) throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it must be at least 1");
   if (value > most) {
@@ -77,7 +77,7 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   config.num_layers = field<std::int64_t>(json, "n_layer", source);
   config.num_heads = field<std::int64_t>(json, "n_head", source);
   config.embed_size = field<std::int64_t>(json, "n_embd", source);
-  config_detail::validate(config, source);  // before anything is multiplied
+  config_detail::validate(config, source);  // before sizes are multiplied
   config.ffn_hidden_size =
       json.contains("n_hidden") ? field<std::int64_t>(json, "n_hidden", source) : 4 * config.embed_size;
   config.vocab_size = field<std::int64_t>(json, "vocab_size", source);
@@ -118,7 +118,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
     return model_config_from_json(parse_json(text, path.string()), path.string());
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), error.byte, "not valid JSON");
-  } catch (const nlohmann::json::exception& error) {  // a number such as 1e999, which no double holds
+  } catch (const nlohmann::json::exception& error) {  // e.g. 1e999, which exceeds a double
     throw FormatError(path.string() + ": is no configuration of a model: " + error.what());
   }
 }
@@ -241,7 +241,7 @@ ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std:
   require(!field_or(json, "add_cross_attention", false, source), "add_cross_attention", "no cross attention");
   require(field_or(json, "tie_word_embeddings", true, source), "tie_word_embeddings",
           "its head tied to the token embedding");
-  config_detail::validate(config, source);  // before anything is multiplied
+  config_detail::validate(config, source);  // before sizes are multiplied
   config.ffn_hidden_size = field_or(json, "n_inner", 4 * config.embed_size, source);
   config_detail::validate(config, source);
   return config;
@@ -257,7 +257,7 @@ nlohmann::json hf_config(const ModelConfig& config) {
 
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
-  field<std::string>(json, "model_type", source);  // ours may leave it out, theirs not
+  field<std::string>(json, "model_type", source);  // optional in our own files, required in Hugging Face's
   return model_config_from_json(json, source);
 }
 

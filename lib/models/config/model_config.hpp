@@ -10,32 +10,32 @@
 
 namespace fsdp {
 
-/// Norm of queries and keys before they are rotated.
+/// Norm of queries and keys before the rotary embedding.
 enum class HeadNorm {
   none,
-  per_head,  ///< of each head by itself: one weight of head_width() elements for all
-  all_heads  ///< of all heads of a token at once
+  per_head,  ///< a norm per head, all with one weight of head_width() elements
+  all_heads  ///< one norm over all heads of a token
 };
 
-/// The defaults are Llama's.
+/// Traits of a model of the Llama family. The defaults are Llama's.
 struct DecoderTraits {
   std::string family = "llama";    ///< config.json's model_type
-  bool qkv_bias = false;           ///< on queries, keys and values, not on what follows them
+  bool qkv_bias = false;           ///< on q, k and v, not on the output projection
   bool fused_projections = false;  ///< one matrix qkv_proj = [q; k; v] and one gate_up_proj = [gate; up]
   bool pre_norms = true;           ///< before attention and feed-forward
-  bool post_norms = false;         ///< behind them, before the residual is added
-  bool offset_norms = false;       ///< RMSNorms multiply with 1 + weight
+  bool post_norms = false;         ///< after attention and feed-forward, before the residual is added
+  bool offset_norms = false;       ///< RMSNorms multiply by 1 + weight
   HeadNorm head_norm = HeadNorm::none;
-  bool gelu = false;               ///< tanh-GELU gates the feed-forward, not SiLU
-  bool scaled_embeddings = false;  ///< times sqrt(embed_size), rounded to their type
-  double attention_softcap = 0;    ///< scores become cap tanh(score / cap); 0: they stay
+  bool gelu = false;               ///< the gate's activation is tanh-GELU instead of SiLU
+  bool scaled_embeddings = false;  ///< embeddings times sqrt(embed_size), rounded to the embeddings' dtype
+  double attention_softcap = 0;    ///< scores become cap tanh(score / cap); 0: no cap
   double logit_softcap = 0;
-  double query_scalar = 0;         ///< scores times query_scalar^-1/2; 0: head_width()
-  double rotary_fraction = 1;      ///< of a head's elements, the first ones
-  std::int64_t window = 0;         ///< a query sees so many positions, its own included, in layers that slide; 0: all
-  std::vector<bool> sliding = {};  ///< by layer; empty: none slides
-  double local_rope_theta = 0;     ///< rope_theta of layers that slide, which are not scaled; 0: as the others
-  std::int64_t padding_id = -1;    ///< its embedding's lookups have no gradient; negative: there is none
+  double query_scalar = 0;         ///< scores are multiplied by query_scalar^-1/2; 0: head_width()
+  double rotary_fraction = 1;      ///< share of a head's elements, from the first on, that are rotated
+  std::int64_t window = 0;         ///< positions a query sees in sliding layers, its own included; 0: all
+  std::vector<bool> sliding = {};  ///< by layer; empty: no layer slides
+  double local_rope_theta = 0;     ///< rope_theta of sliding layers, which have no scaling; 0: as in full layers
+  std::int64_t padding_id = -1;    ///< this id's embedding gets no gradient from lookups; negative: none
 
   bool slides(std::int64_t layer) const {
     return window > 0 && !sliding.empty() && sliding[static_cast<std::size_t>(layer)];
@@ -44,11 +44,11 @@ struct DecoderTraits {
 
 enum class Architecture {
   mingpt,
-  llama  ///< and its kin: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+  llama  ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
 };
 
 /// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,
-/// vocab_size, block_size, ... or, for Llama and its kin, those of the family's config in Hugging Face's transformers.
+/// vocab_size, block_size, ... or, for the Llama family, those of the model's config in Hugging Face's transformers.
 struct ModelConfig {
   Architecture architecture = Architecture::mingpt;
   std::int64_t num_layers = 12;
@@ -56,67 +56,67 @@ struct ModelConfig {
   std::int64_t embed_size = 768;
   std::int64_t ffn_hidden_size = 3072;
   std::int64_t vocab_size = 50257;
-  std::int64_t block_size = 256;  ///< longest sequence (positions that have an embedding)
+  std::int64_t block_size = 256;  ///< longest sequence (number of position embeddings)
   double dropout = 0.0;
   double layer_norm_eps = 1e-5;  ///< Llama: rms_norm_eps
-  // Llama and its kin only.
-  std::int64_t num_kv_heads = 0;     ///< heads of keys and values; 0: num_heads
+  // Llama family only.
+  std::int64_t num_kv_heads = 0;     ///< key and value heads; 0: num_heads
   std::int64_t head_size = 0;        ///< JSON's head_dim; 0: embed_size / num_heads
   double rope_theta = 10000.0;       ///< base of the rotary embedding's wavelengths
   std::string rope_scaling;          ///< JSON's rope_scaling as compact JSON text; empty: none
   bool tie_word_embeddings = false;  ///< the head is the token embedding (minGPT: always)
-  bool attention_bias = false;       ///< on queries, keys, values and what follows them
+  bool attention_bias = false;       ///< on q, k, v and the output projection
   bool mlp_bias = false;
   DecoderTraits traits;
-  std::string source;  ///< what it was read from, for messages; empty: it was made here
+  std::string source;  ///< file it was read from, for messages; empty: not read from a file
 
   std::int64_t kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   std::int64_t head_width() const { return head_size == 0 ? embed_size / num_heads : head_size; }
-  /// Elements of a head that turn, as transformers counts them; an odd number turns one more.
+  /// Number of rotated elements of a head, as transformers counts; if odd, one more element is rotated.
   std::int64_t rotary_width() const {
     return static_cast<std::int64_t>(static_cast<double>(head_width()) * traits.rotary_fraction);
   }
   std::int64_t rotary_pairs() const { return (rotary_width() + 1) / 2; }
   bool has_qkv_bias() const { return attention_bias || traits.qkv_bias; }
 
-  /// \throws UsageError naming the sizes that cannot work together
+  /// \throws UsageError naming inconsistent sizes
   void validate() const;
 };
 
-/// Accepts our own fields and Hugging Face's of model_type gpt2 (a minGPT, whose directory keeps the matrices
-/// transposed) and of the families in family.cpp. \throws FormatError naming `source` and the field that is missing,
-///         wrong, or changes the model in a way that is not built
+/// Accepts our own fields, and Hugging Face's for model_type gpt2 (a minGPT, whose directory keeps the matrices
+/// transposed) and for the families in family.cpp. \throws FormatError naming `source` and the field that is missing,
+///         invalid, or changes the model in an unsupported way
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
 /// Reads DIR/config.json, or the file itself.
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
 
-/// The config.json with which Hugging Face's transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
-/// GPT-2's gelu_new, and the family's class for Llama and its kin. Pure ASCII; the caller adds what it alone knows
-/// (torch_dtype).
+/// Returns the config.json with which transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
+/// GPT-2's gelu_new, and the family's class for the Llama family. Pure ASCII; the caller adds torch_dtype, which the
+/// configuration does not know.
 nlohmann::json hf_config(const ModelConfig& config);
-/// The inverse: model_config_from_json() of JSON that must have a model_type.
-/// \throws FormatError naming `source` and the field whose value our models do not have
+/// Inverse of hf_config(): model_config_from_json() of JSON that must have a model_type.
+/// \throws FormatError naming `source` and a field whose value is not supported
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
 
-/// The config.json of a directory that is written: rotary positions of our families are spelled so that transformers 4
-/// and 5 compute the same. Others stay. \return whether `json` changed
-/// \throws FormatError naming `source` and the field where they cannot be
+/// Rewrites the rotary positions in a config.json of a supported family so that transformers 4 and 5 compute the same
+/// frequencies. Leaves other model types unchanged. \return whether `json` changed
+/// \throws FormatError naming `source` and the field if no spelling suits both versions
 bool spell_rope_for_all(nlohmann::json& json, const std::string& source);
 
 enum class Init {
   normal,
   zeros,
   ones,
-  uniform,   ///< of [-std, std]
-  row_norms  ///< of the matrix that it belongs to
+  uniform,   ///< in [-std, std]
+  row_norms  ///< row norms of the matrix that the parameter belongs to
 };
 
 /// Dtype of a parameter's elements in memory.
 enum class Storage {
-  model,    ///< in the type that the run asks for
-  float32,  ///< whatever that is
-  byte      ///< codes
+  model,    ///< the dtype that the run selects
+  float32,  ///< float32 in every run
+  byte      ///< quantization codes
 };
 
 /// One parameter, in the order of PyTorch's named_parameters() of the model.
@@ -124,32 +124,33 @@ struct ParameterSpec {
   std::string name;  ///< the state dict's key, e.g. transformer.h.0.ln_1.weight
   std::vector<std::int64_t> shape;
   Init init = Init::normal;
-  double std = 0.02;       ///< of Init::normal; bound of Init::uniform
+  double std = 0.02;       ///< standard deviation of Init::normal; bound of Init::uniform
   bool decay = true;       ///< weight decay applies: matrices yes, vectors no (nanoGPT's rule)
-  int block = -1;          ///< transformer block it belongs to; -1: outside the blocks (the root unit)
-  bool embedding = false;  ///< a table of which a step uses some rows
-  bool adapter = false;    ///< not the model's own: adapter_table()
+  int block = -1;          ///< transformer block of the parameter; -1: outside of the blocks (the root unit)
+  bool embedding = false;  ///< a step reads only some rows
+  bool adapter = false;    ///< belongs to an adapter, see adapter_table()
   Storage storage = Storage::model;
-  /// Matrices with the same number, not 0, read the same input: one product where they lie side by side.
+  /// Matrices with equal numbers other than 0 read the same input; if adjacent in memory, they form one product.
   int same_input = 0;
-  /// Part of a quantized matrix, and never trained: of its codes the matrix's elements, of its scales 0. Else -1.
+  /// For parts of a quantized matrix, which are never trained: number of the matrix's elements for codes, 0 for scales;
+  /// otherwise -1.
   std::int64_t stands_for = -1;
 
   /// True for a matrix that can have an adapter and can be quantised to 4 bits.
   bool is_matrix_of_block() const { return block >= 0 && shape.size() == 2; }
 };
 
-/// All parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
+/// Returns all parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
 /// model.embed_tokens.weight).
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
 
-/// Names without storage of their own and the parameter that each one shares: a tied lm_head.weight.
+/// Returns names without storage of their own, each with the parameter that it shares, such as a tied lm_head.weight.
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config);
-/// The other name under which a file may hold the parameter `name` alone; empty: there is none. Writers that keep one
-/// tensor of two names keep either.
+/// Returns the other name under which a file may hold the parameter `name`; empty if there is none. Of two tied names,
+/// some writers keep one and some the other.
 std::string tied_name_of(const ModelConfig& config, const std::string& name);
 
-/// Elements of all parameters, of a quantized matrix those that it has.
+/// Returns the number of elements of all parameters; a quantized matrix counts the elements that it stands for.
 std::int64_t num_parameters(const std::vector<ParameterSpec>& table);
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the readers of model configurations: typed access to JSON fields, and what is particular to Llama.
+// Shared by the readers of model configurations: typed access to JSON fields, and defaults of the Llama family.
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -18,41 +18,41 @@ namespace fsdp::config_detail {
 /// Which layers use sliding-window attention if config.json has no layer_types.
 enum class Windows {
   none,
-  all,          ///< wherever sliding_window is a number
-  from_layer,   ///< use_sliding_window, and from max_window_layers on
-  alternating,  ///< every other one, the first included
-  pattern       ///< all but each sliding_window_pattern-th
+  all,          ///< all layers, if sliding_window is a number
+  from_layer,   ///< if use_sliding_window is set, the layers from max_window_layers on
+  alternating,  ///< every other layer, starting with the first
+  pattern       ///< all layers except each sliding_window_pattern-th
 };
 
-/// A family of models with Llama's kind of layers: its traits and the defaults for fields that config.json may omit, as
-/// in transformers 5.23. A new family is a row in family.cpp, names of new tensors in decoder_parameters.cpp, and a
-/// fixture.
+/// A model family with Llama's kind of layers: its traits and the defaults for fields that config.json may omit, as
+/// in transformers 5.23. A new family is a row in family.cpp, the names of its new tensors in decoder_parameters.cpp,
+/// and a fixture.
 struct Family {
   std::string_view type;          ///< model_type
-  std::string_view architecture;  ///< the class of transformers
-  DecoderTraits traits;           ///< those that all its models share
+  std::string_view architecture;  ///< class in transformers
+  DecoderTraits traits;           ///< traits that all models of the family share
   Windows windows = Windows::none;
-  std::int64_t window = 0;         ///< sliding_window where it is absent
+  std::int64_t window = 0;         ///< default of sliding_window
   std::int64_t head_size = 0;      ///< head_dim; 0: hidden_size / num_attention_heads
   std::int64_t kv_heads = 0;       ///< num_key_value_heads; 0: num_attention_heads
   std::int64_t positions = 2048;   ///< max_position_embeddings
   double eps = 1e-6;               ///< rms_norm_eps
-  double rope_theta = 1e4;         ///< of full layers
+  double rope_theta = 1e4;         ///< of full-attention layers
   std::int64_t padding_id = -1;    ///< pad_token_id
   bool tied = false;               ///< tie_word_embeddings
-  bool has_attention_bias = true;  ///< attention_bias is heeded, on q, k, v and o
+  bool has_attention_bias = true;  ///< attention_bias applies to q, k, v and o; otherwise the field has no effect
   bool has_mlp_bias = false;
-  bool has_softcaps = false;  ///< attn_logit_softcapping is heeded
+  bool has_softcaps = false;  ///< attn_logit_softcapping applies; otherwise the field has no effect
 };
 
 std::span<const Family> families();
-/// Null: there is none of this model_type.
+/// Returns null if no family has this model_type.
 const Family* find_family(std::string_view type);
 
 inline constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
-/// The value of `json` without conversion: a fraction, a boolean or a number beyond 64 bits is not an integer.
+/// Returns the value of `json` without conversion: a fraction, a boolean or a number beyond 64 bits is not an integer.
 /// \throws FormatError naming `source` and the field
 template <typename T>
 T value(const nlohmann::json& json, const char* name, const std::string& source) {
@@ -76,7 +76,7 @@ T value(const nlohmann::json& json, const char* name, const std::string& source)
   return json.get<T>();
 }
 
-/// \throws FormatError naming `source` and the field when it is missing or of another type
+/// \throws FormatError naming `source` and the field if it is missing or of another type
 template <typename T>
 T field(const nlohmann::json& json, const char* name, const std::string& source) {
   const auto it = json.find(name);
@@ -84,14 +84,14 @@ T field(const nlohmann::json& json, const char* name, const std::string& source)
   return value<T>(*it, name, source);
 }
 
-/// As field(); a field that is absent or null has the value `otherwise`.
+/// Like field(), but returns `otherwise` for a field that is absent or null.
 template <typename T>
 T field_or(const nlohmann::json& json, const char* name, T otherwise, const std::string& source) {
   const auto it = json.find(name);
   return it == json.end() || it->is_null() ? otherwise : field<T>(json, name, source);
 }
 
-/// ModelConfig::validate() for what a file says. \throws FormatError naming `source`
+/// ModelConfig::validate() for a configuration from a file. \throws FormatError naming `source`
 void validate(const ModelConfig& config, const std::string& source);
 
 /// Rotary-position fields of config.json.
@@ -99,7 +99,7 @@ struct RopeFields {
   double theta = 0;
   double local_theta = 0;  ///< base of sliding-window layers; 0: theta
   double fraction = 1;     ///< share of a head's elements that is rotated
-  nlohmann::json scaling;  ///< as transformers 4 has it in rope_scaling; null: none
+  nlohmann::json scaling;  ///< in the form of transformers 4's rope_scaling; null: none
 };
 /// Reads the fields of transformers 4, rope_parameters of transformers 5, or both. Accepts kinds of scaling that
 /// rope_frequencies() does not support. \throws FormatError naming `source` and the field if the two versions would
@@ -110,9 +110,9 @@ void write_rope(const Family& family, const RopeFields& rope, nlohmann::json& js
 /// True for a kind of scaling that rope_frequencies() supports.
 bool is_rope_kind(std::string_view kind);
 
-/// A config.json with model_type gpt2: a minGPT of the same mathematics. \throws FormatError
+/// Reads a config.json with model_type gpt2 as a minGPT, which computes the same. \throws FormatError
 ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source);
-/// A config.json with the model_type of a family, as transformers 4 and 5 write it. \throws FormatError
+/// Reads a config.json with the model_type of a family, as transformers 4 and 5 write it. \throws FormatError
 ModelConfig decoder_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
 nlohmann::json decoder_to_json(const ModelConfig& config);
 std::vector<ParameterSpec> decoder_parameter_table(const ModelConfig& config);

@@ -7,7 +7,7 @@ namespace {
 
 /// Depth to which gradients flow.
 struct Backward {
-  std::int64_t lowest;      ///< block that has something to train, or something below it does; all blocks: none
+  std::int64_t lowest;      ///< lowest block with a trained parameter in it or below it; num_layers: none
   bool below_head = false;  ///< the final norm or something below it is trained
 };
 
@@ -38,7 +38,7 @@ ModelFlops flops_per_token(const ModelConfig& config, std::int64_t sequence_leng
   ModelFlops flops;
   for (std::size_t i = 0; i < table.size(); ++i) {
     const bool is_head = table[i].embedding && tied && i == 0;
-    if (table[i].embedding && !is_head) continue;  // only looked up
+    if (table[i].embedding && !is_head) continue;  // an embedding is a lookup, not a product
     const bool in_block = table[i].block >= 0;
     const bool reached = in_block ? table[i].block >= reach.lowest : reach.below_head;
     const auto parameters = static_cast<double>(num_parameters({table[i]}));
@@ -46,8 +46,8 @@ ModelFlops flops_per_token(const ModelConfig& config, std::int64_t sequence_leng
         in_block && reached);
   }
   const auto width = static_cast<double>(config.num_heads * config.head_width());
-  // Scores and their product with the values: 2 x 2 x L x d forward, twice that backward; half of it is masked away,
-  // and all that lies behind a window.
+  // Scores and their product with the values: 2 x 2 x L x d forward, twice as much backward; half of it is masked, as
+  // are keys outside of a window.
   const auto length = static_cast<double>(sequence_length);
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     const auto window = config.traits.slides(layer) ? static_cast<double>(config.traits.window) : length;

@@ -58,7 +58,7 @@ std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const Quan
     spec.decay = false;
     spec.storage = Storage::byte;
     spec.stands_for = elements;
-    spec.same_input = 0;  // made of their codes one by one
+    spec.same_input = 0;  // each matrix is dequantized separately
   }
   table.insert(table.end(), scales.begin(), scales.end());
   return table;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kFirstCapacity = 256;
 
-/// Room for `total` tokens: doubled when it runs out, so that a long context costs memory only once it is used.
+/// Makes room for `total` tokens by doubling the capacity, so that a long context uses memory only when needed.
 void grow(at::Tensor& cache_HTC, const at::Tensor& like_HTC, std::int64_t cache_length, std::int64_t total,
           std::int64_t max_capacity) {
   if (cache_HTC.defined() && cache_HTC.size(1) >= total) return;
@@ -24,7 +24,7 @@ void grow(at::Tensor& cache_HTC, const at::Tensor& like_HTC, std::int64_t cache_
   cache_HTC = grown;
 }
 
-/// Lets go of keys that no later query sees, once there are as many as are kept: each is moved once at most.
+/// Drops keys outside of the window once they are at least as many as those that are kept: each key moves at most once.
 void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
   const auto stored = cache_length - cache.first_position, kept = std::min(stored, window - 1);
   if (window == 0 || stored < 2 * window || kept < 0) return;
@@ -39,7 +39,7 @@ void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
 at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, LayerCache& cache,
                             std::int64_t cache_length, std::int64_t max_capacity) {
   const auto n = qkv_N3D.size(0);
-  if (cache_length == 0) cache.first_position = 0;  // another text, or the same from its middle on
+  if (cache_length == 0) cache.first_position = 0;  // a new text, or the same one after the model's last position
   forget(cache, cache_length, s.window);
   const auto before = cache_length - cache.first_position, total = before + n;
   const auto heads = [&](std::int64_t first, std::int64_t count) {
@@ -58,7 +58,7 @@ at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, 
   auto scores = at::matmul(queries, cache.keys_HTC.narrow(1, 0, total).unsqueeze(1).transpose(2, 3)).to(at::kFloat);
   scores.mul_(static_cast<double>(detail::score_scale(s)));
   if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
-  // Token i of the new ones sees what is kept up to `before` + i.
+  // New token i sees the stored keys up to `before` + i.
   const auto all = scores.new_ones({n, total}, at::kBool);
   scores.masked_fill_(all.triu(before + 1), -INFINITY);
   if (s.window > 0) scores.masked_fill_(all.tril(before - s.window), -INFINITY);

@@ -1,5 +1,5 @@
 #pragma once
-// A decoder-only language model as layers: minGPT and Llama behind one interface, for training and for generation.
+// A decoder-only language model as layers, for training and generation; minGPT and Llama have the same interface.
 #include <c10/core/ScalarType.h>
 
 #include <memory>
@@ -16,15 +16,15 @@ namespace fsdp {
 
 class Ops;
 
-/// Keys and values of one layer for the tokens so far. Grows with the sequence, never beyond the model's positions;
-/// where queries see a window, what lies behind it is given up.
+/// Keys and values of one layer for the tokens so far. Grows with the sequence up to the model's number of positions;
+/// in layers with a window, older keys are dropped.
 struct LayerCache {
-  at::Tensor keys_HTC;  ///< [heads of keys, capacity, head_size]
+  at::Tensor keys_HTC;  ///< [key heads, capacity, head_size]
   at::Tensor values_HTC;
-  std::int64_t first_position = 0;  ///< of the first key that is kept
+  std::int64_t first_position = 0;  ///< position of the first stored key
 };
 
-/// A transformer block that can also run on new tokens alone.
+/// A transformer block that can also process only the new tokens of a sequence.
 class DecoderBlock : public Layer {
  public:
   bool is_block() const final { return true; }
@@ -33,19 +33,19 @@ class DecoderBlock : public Layer {
                             std::int64_t cache_length) const = 0;
 };
 
-/// Final norm, head and loss, or the logits themselves.
+/// Final norm, head and loss; can also return the logits.
 class DecoderHead : public LossLayer {
  public:
   /// Logits [N, vocabulary], float32.
   virtual at::Tensor logits(LayerParams params, const at::Tensor& x_ND) const = 0;
 };
 
-/// Options of a decoder beside its ModelConfig.
+/// Options of a decoder other than its ModelConfig.
 struct DecoderOptions {
   LoraConfig lora;
   QuantizeConfig quantize;
-  /// Dtype of GEMMs with quantised matrices; default: that of activations. In a model without quantised matrices
-  /// Float8_e4m3fn means fp8 GEMMs in blocks, for matrices whose sizes allow it (linear_group.cpp).
+  /// Dtype of GEMMs with quantised matrices; default: the activations' dtype. In a model without quantised matrices
+  /// Float8_e4m3fn selects fp8 GEMMs in blocks, for matrices whose sizes allow it (linear_group.cpp).
   std::optional<c10::ScalarType> compute_dtype;
 };
 
@@ -58,45 +58,45 @@ struct Decoder {
   std::vector<const DecoderBlock*> blocks;     ///< of `layers`
   std::unique_ptr<DecoderHead> loss;
 
-  /// Generation: the layer's output for new tokens only, keys and values kept in `cache` (one per block).
+  /// Computes a block's output for new tokens only; their keys and values are added to `cache` (one per block).
   at::Tensor decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                           std::int64_t cache_length) const;
-  /// Logits [1, vocabulary] of the last row of x_ND, float32.
+  /// Returns the logits [1, vocabulary] of the last row of x_ND, in float32.
   at::Tensor last_logits(LayerParams params, const at::Tensor& x_ND) const;
 };
 
-/// Rows of a parameter's gathered buffer are padded to this multiple for the head's matrix products: a vocabulary of
-/// 50257 costs a quarter of their speed in float32.
+/// Returns the multiple to which rows of a parameter's gathered buffer are padded for the head's matrix products: in
+/// float32, an unpadded vocabulary of 50257 costs a quarter of their speed.
 std::int64_t row_alignment(const ParameterSpec& spec);
 
-/// \param ops  what layers compute with; must outlive the decoder
-/// \throws UsageError when the sizes cannot work together or need what is not built
+/// \param ops  operations for the layers; must outlive the decoder
+/// \throws UsageError if sizes are inconsistent or not supported
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
-/// Positions of the tokens of a micro-batch.
+/// Returns the positions of a micro-batch's tokens.
 inline RopePlace place_of(const MicroBatch& batch) {
   return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
 }
 
-/// The norm of a decoder of Llama's kind.
+/// Returns the norm of a Llama-family decoder.
 inline RmsNorm rms_norm_of(const ModelConfig& config) {
   return {config.layer_norm_eps, config.traits.offset_norms ? 1.0 : 0.0};
 }
 
-/// The layers of either architecture; `parameters` and `config` of the decoder are set.
+/// Adds the architecture's layers. \pre the decoder's `parameters` and `config` are set
 void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);
 
-/// \param parameters  the final norm's weight (and bias: LayerNorm, else RMSNorm), then the head
+/// \param parameters  indices of the final norm's weight (and bias for LayerNorm; otherwise RMSNorm), then of the head
 std::unique_ptr<DecoderHead> make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters);
 
-/// Behind the layers that are there.
+/// Appends a block to the decoder's layers.
 void add_block(Decoder& decoder, std::unique_ptr<DecoderBlock> block);
 
-/// Indices of the block's parameters, in the table's order.
+/// Returns the indices of the block's parameters, in the table's order.
 std::vector<int> block_parameters(const Decoder& decoder, int block);
-/// \throws std::logic_error when the table has no such name
+/// \throws std::logic_error if the table has no such name
 int parameter_index(const Decoder& decoder, const std::string& name);
 }  // namespace detail
 

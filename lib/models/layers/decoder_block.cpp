@@ -1,5 +1,5 @@
-// Blocks of Llama (Touvron et al., arXiv:2302.13971, 2307.09288) and related families. Names and layout are those of
-// transformers. The backward is written by hand.
+// Blocks of Llama (Touvron et al., arXiv:2302.13971, 2307.09288) and related families, with the names and layout of
+// transformers. The backward pass is written by hand.
 #include "lib/models/layers/decoder_block.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -38,7 +38,7 @@ BlockPlaces::BlockPlaces(const Decoder& decoder, int block) {
   down = finder.linear("mlp.down_proj", d, f);
   q_norm = finder.find("self_attn.q_norm.weight");
   k_norm = finder.find("self_attn.k_norm.weight");
-  // Llama's name for the norm before the feed-forward is that of the one behind attention where there is one.
+  // post_attention_layernorm is Llama's norm before the feed-forward; families with post-norms use the name for theirs.
   const int after_attention = finder.find("post_attention_layernorm.weight");
   input_norm = finder.find("input_layernorm.weight");
   post_attention_norm = traits.post_norms ? after_attention : -1;
@@ -106,16 +106,16 @@ struct BlockState final : LayerState {
   at::Tensor x_ND;  ///< the block's input
   NormResult norm1;
   HeadNormState head_norms;
-  at::Tensor qkv_NC;  ///< rows of [q | k | v], normed and rotated
+  at::Tensor qkv_NC;  ///< rows of [q | k | v], after head norms and rotation
   std::unique_ptr<AttentionState> attention;
   at::Tensor heads_NQ;    ///< attention output before its projection
-  NormResult post_norm1;  ///< behind attention
+  NormResult post_norm1;  ///< norm after attention
   NormResult norm2;       ///< sum_ND: input plus attention
   at::Tensor gate_NF, up_NF;
-  at::Tensor gate_up_N2F;  ///< both, where they are one product
-  NormResult post_norm2;   ///< behind the feed-forward
+  at::Tensor gate_up_N2F;  ///< gate and up, if they are one product
+  NormResult post_norm2;   ///< norm after the feed-forward
   LinearState qkv_state, o_state, gate_up_state, down_state;
-  // The outputs of the norms and of the gate are not kept: the backward's passes compute them again on the way.
+  // The outputs of the norms and of the gate are not saved: the backward passes recompute them.
 };
 
 namespace {
@@ -123,7 +123,7 @@ namespace {
 at::Tensor at_place(LayerParams p, int place) { return place < 0 ? at::Tensor() : p[static_cast<std::size_t>(place)]; }
 GradSlot* at_place(LayerGrads g, int place) { return place < 0 ? nullptr : g[static_cast<std::size_t>(place)]; }
 
-/// A number of each group of matrices.
+/// Returns a number that identifies the dropout of a group of matrices.
 std::uint64_t dropout_place(int index, std::uint64_t group) {
   return static_cast<std::uint64_t>(index + 1) * 4 + group;
 }
@@ -192,7 +192,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
                         keep ? &keep->head_norms : nullptr);
   if (x_ND.size(0) == 0) return qkv_NC;
   const auto turned = rotation(batch);
-  // Keys follow the queries, so their heads are turned in the same pass.
+  // Keys follow the queries, so their heads are rotated in the same pass.
   ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, turned.table, turned.place, false);
   return qkv_NC;
 }
@@ -283,13 +283,13 @@ std::pair<at::Tensor, at::Tensor> GatedBlock::project_gate_up(LayerParams p, con
 
 at::Tensor GatedBlock::feed_forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch,
                                              const at::Tensor& grad_ND, BlockState& s) const {
-  // Gradients of inputs come before those of weights, because their passes compute the weights' other factor again.
+  // Input gradients come first, because their passes recompute the activations that weight gradients need.
   {
     const std::array grads_down{
         places_.post_ffn_norm < 0 ? grad_ND : post_norm_backward(p, g, places_.post_ffn_norm, grad_ND, s.post_norm2)};
     s.post_norm2 = {};
     auto act_NF = down_.backward_input(p, g, batch, grads_down, s.down_state);
-    ops_.gated_backward(gate(), act_NF, s.gate_NF, s.up_NF);  // act: the output again; gate, up: their gradients
+    ops_.gated_backward(gate(), act_NF, s.gate_NF, s.up_NF);  // act: recomputed output; gate, up: their gradients
     down_.backward_weights(p, g, batch, grads_down, act_NF, s.down_state);
   }
   std::vector<at::Tensor> grads_gate_up;

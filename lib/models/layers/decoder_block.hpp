@@ -15,14 +15,14 @@
 
 namespace fsdp {
 
-/// Cosines and sines of rotary positions, made once for the positions used so far. Shared by the blocks of one decoder;
-/// not thread-safe.
+/// Cosines and sines of rotary positions, computed once for the positions used so far. Shared by the blocks of one
+/// decoder; not thread-safe.
 class RopeCache {
  public:
   /// \param frequencies  radians per position, see rope_frequencies()
   RopeCache(const Ops& ops, std::vector<float> frequencies) : ops_(ops), frequencies_(std::move(frequencies)) {}
 
-  /// The table for positions [0, positions) and perhaps more.
+  /// Returns a table for at least the positions [0, positions).
   const RopeTable& up_to(std::int64_t positions) {
     if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
     // CUDA graphs keep reading the table of their capture, so shorter tables are kept. The length at least doubles, so
@@ -54,9 +54,9 @@ class HeadNorms {
   HeadNorms(const Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
 
   bool are_there() const { return config_.traits.head_norm != HeadNorm::none; }
-  /// \param keep  receives what the backward needs; null when there will be none
+  /// \param keep  receives the state for the backward pass; null if there is none
   void forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, HeadNormState* keep) const;
-  /// Turns gradients of the normed queries and keys into gradients of the projected ones, in place.
+  /// Converts gradients of the normed queries and keys to gradients of the projected ones, in place.
   void backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k, GradSlot* grad_gamma_q,
                 GradSlot* grad_gamma_k, const HeadNormState& state) const;
 
@@ -67,7 +67,7 @@ class HeadNorms {
   Columns queries() const { return {0, config_.num_heads}; }
   Columns keys() const { return {config_.num_heads, config_.kv_heads()}; }
   at::Tensor columns_of(const at::Tensor& qkv_NC, const Columns& columns) const;
-  /// One row for each norm: of a head, or of all of them.
+  /// Returns one row per norm: a head, or all heads of a token.
   at::Tensor rows_of(const at::Tensor& part_NC) const;
 
   const Ops& ops_;
@@ -97,7 +97,7 @@ struct BlockState;
 
 class GatedBlock final : public DecoderBlock {
  public:
-  /// \param rope  of this block's kind: blocks that slide may have another
+  /// \param rope  rotary table of this kind of block: sliding blocks may have another one
   GatedBlock(const Ops& ops, const Decoder& decoder, int index, std::shared_ptr<RopeCache> rope);
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
@@ -109,23 +109,23 @@ class GatedBlock final : public DecoderBlock {
   at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache, std::int64_t cache_length) const override;
 
  private:
-  // --- forward: `keep` null where there will be no backward
+  // --- forward: `keep` is null if there is no backward pass
   at::Tensor project_heads(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, BlockState* keep) const;
-  /// Attention's output as the residual takes it, or, where a norm stands behind both (norm2), without its bias.
+  /// Returns the term that attention adds to the residual; without a post-norm, join_attention() adds its bias.
   at::Tensor project_out(LayerParams p, const MicroBatch& batch, const at::Tensor& heads_NQ, BlockState* keep) const;
-  /// The sum with the residual, and what the feed-forward reads.
+  /// Returns the residual sum and the input of the feed-forward.
   NormResult join_attention(LayerParams p, const at::Tensor& x_ND, at::Tensor projected_ND) const;
   at::Tensor feed_forward(LayerParams p, const MicroBatch& batch, const at::Tensor& sum_ND, at::Tensor in_ND,
                           BlockState* keep) const;
   std::pair<at::Tensor, at::Tensor> project_gate_up(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
                                                     BlockState* keep) const;
 
-  // --- backward: each takes the gradient of its output and gives that of its input, the residual's included
+  // --- backward: each maps the gradient of its output to that of its input, including the residual path
   at::Tensor feed_forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                                    BlockState& s) const;
   at::Tensor attention_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                                 BlockState& s) const;
-  /// Through the norm before a half of the block, or none. \param normed_ND  receives what that half read
+  /// Backward of the norm before a half of the block, if it has one. \param normed_ND  receives the half's input
   at::Tensor into_half_backward(LayerParams p, LayerGrads g, int norm, const NormBackward& around,
                                 at::Tensor* normed_ND) const;
   at::Tensor post_norm(LayerParams p, int norm, const at::Tensor& x_ND, NormResult* keep) const;

@@ -20,7 +20,7 @@ namespace {
 // --- one matrix multiplied in fp8. Weights and inputs are e4m3, gradients e5m2, each matrix with one scale; sums are
 // accumulated as in torchao's tensorwise recipe. No fp8 tensor outlives a micro-batch.
 
-/// The weight in fp8: as it was gathered, or cast now.
+/// Returns the weight in fp8: as gathered, or cast now.
 Fp8Matrix weight_in_fp8(const Ops& ops, const at::Tensor& weight_OI, Fp8Sides sides) {
   if (weight_OI.scalar_type() != fp8_type(Fp8Format::e4m3)) return ops.to_fp8(weight_OI, Fp8Format::e4m3, sides);
   Fp8Matrix made{weight_OI, {}, companion_of(weight_OI)};
@@ -76,13 +76,13 @@ void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8
 at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
 
-/// out = x W^T, in W's type where that is another.
+/// out = x W^T, computed in W's dtype.
 void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
   if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI);
   out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
 }
 
-/// out (+)= grad W, likewise. \param out_NI  undefined: the first one
+/// out (+)= grad W, computed in W's dtype. \param out_NI  undefined for the first matrix, which allocates it
 void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) {
   if (weight_OI.scalar_type() != grad_NO.scalar_type()) {
     const auto part_NI = ops.linear_backward(grad_NO.to(weight_OI.scalar_type()), weight_OI);
@@ -94,7 +94,7 @@ void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, con
   }
 }
 
-/// Rows of `parts` as one matrix, where they lie behind each other in one storage; undefined where not.
+/// Returns the rows of `parts` as one matrix if they are adjacent in one storage; otherwise undefined.
 at::Tensor joined_rows(std::span<const at::Tensor> parts) {
   if (parts.size() < 2) return {};
   const auto& first = parts.front();
@@ -109,7 +109,7 @@ at::Tensor joined_rows(std::span<const at::Tensor> parts) {
   return first.as_strided({rows, first.size(1)}, {first.size(1), 1});
 }
 
-/// Columns likewise.
+/// Returns the columns of `parts` as one matrix if they are adjacent; otherwise undefined.
 at::Tensor joined_columns(std::span<const at::Tensor> parts) {
   if (parts.size() < 2) return {};
   const auto& first = parts.front();
@@ -141,7 +141,7 @@ LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vec
 at::Tensor LinearGroup::joined_weight(LayerParams p, at::ScalarType activations) const {
   std::vector<at::Tensor> weights;
   for (const auto& matrix : matrices_) {
-    // Matrices in 8 bits have scales of their own.
+    // fp8 matrices have separate scales.
     if (fp8_ || matrix.absmax >= 0 || matrix.magnitude >= 0 || p[matrix.weight].scalar_type() != activations) return {};
     weights.push_back(p[matrix.weight]);
   }

@@ -1,4 +1,4 @@
-// Decoders of Llama's kind: token embedding, gated blocks, head.
+// Llama-family decoders: token embedding, gated blocks, head.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/scalar_tensor.h>
 
@@ -42,7 +42,7 @@ class EmbeddingLayer final : public Layer {
   }
 
  private:
-  /// sqrt(embed_size), rounded as the embeddings are.
+  /// Returns sqrt(embed_size), rounded to the embeddings' dtype.
   double scale(const at::Tensor& like) const {
     const auto exact = at::Scalar(std::sqrt(static_cast<double>(config_.embed_size)));
     return at::scalar_tensor(exact, at::TensorOptions(like.scalar_type())).item<double>();

@@ -93,7 +93,7 @@ struct BlockMatrices {
   static detail::LinearGroup group(const Ops& ops, const Decoder& decoder, int block, std::uint64_t which,
                                    detail::Linear matrix) {
     matrix.bias = -1;
-    // Numbers after those of the model's own dropout layers.
+    // These numbers follow those of the model's own dropout layers.
     const auto place = static_cast<std::uint64_t>(decoder.config.num_layers + block + 1) * 4 + which;
     return {ops, decoder.options, {matrix}, place};
   }

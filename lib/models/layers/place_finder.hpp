@@ -10,15 +10,15 @@ namespace fsdp::detail {
 
 class PlaceFinder {
  public:
-  /// \param prefix  what the names of all of the block's parameters begin with, its dot included
+  /// \param prefix  common prefix of the names of the block's parameters, including the dot
   /// \pre the decoder's parameters are set
   PlaceFinder(const Decoder& decoder, int block, std::string prefix);
 
-  /// -1: there is none.
+  /// Returns the index of a parameter; -1 if there is none.
   int find(const std::string& name) const;
 
-  /// The matrix of [rows, columns] with its bias, its scales in 4 bits and its adapter, where it has them.
-  /// \throws std::logic_error when there is no such matrix
+  /// Returns the matrix [rows, columns] with its bias, 4-bit scales and adapter, if it has them.
+  /// \throws std::logic_error if there is no such matrix
   Linear linear(const std::string& module, std::int64_t rows, std::int64_t columns) const;
 
  private:

@@ -18,14 +18,14 @@ enum class AxisKind {
   steps    ///< the bounds stay, ticks are at whole numbers
 };
 
-/// An axis that holds [low, high], both finite, with about `num_ticks` ticks; equal bounds are moved apart.
+/// Returns an axis that contains [low, high], both finite, with about `num_ticks` ticks; equal bounds are moved apart.
 Axis make_axis(double low, double high, int num_ticks, AxisKind kind);
 
-/// `value` with as many decimals as ticks at `tick_step` need, thousands separated: "0.25", "12,000". Numbers of a
-/// million and more are shortened: "1.5M".
+/// Formats `value` with as many decimals as ticks at `tick_step` need and thousands separators: "0.25", "12,000".
+/// Numbers from a million on are shortened: "1.5M".
 std::string tick_label(double value, double tick_step);
 
-/// A count: "1,234,567".
+/// Formats a count: "1,234,567".
 std::string with_separators(std::int64_t value);
 
 }  // namespace fsdp

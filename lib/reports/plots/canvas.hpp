@@ -41,9 +41,9 @@ class Canvas {
   virtual ~Canvas() = default;
 
   virtual void rectangle(Point top_left, Point bottom_right, Color fill) = 0;
-  /// Round joins and caps; one point gives a dot.
+  /// Draws a line with round joins and caps; one point gives a dot.
   virtual void polyline(std::span<const Point> points, Stroke stroke) = 0;
-  /// A filled circle with a white rim of one pixel.
+  /// Draws a filled circle with a white rim of one pixel.
   virtual void marker(Point center, double radius, Color fill) = 0;
   /// \param baseline  start, middle or end of the text, depending on the style's anchor
   virtual void text(Point baseline, std::string_view text, const TextStyle& style) = 0;
@@ -59,7 +59,7 @@ class SvgCanvas final : public Canvas {
   void marker(Point center, double radius, Color fill) override;
   void text(Point baseline, std::string_view text, const TextStyle& style) override;
 
-  /// The whole document.
+  /// Returns the whole document.
   std::string document() const { return body_ + "</svg>\n"; }
 
  private:
@@ -69,10 +69,10 @@ class SvgCanvas final : public Canvas {
 // A small font for pictures without a font library: the shapes of the usual 5 x 7 dot-matrix characters, drawn as
 // strokes between neighbouring dots, which is smooth at any size.
 
-/// Width of `text` (ASCII; other bytes of UTF-8 count as one '?' per character) at a font size.
+/// Returns the width of `text` at a font size; other UTF-8 characters than ASCII count as one '?'.
 double stroke_text_width(std::string_view text, double size);
 
-/// The strokes of `text` from `start` on its baseline.
+/// Returns the strokes of `text` from `start` on its baseline.
 std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size);
 
 /// A canvas that draws antialiased pixels and encodes them as PNG.
@@ -86,7 +86,7 @@ class PngCanvas final : public Canvas {
   void marker(Point center, double radius, Color fill) override;
   void text(Point baseline, std::string_view text, const TextStyle& style) override;
 
-  /// The bytes of the file (8-bit RGB).
+  /// Returns the bytes of the file (8-bit RGB).
   std::string file() const;
 
  private:

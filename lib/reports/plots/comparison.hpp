@@ -16,11 +16,11 @@ struct RunsPicture {
   std::vector<Run> runs;
 };
 
-/// Losses as lines on the left, speeds as bars with their spread on the right. Eight colors are used, and then
+/// Draws losses as lines on the left, speeds as bars with their spread on the right. Eight colors are used, then
 /// repeated with thinner lines. \throws std::invalid_argument when `loss` and `x` differ in length
 std::string runs_picture_svg(const RunsPicture& picture);
 
-/// The same chart as the bytes of a PNG file; non-ASCII characters become '?'.
+/// Draws the chart as the bytes of a PNG file; non-ASCII characters become '?'.
 std::string runs_picture_png(const RunsPicture& picture);
 
 }  // namespace fsdp

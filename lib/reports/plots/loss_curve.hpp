@@ -21,12 +21,12 @@ struct LossCurve {
   std::vector<ValidationCurve> validation;
 };
 
-/// The curve as an SVG document. Training loss is a thin line and, from 20 points on, its moving average over
-/// a thirtieth of the points; validation loss is points with their values, of several sets in a colour for each.
+/// Draws the curve as an SVG document. Training loss is a thin line and, from 20 points on, its moving average over a
+/// thirtieth of the points; validation losses are points with their values, with a color for each set.
 /// \throws std::invalid_argument when losses and steps differ in number
 std::string loss_curve_svg(const LossCurve& curve);
 
-/// The same chart as the bytes of a PNG file, 1800 x 1080 pixels; text outside ASCII becomes '?'.
+/// Draws the chart as the bytes of a PNG file, 1800 x 1080 pixels; text outside ASCII becomes '?'.
 std::string loss_curve_png(const LossCurve& curve);
 
 }  // namespace fsdp
