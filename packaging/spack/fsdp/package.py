@@ -11,8 +11,8 @@ class Fsdp(CMakePackage, CudaPackage):
     """Fully sharded data parallel training of language models on Slurm and PBS clusters, in C++
     on LibTorch: training, evaluation, conversion of checkpoints, prediction of memory."""
 
-    # To build a local clone: spack dev-build, or, with --no-checksum, the archive that this command
-    # writes into the current folder:
+    # To build a local clone: spack dev-build, or, with --no-checksum, the archive that this
+    # command writes into the current folder:
     #   git archive --prefix=fsdp-0.1.0/ -o fsdp-0.1.0.tar.gz HEAD
     manual_download = True
     url = f"file://{os.getcwd()}/fsdp-0.1.0.tar.gz"
