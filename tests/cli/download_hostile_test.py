@@ -127,7 +127,7 @@ class Hostile(DownloadCase):
         self.assertEqual({f["path"]: (f["size"], f["hash"], f["was_there"]) for f in report["files"]},
                          {p: (len(c), self.repo.hash(p), True) for p, c in self.repo.files.items() if p != "pytorch_model.bin"})
         self.assertEqual(report["bytes_to_fetch"], 0)
-        # Behaves like file systems that have no links.
+        # Without links, as on file systems that do not support them.
         plain = self.snapshot() / "config.json"
         content = plain.read_bytes()
         plain.unlink()

@@ -73,7 +73,7 @@ evaluated = report["loss"]
 assert report["chess"]["data"].endswith("validation.jsonl"), report
 last = sum(losses[-20:]) / 20
 print(f"training {losses[0]:.3f} -> {last:.3f}, evaluation of the converted model {evaluated:.3f}")
-# The loss begins at ln 1016 = 6.92, that of an untrained model, and falls at least to that of knowing a move's characters.
+# An untrained model's loss is ln 1016 = 6.92. Training must at least learn which letters and digits moves consist of.
 assert 6.7 < losses[0] < 7.2 and last < 2, "training"
 assert abs(evaluated - last) < 0.3, "evaluation"
 PY

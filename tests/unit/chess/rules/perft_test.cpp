@@ -31,7 +31,7 @@ struct Count {
 
 TEST_SUITE("chess/perft") {
   // The positions 1 to 6 and their counts: Chess Programming Wiki, "Perft Results".
-  TEST_CASE("Position: the numbers of games from the wiki's six positions") {
+  TEST_CASE("Position: numbers of move sequences from the wiki's six positions") {
     for (const auto& count : {
              Count{"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", 4, 197281},
              Count{"r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1", 3, 97862},

@@ -48,7 +48,7 @@ inline Outcome train(SmallJob job, CudaGraphs graphs,
   constexpr int kSteps = 6;
   job.device = recording_device(std::move(recorder));
   job.sharding.cuda_graphs = graphs;
-  job.sharding.host_staged = true;  // gathers gradients in ordinary tensors
+  job.sharding.host_staged = true;  // keeps gradients in ordinary tensors
   Outcome outcome;
   run_thread_ranks(1, 1, [&](ProcessGroup& world) {
     SmallJobRank rank(world, job);

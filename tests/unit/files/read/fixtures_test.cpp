@@ -119,7 +119,7 @@ TEST_SUITE("source/fixtures") {
     CHECK_FALSE(is_local_state(*open_source(test::input_of(test::fixture("local_t211_ws1_gpt")))));
   }
 
-  TEST_CASE("open_source: refuses what must not be read") {
+  TEST_CASE("open_source: refuses unsafe and unsupported fixtures") {
     const auto all = fixtures(is_refused);
     CHECK(all.size() >= 2);
     for (const auto& fixture : all) {

@@ -183,7 +183,7 @@ TEST_SUITE("source/directories") {
     CHECK_THROWS_WITH_AS(open_source(copy.path), doctest::Contains("a rank's part may be missing"), FormatError);
   }
 
-  TEST_CASE("open_source: refuses what is no checkpoint") {
+  TEST_CASE("open_source: refuses files that are not checkpoints") {
     const test::TempDir directory;
     CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains(".metadata"), FormatError);
     CHECK_THROWS_AS(open_source(directory / "absent"), MissingInput);
@@ -230,7 +230,7 @@ TEST_SUITE("source/torch") {
     CHECK(*source->value(entries - 1).value->integer() == entries - 1);
   }
 
-  TEST_CASE("flatten: paths keep what names lose") {
+  TEST_CASE("flatten: paths keep the structure that names lose") {
     const auto source = open_source(test::input_of(test::fixture("pt_t211_nontensors")));
     const auto& values = source->values();
     const auto found = std::find_if(values.begin(), values.end(), [](const auto& v) { return v.name == "list.1.0"; });

@@ -1,4 +1,4 @@
-// Weights that are codes, recognised by config.json, and without it by the tensors beside them.
+// Weights that are quantization codes, recognised by config.json, or without it by the tensors beside them.
 #include "lib/files/read/stored_quantization.hpp"
 
 #include <doctest/doctest.h>
@@ -71,7 +71,7 @@ TEST_SUITE("source/stored_quantization") {
     CHECK(Directory(plain).refusal().empty());
   }
 
-  TEST_CASE("without config.json, tensors tell codes, scales and the method") {
+  TEST_CASE("without config.json, the tensors show codes, scales and the method") {
     const std::map<std::string, std::vector<Stored>> others{
         {"fp8", {{kMatrix + ".weight", "F8_E4M3", 1}, {kMatrix + ".weight_scale_inv", "F32", 4}}},
         {"compressed-tensors", {{kMatrix + ".weight", "I8", 1}, {kMatrix + ".weight_scale", "BF16", 2}}},
@@ -90,7 +90,7 @@ TEST_SUITE("source/stored_quantization") {
     }
   }
 
-  TEST_CASE("numbers beside a tensor named like a scale, and 8-bit numbers alone, are no codes") {
+  TEST_CASE("numbers beside a tensor named like a scale, and 8-bit numbers alone, are not codes") {
     CHECK(Directory({{kMatrix + ".weight", "BF16", 2}, {kMatrix + ".weight_scale", "F32", 4}}).refusal().empty());
     CHECK(Directory({{kMatrix + ".weight", "F8_E4M3", 1}}).refusal().empty());
     CHECK(Directory({{"ids.weight", "I64", 8}, {"norm.scale", "F32", 4}}).refusal().empty());

@@ -24,7 +24,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-/// Two blocks of a Llama with matrices of 2 x 2.
+/// Returns two Llama blocks with matrices of 2 x 2.
 const std::vector<BaseModule>& llama() {
   static const std::vector<BaseModule> modules{{"model.embed_tokens"},
                                                {"model.layers.0.self_attn.q_proj", true, true},
@@ -48,7 +48,7 @@ Strings parts_of(const Strings& modules) {
 
 const Strings kQv = parts_of({"0.self_attn.q_proj", "0.self_attn.v_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"});
 
-/// An adapter of rank 2, with other fields and tensors as given.
+/// Makes an adapter of rank 2 with the given fields and tensors changed.
 class Folder {
  public:
   Folder(const nlohmann::json& fields, const Strings& names, float value) {
@@ -65,7 +65,7 @@ class Folder {
   AdapterPlan plan() const { return plan_adapter(path_.path(), llama()); }
   const test::TempDir& path() const { return path_; }
 
-  /// The message of the refusal of the directory.
+  /// Returns the message with which the directory is refused.
   std::string refusal() const {
     try {
       plan();
@@ -279,7 +279,7 @@ TEST_SUITE("convert/adapter_plan") {
       CHECK(refusal(DType::f8_e5m2, targets, DType::bf16).empty());
     }
     CHECK(refusal(DType::i8, {"q_proj"}, std::nullopt).empty());
-    CHECK(refusal(DType::f8_e5m2, by_name, DType::f8_e5m2).empty());  // who asks for it has it
+    CHECK(refusal(DType::f8_e5m2, by_name, DType::f8_e5m2).empty());  // the user asked for this dtype
   }
 
   TEST_CASE("a directory with an adapter, opened as a model") {

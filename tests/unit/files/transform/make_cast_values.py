@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes cast_values.json: bit patterns before and after a cast, as PyTorch and numpy make them. cast_test.cpp reads it.
+"""Writes cast_values.json: bit patterns before and after a cast by PyTorch or numpy. cast_test.cpp reads it.
 
     make_cast_values.py > cast_values.json
 """
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8}
-# (exponent bits, mantissa bits): neighbours of what the target can hold, and the middles between them, are where rounding
-# goes wrong.
+# (exponent bits, mantissa bits). Rounding errors occur near the values that the target represents and near the midpoints
+# between them.
 FORMATS = {"float64": (11, 52), "float32": (8, 23), "float16": (5, 10), "bfloat16": (8, 7), "float8_e4m3fn": (4, 3),
            "float8_e5m2": (5, 2)}
 UNSIGNED = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32, 64: torch.uint64}
@@ -27,7 +27,7 @@ def bits_of(tensor, dtype):
 
 
 def inputs(source, target, rng):
-    """Bit patterns of `source`: special ones, random ones, and the surroundings of values and middles of `target`."""
+    """Returns bit patterns of `source`: special ones, random ones, and the surroundings of values and midpoints of `target`."""
     width = BITS[source]
     exponent, mantissa = FORMATS[source]
     top = 1 << (width - 1)
@@ -50,7 +50,7 @@ def inputs(source, target, rng):
 
 
 def cast(bits, source, target):
-    if source == "float64" and target in ("float32", "float16"):  # numpy rounds once where PyTorch goes through float32
+    if source == "float64" and target in ("float32", "float16"):  # numpy rounds once, while PyTorch converts through float32
         with np.errstate(all="ignore"):
             array = np.array(bits, dtype="uint64").view("float64").astype(target)
         return [int(x) for x in array.view(f"uint{BITS[target]}")]

@@ -62,7 +62,7 @@ def run(rank, out):
         dcp.save(model.state_dict(), checkpoint_id=f"{out}/ckpt")
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=False)):
         truth = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
-    # FSDP.optim_state_dict of PyTorch 2.11 gives exp_avg_sq for exp_avg on the CPU: the slices are put together here.
+    # On the CPU, FSDP.optim_state_dict of PyTorch 2.11 returns exp_avg_sq for exp_avg, so the slices are combined here.
     states = [None] * RANKS
     dist.all_gather_object(states, optimizer.state_dict()["state"])
     for number, shape in enumerate(shapes):

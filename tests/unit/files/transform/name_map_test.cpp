@@ -143,7 +143,7 @@ TEST_SUITE("convert/name_map") {
     meta->add("layers.0.attention.wv.weight", DType::f32, key, test::bytes_of(counting(12)));
     meta->add("layers.0.feed_forward.w2.weight", DType::f32, {1}, test::bytes_of(counting(1)));
     meta->add("rope.freqs", DType::f32, {1}, test::bytes_of(counting(1)));
-    CHECK_THROWS_AS(map_names(meta, NameMap::llama_to_hf), UsageError);  // how many heads?
+    CHECK_THROWS_AS(map_names(meta, NameMap::llama_to_hf), UsageError);  // the number of heads is missing
     const auto config = small_llama();
     const std::shared_ptr<const Source> hf = map_names(meta, NameMap::llama_to_hf, &config);
     CHECK(test::names_of(*hf) ==

@@ -27,7 +27,7 @@ TEST_SUITE("convert/parameter_shapes") {
     CHECK(shapes.parameters[0].shape.empty());
     CHECK(shapes.parameters[1].shape == Shape{3, 2});
     CHECK(shapes.parameters[2].shape == Shape{0, 7});
-    // The user has to say which parameter "other" is tied to.
+    // The user must say which parameter "other" is tied to.
     CHECK(shapes.ties == Ties{{"lm_head.weight", "m.wte.weight"}, {"other", ""}});
   }
 

@@ -108,7 +108,7 @@ TEST_SUITE("convert/select") {
     CHECK_THROWS_AS(select(source, options), UsageError);
   }
 
-  TEST_CASE("select: tells which tensors belong to the model") {
+  TEST_CASE("select: marks the tensors that belong to the model") {
     // A restart file of minimal_fsdp, safetensors made of nested dicts, and plain state dicts of a Llama, whose names
     // begin with "model.".
     CHECK(selected(with({{"model_state", "w"}, {"optimizer_state", "state", "w", "m"}}), model_only()) == Names{"w"});

@@ -270,7 +270,7 @@ TEST_SUITE("target/copy") {
     CHECK(test::names_in(directory.path()) == std::set<std::string>{"dcp", "link"});
   }
 
-  TEST_CASE("copy: restores the name of an export that a kill left set aside") {
+  TEST_CASE("copy: restores the name of an export that a killed process had set aside") {
     const auto source = sample();
     const test::TempDir directory;
     DcpTarget dcp({1, {}, {}});

@@ -73,7 +73,7 @@ TEST_SUITE("target/torch_target") {
     CHECK(open_source(directory / "t.pt")->tensors().empty());
   }
 
-  TEST_CASE("value_to_json: has marks for what JSON lacks") {
+  TEST_CASE("value_to_json: has markers for values that JSON lacks") {
     CHECK(json_of([](auto& p) { p.real(-1.0 / 0.0); }) == "{\"__float__\": \"-inf\"}");
     CHECK(json_of([](auto& p) { p.real(0.1); }) == "0.1");
     CHECK(json_of([](auto& p) { p.real(2); }) == "2.0");

@@ -116,7 +116,7 @@ TEST_SUITE("model/packing") {
       running->positions_N = packed({{kLength}, {kLength}, {kLength}}, kLength)->positions_N;
       runs_on.packing = running;
       const auto moved = std::abs(model.loss(runs_on).loss_sum - loss);
-      // Rotary positions are relative, so only learned positions show in the loss where positions start.
+      // Rotary positions are relative, so only learned positions change the loss if positions do not restart.
       CHECK((family.learns_positions ? moved > 0.1 : moved < 1e-3));
     }
   }
