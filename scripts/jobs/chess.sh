@@ -103,7 +103,7 @@ find_snapshot() {
 
 # --- checks that need no GPU and take a second or two -----------------------------------------------------------------
 chess_config='' # the configuration as fsdp-finetune parsed it from options and plan, one option per line
-# Prints the options that were given; defaults are printed as comments.
+# configured NAME: prints an option's value; in chess_config, options with default values are comments.
 configured() { sed -nE "/^#?$1=[\"']?(.*[^\"'])[\"']?\$/{s//\1/p;q}" <<<"$chess_config"; }
 read_config() { chess_config=$("$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" --print-config); } # the script's own arguments
 
