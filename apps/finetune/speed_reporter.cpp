@@ -14,7 +14,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/bf16/processor.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/compute/ops/fp8.hpp"
 
 namespace fsdp::detail {

@@ -16,7 +16,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/chess/evaluation/sequence.hpp"
+#include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"

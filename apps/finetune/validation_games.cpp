@@ -10,7 +10,7 @@
 #include "lib/base/hash_functions.hpp"
 #include "lib/base/step_report.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/chess/evaluation/sequence.hpp"
+#include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 

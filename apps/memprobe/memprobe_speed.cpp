@@ -1,5 +1,3 @@
-#include "apps/memprobe/memprobe_job.hpp"
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -8,9 +6,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
-#include "lib/bf16/processor.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/training/step/throughput.hpp"
 

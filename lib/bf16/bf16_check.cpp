@@ -12,7 +12,6 @@
 #include "lib/base/output_file.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/bf16/bf16_report.hpp"
-#include "lib/bf16/compare_ranks.hpp"
 #include "lib/bf16/facts.hpp"
 #include "lib/bf16/reduce.hpp"
 #include "lib/bf16/verdict.hpp"

@@ -1,5 +1,7 @@
 #pragma once
 // Formats the answer for people and programs. Pure functions.
+#include <array>
+#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -18,3 +20,34 @@ nlohmann::json bf16_json(const std::vector<RankFacts>& ranks, const JobAnswer& a
 std::string exclude_list(const JobAnswer& answer);
 
 }  // namespace fsdp
+
+namespace fsdp::detail {
+
+// Compares one rank's speed, links and library versions with those of the other ranks.
+
+class RankComparison {
+ public:
+  /// \param ranks  must outlive this object
+  explicit RankComparison(const std::vector<RankFacts>& ranks);
+
+  /// Adds findings from comparing rank `self` with the others to `answer`. A GPU that claims native bf16 becomes
+  /// emulated when its measured bf16/float32 ratio is near 1, or far below the ratio of equal GPUs in other ranks.
+  void compare(std::size_t self, RankAnswer& answer) const;
+
+ private:
+  void judge_speed(const RankFacts& mine, RankAnswer& answer) const;
+  void judge_links(const RankFacts& mine, RankAnswer& answer) const;
+  void note_libraries(const RankFacts& mine, RankAnswer& answer) const;
+  void note_differences(const RankFacts& mine, RankAnswer& answer) const;
+  template <typename Value>
+  double median_of_others(const std::vector<const RankFacts*>& among, const RankFacts& self, const Value& value) const;
+
+  std::vector<const RankFacts*> ranks_;
+  std::vector<const RankFacts*> nodes_;  ///< the first rank of each node
+  std::vector<std::string> usual_;       ///< most frequent value of each trait among the ranks
+};
+
+/// \return the lowest other rank that computes on the same GPU; -1: none
+int rank_on_same_gpu(const std::vector<const RankFacts*>& ranks, const RankFacts& mine);
+
+}  // namespace fsdp::detail

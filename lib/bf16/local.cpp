@@ -9,7 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/scheduler.hpp"
 #include "lib/base/usable_resources.hpp"
-#include "lib/bf16/processor.hpp"
+#include "lib/bf16/facts.hpp"
 
 namespace fsdp {
 namespace {

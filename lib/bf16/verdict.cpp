@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/bf16/compare_ranks.hpp"
-#include "lib/bf16/processor.hpp"
+#include "lib/bf16/bf16_report.hpp"
+#include "lib/bf16/facts.hpp"
 
 namespace fsdp {
 namespace {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -16,6 +17,78 @@
 #include "lib/hub/free_space.hpp"
 
 namespace fsdp {
+
+void IntervalSet::add(ByteRange range) {
+  if (range.begin >= range.end) return;
+  auto next = ends_.upper_bound(range.begin);
+  if (next != ends_.begin()) {
+    const auto before = std::prev(next);
+    if (before->second >= range.begin) {
+      range = {before->first, std::max(range.end, before->second)};
+      next = ends_.erase(before);
+    }
+  }
+  while (next != ends_.end() && next->first <= range.end) {
+    range.end = std::max(range.end, next->second);
+    next = ends_.erase(next);
+  }
+  ends_.emplace(range.begin, range.end);
+}
+
+void IntervalSet::subtract(ByteRange range) {
+  for (const auto& cut : within(range)) {
+    auto found = std::prev(ends_.upper_bound(cut.begin));
+    const ByteRange whole{found->first, found->second};
+    ends_.erase(found);
+    if (whole.begin < cut.begin) ends_.emplace(whole.begin, cut.begin);
+    if (cut.end < whole.end) ends_.emplace(cut.end, whole.end);
+  }
+}
+
+bool IntervalSet::contains(ByteRange range) const {
+  return range.begin >= range.end || run_end(range.begin) >= range.end;
+}
+
+std::uint64_t IntervalSet::run_end(std::uint64_t position) const {
+  const auto next = ends_.upper_bound(position);
+  if (next == ends_.begin()) return position;
+  return std::max(position, std::prev(next)->second);
+}
+
+std::vector<ByteRange> IntervalSet::missing(ByteRange range) const {
+  std::vector<ByteRange> gaps;
+  auto at = range.begin;
+  for (const auto& part : within(range)) {
+    if (at < part.begin) gaps.push_back({at, part.begin});
+    at = part.end;
+  }
+  if (at < range.end) gaps.push_back({at, range.end});
+  return gaps;
+}
+
+std::vector<ByteRange> IntervalSet::within(ByteRange range) const {
+  std::vector<ByteRange> parts;
+  auto next = ends_.upper_bound(range.begin);
+  if (next != ends_.begin()) --next;
+  for (; next != ends_.end() && next->first < range.end; ++next) {
+    const ByteRange part{std::max(next->first, range.begin), std::min(next->second, range.end)};
+    if (part.begin < part.end) parts.push_back(part);
+  }
+  return parts;
+}
+
+std::vector<ByteRange> IntervalSet::ranges() const {
+  std::vector<ByteRange> all;
+  for (const auto& [begin, end] : ends_) all.push_back({begin, end});
+  return all;
+}
+
+std::uint64_t IntervalSet::size() const {
+  std::uint64_t sum = 0;
+  for (const auto& [begin, end] : ends_) sum += end - begin;
+  return sum;
+}
+
 namespace {
 
 std::string first_line(const std::string& hash, std::uint64_t size_bytes) {
@@ -42,64 +115,6 @@ std::optional<JournalEntry> parse_line(std::string_view line, std::uint64_t size
   if (entry.range.size() > kLongestPieceBytes) return {};
   return entry;
 }
-
-}  // namespace
-
-std::uint32_t crc32_of(std::span<const std::byte> bytes) {
-  return static_cast<std::uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
-
-std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const std::string& hash,
-                                       std::uint64_t size_bytes) {
-  std::string text;
-  try {
-    text = read_text(File::open_read_nofollow(path));
-  } catch (const Error&) {
-    return {};  // missing, or a link or special file that another user may have planted
-  }
-  const auto head = first_line(hash, size_bytes);
-  if (text.compare(0, head.size(), head) != 0) return {};
-  std::vector<JournalEntry> entries;
-  for (auto begin = head.size(); begin < text.size();) {
-    const auto end = text.find('\n', begin);
-    if (end == std::string::npos) break;
-    if (const auto entry = parse_line(std::string_view(text).substr(begin, end + 1 - begin), size_bytes)) {
-      entries.push_back(*entry);
-    }
-    begin = end + 1;
-  }
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return a.range.begin < b.range.begin; });
-  return entries;
-}
-
-PartialJournal::PartialJournal(const std::filesystem::path& path, const std::string& hash, std::uint64_t size_bytes)
-    : first_line_(first_line(hash, size_bytes)), file_(File::open_append_private(path)) {
-  std::string head(std::min<std::uint64_t>(first_line_.size(), file_.size_bytes()), '\0');
-  file_.read_at(0, std::as_writable_bytes(std::span(head)));
-  if (head != first_line_) {
-    clear();
-    return;
-  }
-  // End a line that a crash truncated, so that the next entry starts a new line.
-  char last = 0;
-  file_.read_at(file_.size_bytes() - 1, std::as_writable_bytes(std::span(&last, 1)));
-  if (last != '\n') file_.write("\n");
-}
-
-void PartialJournal::append(const JournalEntry& entry) {
-  const auto line = fmt::format("{} {} {:08x}\n", entry.range.begin, entry.range.end, entry.crc32);
-  const std::lock_guard lock(mutex_);
-  file_.write(line);
-}
-
-void PartialJournal::clear() {
-  const std::lock_guard lock(mutex_);
-  file_.truncate(0);
-  file_.write(first_line_);
-}
-
-namespace {
 
 namespace fs = std::filesystem;
 constexpr std::uint64_t kReadBytes = 1 << 20;
@@ -171,6 +186,60 @@ void for_each_sound_piece(const fs::path& part, const std::string& hash, std::ui
 }
 
 }  // namespace
+
+std::uint32_t crc32_of(std::span<const std::byte> bytes) {
+  return static_cast<std::uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::vector<JournalEntry> read_journal(const std::filesystem::path& path, const std::string& hash,
+                                       std::uint64_t size_bytes) {
+  std::string text;
+  try {
+    text = read_text(File::open_read_nofollow(path));
+  } catch (const Error&) {
+    return {};  // missing, or a link or special file that another user may have planted
+  }
+  const auto head = first_line(hash, size_bytes);
+  if (text.compare(0, head.size(), head) != 0) return {};
+  std::vector<JournalEntry> entries;
+  for (auto begin = head.size(); begin < text.size();) {
+    const auto end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    if (const auto entry = parse_line(std::string_view(text).substr(begin, end + 1 - begin), size_bytes)) {
+      entries.push_back(*entry);
+    }
+    begin = end + 1;
+  }
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return a.range.begin < b.range.begin; });
+  return entries;
+}
+
+PartialJournal::PartialJournal(const std::filesystem::path& path, const std::string& hash, std::uint64_t size_bytes)
+    : first_line_(first_line(hash, size_bytes)), file_(File::open_append_private(path)) {
+  std::string head(std::min<std::uint64_t>(first_line_.size(), file_.size_bytes()), '\0');
+  file_.read_at(0, std::as_writable_bytes(std::span(head)));
+  if (head != first_line_) {
+    clear();
+    return;
+  }
+  // End a line that a crash truncated, so that the next entry starts a new line.
+  char last = 0;
+  file_.read_at(file_.size_bytes() - 1, std::as_writable_bytes(std::span(&last, 1)));
+  if (last != '\n') file_.write("\n");
+}
+
+void PartialJournal::append(const JournalEntry& entry) {
+  const auto line = fmt::format("{} {} {:08x}\n", entry.range.begin, entry.range.end, entry.crc32);
+  const std::lock_guard lock(mutex_);
+  file_.write(line);
+}
+
+void PartialJournal::clear() {
+  const std::lock_guard lock(mutex_);
+  file_.truncate(0);
+  file_.write(first_line_);
+}
 
 PartialFile::PartialFile(fs::path work_directory, std::uint64_t generation, std::string hash, std::uint64_t size_bytes,
                          const std::function<bool()>& stop)

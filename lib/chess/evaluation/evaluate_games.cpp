@@ -16,7 +16,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/progress.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/chess/evaluation/sequence.hpp"
+#include "lib/chess/evaluation/games.hpp"
 #include "lib/chess/rules/game.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
@@ -91,51 +91,6 @@ WordScore score(const ChessSequence& game, WordIds word, std::span<const std::in
   }
   return ends.ends_word(predicted[word.end - 1]) ? WordScore::right : WordScore::wrong;
 }
-
-}  // namespace
-
-std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span<const ChessSequence> games,
-                                                std::int64_t limit, const WordEnds& ends) {
-  // On GPUs, round lengths up so that the same few shapes recur, as in training.
-  const bool on_host = runtime.device().is_cpu();
-  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
-  send_to(runtime.ops(), batch);
-  std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
-  const auto vocab = runtime.decoder().config.vocab_size;
-  forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
-    const auto best_N = runtime.ops().to_host(at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt));
-    std::copy_n(best_N.const_data_ptr<std::int32_t>(), best_N.numel(), predicted.begin() + first);
-  });
-  std::vector<std::vector<WordScore>> scores;
-  for (std::size_t g = 0; g < games.size(); ++g) {
-    const auto length = static_cast<std::size_t>(batch.length);
-    const auto seen = std::min(length, static_cast<std::size_t>(limit));
-    const auto of_game = std::span(predicted).subspan(g * length, seen);
-    std::vector<WordScore> of_words;
-    for (const auto word : games[g].words) of_words.push_back(score(games[g], word, of_game, ends));
-    scores.push_back(std::move(of_words));
-  }
-  return scores;
-}
-
-std::string generate_word(ModelRuntime& runtime, const std::vector<std::int32_t>& prefix, const Tokenizer& tokenizer,
-                          const WordEnds& ends, std::size_t most_bytes) {
-  SamplingOptions greedy;
-  greedy.temperature = 0;
-  greedy.num_tokens = static_cast<std::int64_t>(most_bytes) + 1;  // one more, because an id may spell only a space
-  std::string word;
-  generate(runtime, prefix, greedy, [&](std::int32_t id) {
-    if (ends.is_end_mark(id) || (!word.empty() && ends.ends_word(id))) return false;
-    word += tokenizer.decode_one(id);
-    if (ends.begins_with_space(id)) word.erase(0, std::min(word.find_first_not_of(" \t\n\r\v\f"), word.size()));
-    return word.size() < most_bytes;
-  });
-  // A piece may contain the end of the word and the start of the next one.
-  word.resize(std::min({word.size(), most_bytes, word.find_first_of(" \t\n\r\v\f")}));
-  return word;
-}
-
-namespace {
 
 /// The counts of a game, as numbers that an all-reduce can sum.
 enum Figure : std::size_t { first_scored, scored, right, beyond, results, results_right, num_figures };
@@ -306,6 +261,47 @@ class ChessEvaluator {
 };
 
 }  // namespace
+
+std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span<const ChessSequence> games,
+                                                std::int64_t limit, const WordEnds& ends) {
+  // On GPUs, round lengths up so that the same few shapes recur, as in training.
+  const bool on_host = runtime.device().is_cpu();
+  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
+  send_to(runtime.ops(), batch);
+  std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
+  const auto vocab = runtime.decoder().config.vocab_size;
+  forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
+    const auto best_N = runtime.ops().to_host(at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt));
+    std::copy_n(best_N.const_data_ptr<std::int32_t>(), best_N.numel(), predicted.begin() + first);
+  });
+  std::vector<std::vector<WordScore>> scores;
+  for (std::size_t g = 0; g < games.size(); ++g) {
+    const auto length = static_cast<std::size_t>(batch.length);
+    const auto seen = std::min(length, static_cast<std::size_t>(limit));
+    const auto of_game = std::span(predicted).subspan(g * length, seen);
+    std::vector<WordScore> of_words;
+    for (const auto word : games[g].words) of_words.push_back(score(games[g], word, of_game, ends));
+    scores.push_back(std::move(of_words));
+  }
+  return scores;
+}
+
+std::string generate_word(ModelRuntime& runtime, const std::vector<std::int32_t>& prefix, const Tokenizer& tokenizer,
+                          const WordEnds& ends, std::size_t most_bytes) {
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  greedy.num_tokens = static_cast<std::int64_t>(most_bytes) + 1;  // one more, because an id may spell only a space
+  std::string word;
+  generate(runtime, prefix, greedy, [&](std::int32_t id) {
+    if (ends.is_end_mark(id) || (!word.empty() && ends.ends_word(id))) return false;
+    word += tokenizer.decode_one(id);
+    if (ends.begins_with_space(id)) word.erase(0, std::min(word.find_first_not_of(" \t\n\r\v\f"), word.size()));
+    return word.size() < most_bytes;
+  });
+  // A piece may contain the end of the word and the start of the next one.
+  word.resize(std::min({word.size(), most_bytes, word.find_first_of(" \t\n\r\v\f")}));
+  return word;
+}
 
 std::optional<ChessEvaluation> evaluate_chess(ModelRuntime& runtime, const Tokenizer& tokenizer, ChessGameSource& games,
                                               const ChessOptions& options, const Logger& log,

@@ -12,7 +12,6 @@
 
 #include "lib/base/log.hpp"
 #include "lib/chess/evaluation/games.hpp"
-#include "lib/chess/evaluation/sequence.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/evaluate/statistics.hpp"

@@ -9,7 +9,7 @@
 
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/fsdp/wrap.hpp"
-#include "lib/models/config/lora.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"
 

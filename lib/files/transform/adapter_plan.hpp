@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/files/read/source.hpp"
-#include "lib/models/config/lora.hpp"
+#include "lib/models/config/adapter_config.hpp"
 
 namespace fsdp {
 

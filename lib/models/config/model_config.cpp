@@ -1,5 +1,8 @@
 #include "lib/models/config/model_config.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +24,36 @@ void require_in(std::int64_t value, std::int64_t most, const char* what) {
     throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " +
                      std::to_string(most));
   }
+}
+
+using config_detail::field;
+using config_detail::field_or;
+
+nlohmann::json gpt2_config(const ModelConfig& config) {
+  nlohmann::json json = {{"architectures", {"GPT2LMHeadModel"}},
+                         {"model_type", "gpt2"},
+                         {"activation_function", "gelu_new"},
+                         {"n_layer", config.num_layers},
+                         {"n_head", config.num_heads},
+                         {"n_embd", config.embed_size},
+                         {"n_inner", config.ffn_hidden_size},
+                         {"n_positions", config.block_size},
+                         {"n_ctx", config.block_size},
+                         {"vocab_size", config.vocab_size},
+                         {"layer_norm_epsilon", config.layer_norm_eps},
+                         {"attn_pdrop", config.dropout},
+                         {"embd_pdrop", config.dropout},
+                         {"resid_pdrop", config.dropout},
+                         {"initializer_range", 0.02},
+                         {"scale_attn_weights", true},
+                         {"scale_attn_by_inverse_layer_idx", false},
+                         {"tie_word_embeddings", true}};
+  // GPT-2's <|endoftext|>; transformers' default of the same value would lie outside a smaller vocabulary.
+  constexpr std::int64_t kEndOfText = 50256;
+  const auto token = config.vocab_size > kEndOfText ? nlohmann::json(kEndOfText) : nlohmann::json();
+  json["bos_token_id"] = token;
+  json["eos_token_id"] = token;
+  return json;
 }
 
 }  // namespace
@@ -184,40 +217,6 @@ std::int64_t num_parameters(const std::vector<ParameterSpec>& table) {
   return total;
 }
 
-namespace {
-
-using config_detail::field;
-using config_detail::field_or;
-
-nlohmann::json gpt2_config(const ModelConfig& config) {
-  nlohmann::json json = {{"architectures", {"GPT2LMHeadModel"}},
-                         {"model_type", "gpt2"},
-                         {"activation_function", "gelu_new"},
-                         {"n_layer", config.num_layers},
-                         {"n_head", config.num_heads},
-                         {"n_embd", config.embed_size},
-                         {"n_inner", config.ffn_hidden_size},
-                         {"n_positions", config.block_size},
-                         {"n_ctx", config.block_size},
-                         {"vocab_size", config.vocab_size},
-                         {"layer_norm_epsilon", config.layer_norm_eps},
-                         {"attn_pdrop", config.dropout},
-                         {"embd_pdrop", config.dropout},
-                         {"resid_pdrop", config.dropout},
-                         {"initializer_range", 0.02},
-                         {"scale_attn_weights", true},
-                         {"scale_attn_by_inverse_layer_idx", false},
-                         {"tie_word_embeddings", true}};
-  // GPT-2's <|endoftext|>; transformers' default of the same value would lie outside a smaller vocabulary.
-  constexpr std::int64_t kEndOfText = 50256;
-  const auto token = config.vocab_size > kEndOfText ? nlohmann::json(kEndOfText) : nlohmann::json();
-  json["bos_token_id"] = token;
-  json["eos_token_id"] = token;
-  return json;
-}
-
-}  // namespace
-
 ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std::string& source) {
   const auto require = [&](bool good, const char* name, const std::string& wanted) {
     if (!good) {
@@ -262,3 +261,244 @@ ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& 
 }
 
 }  // namespace fsdp
+
+namespace fsdp::config_detail {
+namespace {
+
+constexpr const char* kSliding = "sliding_attention";
+constexpr const char* kFull = "full_attention";
+
+class Reader {
+ public:
+  Reader(const Family& family, const nlohmann::json& json, const std::string& source)
+      : family_(family), json_(json), source_(source) {
+    config_.architecture = Architecture::llama;
+    config_.traits = family.traits;
+    config_.source = source;
+  }
+
+  ModelConfig read() {
+    read_sizes();
+    read_norms_and_biases();
+    read_activation();
+    read_rope();
+    validate(config_, source_);
+    read_windows();
+    read_scores();
+    refuse_what_is_not_built();
+    return config_;
+  }
+
+ private:
+  bool has(const char* name) const {
+    const auto found = json_.find(name);
+    return found != json_.end() && !found->is_null();
+  }
+  bool is_null(const char* name) const { return json_.contains(name) && json_.at(name).is_null(); }
+  template <typename T>
+  T get(const char* name, T otherwise) const {
+    return field_or(json_, name, otherwise, source_);
+  }
+  [[noreturn]] void refuse(const char* name, const std::string& wanted) const {
+    const auto shown = json_.contains(name) ? json_text(json_.at(name)) : std::string("absent");
+    throw FormatError(source_ + ": field '" + name + "' is " + shown + "; for model_type " + config_.traits.family +
+                      " " + wanted);
+  }
+
+  void read_sizes() {
+    config_.num_layers = field<std::int64_t>(json_, "num_hidden_layers", source_);
+    config_.num_heads = field<std::int64_t>(json_, "num_attention_heads", source_);
+    config_.embed_size = field<std::int64_t>(json_, "hidden_size", source_);
+    config_.ffn_hidden_size = field<std::int64_t>(json_, "intermediate_size", source_);
+    config_.vocab_size = field<std::int64_t>(json_, "vocab_size", source_);
+    config_.block_size = get<std::int64_t>("max_position_embeddings", family_.positions);
+    const bool has_kv_heads = json_.contains("num_key_value_heads");  // null: as many as query heads
+    config_.num_kv_heads = has_kv_heads ? get<std::int64_t>("num_key_value_heads", 0) : family_.kv_heads;
+    if (family_.head_size != 0 && is_null("head_dim")) refuse("head_dim", "it must be a number");
+    config_.head_size = get<std::int64_t>("head_dim", family_.head_size);
+    config_.tie_word_embeddings = get("tie_word_embeddings", family_.tied);
+    config_.traits.padding_id = is_null("pad_token_id") ? -1 : get<std::int64_t>("pad_token_id", family_.padding_id);
+    auto& padding = config_.traits.padding_id;
+    // torch.nn.Embedding counts negative indices from the end.
+    if (padding < 0 && has("pad_token_id")) padding += config_.vocab_size;
+    if (padding < 0 || padding >= config_.vocab_size) padding = -1;
+  }
+
+  void read_norms_and_biases() {
+    config_.layer_norm_eps = get("rms_norm_eps", family_.eps);
+    config_.attention_bias = get("attention_bias", false);
+    if (config_.attention_bias && !family_.has_attention_bias)
+      refuse("attention_bias", "transformers has no such biases");
+    config_.mlp_bias = get("mlp_bias", false);
+    if (config_.mlp_bias && !family_.has_mlp_bias) refuse("mlp_bias", "transformers has no such biases");
+  }
+
+  /// Gemma's field is hidden_act, and transformers uses GELU's tanh form even if the field says gelu; Gemma 2 and 3 use
+  /// hidden_activation.
+  void read_activation() const {
+    const bool newer = family_.has_softcaps;
+    const auto* name = newer ? "hidden_activation" : "hidden_act";
+    if (newer && is_null(name)) refuse(name, "it must be gelu_pytorch_tanh");
+    const auto activation = get(name, std::string(family_.traits.gelu ? "gelu_pytorch_tanh" : "silu"));
+    const bool good = family_.traits.gelu ? activation == "gelu_pytorch_tanh" || (!newer && activation == "gelu")
+                                          : activation == "silu";
+    if (!good) refuse(name, family_.traits.gelu ? "gelu_pytorch_tanh is supported" : "silu is supported");
+  }
+
+  void read_rope() {
+    auto& traits = config_.traits;
+    const auto rope = config_detail::read_rope(family_, json_, source_);
+    config_.rope_theta = rope.theta;
+    traits.local_rope_theta = rope.local_theta;
+    traits.rotary_fraction = rope.fraction;
+    if (!(rope.fraction > 0 && rope.fraction <= 1) || (rope.fraction != 1 && !traits.fused_projections))
+      throw FormatError(fmt::format("{}: partial_rotary_factor is {}; for model_type {} it must be {}", source_,
+                                    rope.fraction, traits.family,
+                                    traits.fused_projections ? "above 0 and at most 1" : "1"));
+    if (traits.fused_projections && (has("rope_scaling") || !rope.scaling.is_null()))
+      refuse(has("rope_scaling") ? "rope_scaling" : "rope_parameters", "no scaling is supported");
+    if (!rope.scaling.is_null()) config_.rope_scaling = json_text(rope.scaling);
+  }
+
+  std::vector<bool> listed_layers() const {
+    const auto& list = json_.at("layer_types");
+    std::vector<bool> sliding;
+    for (const auto& type : list) {
+      if (!list.is_array() || (type != kSliding && type != kFull))
+        refuse("layer_types", std::string("each must be ") + kSliding + " or " + kFull);
+      sliding.push_back(type == kSliding);
+    }
+    if (static_cast<std::int64_t>(sliding.size()) != config_.num_layers)
+      refuse("layer_types", "it must have num_hidden_layers of them");
+    return sliding;
+  }
+
+  /// Uses layer_types where the window depends on the layer. For other families, layer_types must agree with the fixed
+  /// layout.
+  void read_windows() {
+    auto& traits = config_.traits;
+    const auto listed = has("layer_types") ? listed_layers() : std::vector<bool>();
+    const auto none_of_these_slides = [&] {
+      for (const bool slides : listed)
+        if (slides) refuse("layer_types", "no layer slides");
+    };
+    if (family_.windows == Windows::none) {
+      if (has("sliding_window")) refuse("sliding_window", "there is none");
+      return none_of_these_slides();
+    }
+    traits.window = is_null("sliding_window") ? 0 : get("sliding_window", family_.window);
+    const bool always = family_.windows == Windows::alternating || family_.windows == Windows::pattern;
+    if (traits.window < 0 || (always && traits.window == 0)) refuse("sliding_window", "it must be a number above 0");
+    if (family_.windows == Windows::from_layer && !get("use_sliding_window", false)) traits.window = 0;
+    if (traits.window == 0) return none_of_these_slides();
+    traits.sliding = listed.empty() || family_.windows == Windows::all ? usual_layers() : listed;
+  }
+
+  std::vector<bool> usual_layers() const {
+    const auto first = get<std::int64_t>("max_window_layers", 28);
+    const auto period = get<std::int64_t>("sliding_window_pattern", 6);
+    if (period < 1) refuse("sliding_window_pattern", "it must be at least 1");
+    std::vector<bool> sliding;
+    for (std::int64_t i = 0; i < config_.num_layers; ++i) {
+      sliding.push_back(family_.windows == Windows::all || (family_.windows == Windows::from_layer && i >= first) ||
+                        (family_.windows == Windows::alternating && i % 2 == 0) ||
+                        (family_.windows == Windows::pattern && (i + 1) % period != 0));
+    }
+    return sliding;
+  }
+
+  double positive_or_off(const char* name, double otherwise) const {
+    if (is_null(name)) return 0;
+    const auto found = get(name, otherwise);
+    if (json_.contains(name) && !(found > 0 && std::isfinite(found)))
+      refuse(name, "it must be a number above 0, or null");
+    return found;
+  }
+
+  void read_scores() {
+    if (!family_.has_softcaps) return;
+    auto& traits = config_.traits;
+    const bool caps_scores = family_.traits.attention_softcap > 0;  // Gemma 3 reads the field but does not use it
+    if (caps_scores) traits.attention_softcap = positive_or_off("attn_logit_softcapping", traits.attention_softcap);
+    traits.logit_softcap = positive_or_off("final_logit_softcapping", traits.logit_softcap);
+    traits.query_scalar = get("query_pre_attn_scalar", traits.query_scalar);
+    if (!(traits.query_scalar > 0 && std::isfinite(traits.query_scalar)))
+      refuse("query_pre_attn_scalar", "it must be a number above 0");
+  }
+
+  /// transformers ignores unknown fields; here that could mean training a different model.
+  void refuse_what_is_not_built() const {
+    if (!family_.has_softcaps) {
+      for (const auto* name : {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"})
+        if (has(name)) refuse(name, "there is none");
+    }
+    for (const auto* name : {"use_bidirectional_attention", "add_cross_attention", "use_mrope", "use_qkv_bias"})
+      if (has(name) && json_.at(name) != false) refuse(name, "false is supported");
+    for (const auto* name : {"clip_qkv", "num_experts", "num_local_experts", "alibi_bias_max"})
+      if (has(name) && json_.at(name) != 0) refuse(name, "there is none");
+    for (const auto* name : {"attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout"})
+      if (has(name) && json_.at(name) != 0) refuse(name, "0 is supported");
+    for (const auto* name : {"logits_scaling", "logit_scale", "residual_multiplier", "embedding_multiplier"})
+      if (has(name) && json_.at(name) != 1) refuse(name, "1 is supported");
+  }
+
+  const Family& family_;
+  const nlohmann::json& json_;
+  const std::string& source_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+ModelConfig decoder_from_json(const Family& family, const nlohmann::json& json, const std::string& source) {
+  return Reader(family, json, source).read();
+}
+
+nlohmann::json decoder_to_json(const ModelConfig& config) {
+  const auto& traits = config.traits;
+  const auto& family = *find_family(traits.family);
+  const auto scaling =
+      config.rope_scaling.empty() ? nlohmann::json() : parse_json_or_discard(config.rope_scaling, "rope_scaling");
+  nlohmann::json json{{"model_type", traits.family},
+                      {"num_hidden_layers", config.num_layers},
+                      {"num_attention_heads", config.num_heads},
+                      {"num_key_value_heads", config.kv_heads()},
+                      {"head_dim", config.head_width()},
+                      {"hidden_size", config.embed_size},
+                      {"intermediate_size", config.ffn_hidden_size},
+                      {"vocab_size", config.vocab_size},
+                      {"max_position_embeddings", config.block_size},
+                      {"rms_norm_eps", config.layer_norm_eps},
+                      {"tie_word_embeddings", config.tie_word_embeddings},
+                      {"hidden_act", traits.gelu ? "gelu_pytorch_tanh" : "silu"}};
+  if (family.has_attention_bias) json["attention_bias"] = config.attention_bias;
+  if (family.has_mlp_bias) json["mlp_bias"] = config.mlp_bias;
+  if (traits.padding_id >= 0 || family.padding_id >= 0)
+    json["pad_token_id"] = traits.padding_id >= 0 ? nlohmann::json(traits.padding_id) : nlohmann::json();
+  write_rope(family, {config.rope_theta, traits.local_rope_theta, traits.rotary_fraction, scaling}, json);
+  if (family.has_softcaps) {
+    const auto or_null = [](double cap) { return cap > 0 ? nlohmann::json(cap) : nlohmann::json(); };
+    json["hidden_activation"] = "gelu_pytorch_tanh";
+    json["attn_logit_softcapping"] = or_null(traits.attention_softcap);
+    json["final_logit_softcapping"] = or_null(traits.logit_softcap);
+    // transformers requires an integer if the value is whole.
+    const bool whole = traits.query_scalar == std::floor(traits.query_scalar) && traits.query_scalar < 1e15;
+    json["query_pre_attn_scalar"] =
+        whole ? nlohmann::json(static_cast<std::int64_t>(traits.query_scalar)) : nlohmann::json(traits.query_scalar);
+  }
+  if (family.windows == Windows::none) return json;
+  json["sliding_window"] = traits.window > 0 ? nlohmann::json(traits.window) : nlohmann::json();
+  if (family.windows == Windows::from_layer) {
+    json["use_sliding_window"] = traits.window > 0;
+    // For readers that do not support layer_types.
+    const auto first = std::find(traits.sliding.begin(), traits.sliding.end(), true) - traits.sliding.begin();
+    json["max_window_layers"] = traits.window > 0 ? static_cast<std::int64_t>(first) : config.num_layers;
+  }
+  if (family.windows != Windows::all && traits.window > 0) {
+    json["layer_types"] = nlohmann::json::array();
+    for (const bool slides : traits.sliding) json["layer_types"].push_back(slides ? kSliding : kFull);
+  }
+  return json;
+}
+
+}  // namespace fsdp::config_detail

@@ -8,7 +8,7 @@
 
 #include "lib/compute/ops/op_types.hpp"
 #include "lib/compute/tensor/layer.hpp"
-#include "lib/models/config/lora.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 
@@ -99,5 +99,14 @@ std::vector<int> block_parameters(const Decoder& decoder, int block);
 /// \throws std::logic_error if the table has no such name
 int parameter_index(const Decoder& decoder, const std::string& name);
 }  // namespace detail
+
+// Attention for generation: new tokens of one sequence attend to all earlier ones.
+
+/// Computes attention of the new tokens and appends their keys and values to the cache.
+/// \param qkv_NC        projections of the new tokens, at positions [cache_length, cache_length + N); shape.rows is 1
+/// \param max_capacity  maximum number of tokens in the cache
+/// \return out_ND
+at::Tensor cached_attention(const at::Tensor& qkv_NC, const AttentionShape& shape, LayerCache& cache,
+                            std::int64_t cache_length, std::int64_t max_capacity);
 
 }  // namespace fsdp

@@ -6,7 +6,9 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/companion.hpp"
@@ -334,6 +336,35 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
   ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);
   ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));
+}
+
+PlaceFinder::PlaceFinder(const Decoder& decoder, int block, std::string prefix) : prefix_(std::move(prefix)) {
+  const auto mine = block_parameters(decoder, block);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
+}
+
+int PlaceFinder::find(const std::string& name) const {
+  const auto found = places_.find(prefix_ + name);
+  return found == places_.end() ? -1 : found->second;
+}
+
+Linear PlaceFinder::linear(const std::string& module, std::int64_t rows, std::int64_t columns) const {
+  const auto weight = module + ".weight";
+  const int place = find(weight);
+  if (place < 0) throw std::logic_error("the block has no " + weight);
+  Linear linear;
+  linear.weight = static_cast<std::size_t>(place);
+  linear.bias = find(module + ".bias");
+  linear.absmax = find(weight + kAbsmax);
+  linear.nested_absmax = find(weight + kNestedAbsmax);
+  linear.nested_offset = find(weight + kNestedOffset);
+  linear.lora_a = find(module + ".lora_A.weight");
+  linear.lora_b = find(module + ".lora_B.weight");
+  linear.magnitude = find(module + ".lora_magnitude_vector");
+  linear.rows = rows;
+  linear.columns = columns;
+  return linear;
 }
 
 }  // namespace fsdp::detail

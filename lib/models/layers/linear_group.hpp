@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lib/compute/ops/fp8.hpp"
@@ -92,3 +94,27 @@ class LinearGroup {
 
 }  // namespace detail
 }  // namespace fsdp
+
+namespace fsdp::detail {
+
+// Finds a block's tensors among its parameters by their names.
+
+class PlaceFinder {
+ public:
+  /// \param prefix  common prefix of the names of the block's parameters, including the dot
+  /// \pre the decoder's parameters are set
+  PlaceFinder(const Decoder& decoder, int block, std::string prefix);
+
+  /// Returns the index of a parameter; -1 if there is none.
+  int find(const std::string& name) const;
+
+  /// Returns the matrix [rows, columns] with its bias, 4-bit scales and adapter, if it has them.
+  /// \throws std::logic_error if there is no such matrix
+  Linear linear(const std::string& module, std::int64_t rows, std::int64_t columns) const;
+
+ private:
+  std::string prefix_;
+  std::unordered_map<std::string, int> places_;
+};
+
+}  // namespace fsdp::detail

@@ -11,9 +11,8 @@
 
 #include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
-#include "lib/models/layers/cached_attention.hpp"
 #include "lib/models/layers/decoder.hpp"
-#include "lib/models/layers/place_finder.hpp"
+#include "lib/models/layers/linear_group.hpp"
 
 namespace fsdp {
 namespace {

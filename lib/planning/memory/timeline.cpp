@@ -7,7 +7,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "lib/reports/plots/axis.hpp"
 #include "lib/reports/plots/canvas.hpp"
 
 namespace fsdp {

@@ -54,50 +54,6 @@ std::string_view anchor_name(Anchor anchor) {
   }
 }
 
-}  // namespace
-
-SvgCanvas::SvgCanvas(int width, int height)
-    : body_(fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
-                        "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\">\n",
-                        width, height)) {}
-
-void SvgCanvas::rectangle(Point top_left, Point bottom_right, Color fill) {
-  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", number(top_left.x),
-                       number(top_left.y), number(bottom_right.x - top_left.x), number(bottom_right.y - top_left.y),
-                       hex(fill));
-}
-
-void SvgCanvas::polyline(std::span<const Point> points, Stroke stroke) {
-  if (points.empty()) return;
-  body_ += "<path d=\"";
-  char command = 'M';
-  for (const Point& point : points) {
-    body_ += command + number(point.x) + " " + number(point.y);
-    command = 'L';
-  }
-  if (points.size() == 1) body_ += "h0";
-  body_ += fmt::format(
-      "\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
-      hex(stroke.color), number(stroke.width));
-}
-
-void SvgCanvas::marker(Point center, double radius, Color fill) {
-  body_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\" fill=\"{}\" stroke=\"#ffffff\"/>\n", number(center.x),
-                       number(center.y), number(radius), hex(fill));
-}
-
-void SvgCanvas::text(Point baseline, std::string_view text, const TextStyle& style) {
-  if (text.empty()) return;
-  body_ += fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"", number(baseline.x), number(baseline.y),
-                       number(style.size), hex(style.color));
-  if (style.anchor != Anchor::start) body_ += fmt::format(" text-anchor=\"{}\"", anchor_name(style.anchor));
-  if (style.bold) body_ += " font-weight=\"bold\"";
-  if (style.halo) body_ += " stroke=\"#ffffff\" stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\"";
-  body_ += ">" + escape(text) + "</text>\n";
-}
-
-namespace {
-
 constexpr int kColumns = 5;
 constexpr int kRows = 8;     // row 8 is below the baseline
 constexpr int kAdvance = 6;  // distance between characters, in dots
@@ -152,42 +108,6 @@ bool is_lit(const Glyph& glyph, int column, int row) {
 
 double dot_size(double size) { return size * 0.105; }  // a capital letter is 7 dots high
 
-}  // namespace
-
-double stroke_text_width(std::string_view text, double size) {
-  const auto characters = static_cast<double>(ascii(text).size());
-  return characters == 0 ? 0 : (characters * kAdvance - 1) * dot_size(size);
-}
-
-std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size) {
-  std::vector<std::pair<Point, Point>> strokes;
-  const double dot = dot_size(size);
-  for (const char c : ascii(text)) {
-    const Glyph& glyph = kGlyphs[static_cast<std::size_t>(c - ' ')];
-    const auto at = [&](int column, int row) {
-      return Point{start.x + column * dot, start.y + (row - kBaseline) * dot};
-    };
-    for (int column = 0; column < kColumns; ++column) {
-      for (int row = 0; row < kRows; ++row) {
-        if (!is_lit(glyph, column, row)) continue;
-        const Point here = at(column, row);
-        const bool right = is_lit(glyph, column + 1, row), down = is_lit(glyph, column, row + 1);
-        const bool up = is_lit(glyph, column, row - 1);
-        strokes.push_back({here, here});
-        if (right) strokes.push_back({here, at(column + 1, row)});
-        if (down) strokes.push_back({here, at(column, row + 1)});
-        // Connects diagonal dots only if no neighbouring dot connects them already.
-        if (is_lit(glyph, column + 1, row + 1) && !right && !down) strokes.push_back({here, at(column + 1, row + 1)});
-        if (is_lit(glyph, column + 1, row - 1) && !right && !up) strokes.push_back({here, at(column + 1, row - 1)});
-      }
-    }
-    start.x += kAdvance * dot;
-  }
-  return strokes;
-}
-
-namespace {
-
 constexpr Color kWhite{255, 255, 255};
 
 std::string big_endian(std::uint32_t value) {
@@ -224,7 +144,90 @@ double distance_to_segment(Point p, Point from, Point to) {
   return std::hypot(p.x - from.x - along * dx, p.y - from.y - along * dy);
 }
 
+double nice_step(double rough) {
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  const double digit = rough / power;
+  if (digit < 1.5) return power;
+  if (digit < 3.5) return 2 * power;
+  if (digit < 7.5) return 5 * power;
+  return 10 * power;
+}
+
+int decimals_of(double step) { return std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9))); }
+
 }  // namespace
+
+SvgCanvas::SvgCanvas(int width, int height)
+    : body_(fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
+                        "viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\">\n",
+                        width, height)) {}
+
+void SvgCanvas::rectangle(Point top_left, Point bottom_right, Color fill) {
+  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", number(top_left.x),
+                       number(top_left.y), number(bottom_right.x - top_left.x), number(bottom_right.y - top_left.y),
+                       hex(fill));
+}
+
+void SvgCanvas::polyline(std::span<const Point> points, Stroke stroke) {
+  if (points.empty()) return;
+  body_ += "<path d=\"";
+  char command = 'M';
+  for (const Point& point : points) {
+    body_ += command + number(point.x) + " " + number(point.y);
+    command = 'L';
+  }
+  if (points.size() == 1) body_ += "h0";
+  body_ += fmt::format(
+      "\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+      hex(stroke.color), number(stroke.width));
+}
+
+void SvgCanvas::marker(Point center, double radius, Color fill) {
+  body_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\" fill=\"{}\" stroke=\"#ffffff\"/>\n", number(center.x),
+                       number(center.y), number(radius), hex(fill));
+}
+
+void SvgCanvas::text(Point baseline, std::string_view text, const TextStyle& style) {
+  if (text.empty()) return;
+  body_ += fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"", number(baseline.x), number(baseline.y),
+                       number(style.size), hex(style.color));
+  if (style.anchor != Anchor::start) body_ += fmt::format(" text-anchor=\"{}\"", anchor_name(style.anchor));
+  if (style.bold) body_ += " font-weight=\"bold\"";
+  if (style.halo) body_ += " stroke=\"#ffffff\" stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\"";
+  body_ += ">" + escape(text) + "</text>\n";
+}
+
+double stroke_text_width(std::string_view text, double size) {
+  const auto characters = static_cast<double>(ascii(text).size());
+  return characters == 0 ? 0 : (characters * kAdvance - 1) * dot_size(size);
+}
+
+std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size) {
+  std::vector<std::pair<Point, Point>> strokes;
+  const double dot = dot_size(size);
+  for (const char c : ascii(text)) {
+    const Glyph& glyph = kGlyphs[static_cast<std::size_t>(c - ' ')];
+    const auto at = [&](int column, int row) {
+      return Point{start.x + column * dot, start.y + (row - kBaseline) * dot};
+    };
+    for (int column = 0; column < kColumns; ++column) {
+      for (int row = 0; row < kRows; ++row) {
+        if (!is_lit(glyph, column, row)) continue;
+        const Point here = at(column, row);
+        const bool right = is_lit(glyph, column + 1, row), down = is_lit(glyph, column, row + 1);
+        const bool up = is_lit(glyph, column, row - 1);
+        strokes.push_back({here, here});
+        if (right) strokes.push_back({here, at(column + 1, row)});
+        if (down) strokes.push_back({here, at(column, row + 1)});
+        // Connects diagonal dots only if no neighbouring dot connects them already.
+        if (is_lit(glyph, column + 1, row + 1) && !right && !down) strokes.push_back({here, at(column + 1, row + 1)});
+        if (is_lit(glyph, column + 1, row - 1) && !right && !up) strokes.push_back({here, at(column + 1, row - 1)});
+      }
+    }
+    start.x += kAdvance * dot;
+  }
+  return strokes;
+}
 
 PngCanvas::PngCanvas(int width, int height, int scale)
     : scale_(scale),
@@ -299,6 +302,40 @@ std::string PngCanvas::file() const {
   const auto size = big_endian(static_cast<std::uint32_t>(width_)) + big_endian(static_cast<std::uint32_t>(height_));
   return "\x89PNG\r\n\x1A\n" + chunk("IHDR", size + eight_bit_rgb) + chunk("IDAT", deflate_all(rows)) +
          chunk("IEND", "");
+}
+
+Axis make_axis(double low, double high, int num_ticks, AxisKind kind) {
+  if (!(high - low > 1e-9 * std::max(std::abs(low), std::abs(high)))) {
+    const double room = std::max(kind == AxisKind::steps ? 1.0 : 0.5, std::abs(low) * 0.1);
+    low -= room;
+    high += room;
+  }
+  Axis axis{low, high, nice_step((high - low) / num_ticks), {}};
+  if (kind == AxisKind::steps) {
+    axis.tick_step = std::max(1.0, axis.tick_step);
+  } else {
+    axis.low = std::floor(low / axis.tick_step + 1e-9) * axis.tick_step;
+    axis.high = std::ceil(high / axis.tick_step - 1e-9) * axis.tick_step;
+  }
+  const double first = std::ceil(axis.low / axis.tick_step - 1e-9);
+  const double last = std::floor(axis.high / axis.tick_step + 1e-9);
+  for (double i = first; i <= last; ++i) axis.ticks.push_back(i * axis.tick_step);
+  return axis;
+}
+
+std::string with_separators(std::int64_t value) {
+  auto digits = std::to_string(value);
+  const std::size_t sign = value < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > sign + 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+std::string tick_label(double value, double tick_step) {
+  if (std::abs(value) < tick_step * 1e-6) return "0";
+  if (std::abs(value) >= 1e12) return fmt::format("{:g}", value);
+  if (tick_step >= 1e5) return fmt::format("{:g}M", value / 1e6);
+  if (tick_step >= 1) return with_separators(std::llround(value));
+  return fmt::format("{:.{}f}", value, decimals_of(tick_step));
 }
 
 }  // namespace fsdp

@@ -10,7 +10,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/reports/plots/comparison.hpp"
+#include "lib/reports/plots/loss_curve.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 
 namespace fsdp {
@@ -206,32 +206,6 @@ std::vector<Column> columns_of(const RunComparison& comparison) {
   return columns;
 }
 
-}  // namespace
-
-void sort_runs(RunComparison& comparison, const std::string& column) {
-  const auto columns = columns_of(comparison);
-  const auto found =
-      std::find_if(columns.begin(), columns.end(), [&](const auto& c) { return typed(c.title) == typed(column); });
-  if (found == columns.end()) {
-    std::vector<std::string> titles;
-    for (const auto& c : columns) titles.push_back(typed(c.title));
-    throw UsageError(
-        fmt::format("--sort {}: the table has no such column; choose from {}", column, fmt::join(titles, ", ")));
-  }
-  std::ranges::stable_sort(comparison.in_order, [&](std::size_t a, std::size_t b) {
-    const auto &first = comparison.runs[a], &second = comparison.runs[b];
-    const auto x = found->number ? found->number(first) : number_in(found->cell(first));
-    const auto y = found->number ? found->number(second) : number_in(found->cell(second));
-    if (std::isfinite(x) != std::isfinite(y)) return std::isfinite(x);
-    if (std::isfinite(x)) return found->high_is_good ? x > y : x < y;
-    const auto text = found->cell(first), other = found->cell(second);
-    if (is_missing(text) != is_missing(other)) return is_missing(other);
-    return !found->number && text < other;
-  });
-}
-
-namespace {
-
 constexpr double kLeast = 0.01;  // relative difference below which values count as equal
 
 /// \return "33 % less", "1.8 times as much"; empty when the difference is negligible
@@ -302,24 +276,6 @@ std::string loss_words(const std::vector<RunSummary>& runs) {
   if (highest == lowest) return fmt::format("Their last losses are equal, {:.4f}.", lowest);
   return fmt::format("Their last losses lie {:.1g} apart.", highest - lowest);
 }
-
-}  // namespace
-
-std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
-  const auto& runs = comparison.runs;
-  std::vector<std::string> sentences;
-  if (runs.size() < 2) return sentences;
-  const auto base = std::ranges::find_if(runs, [](const auto& run) { return run.tokens_per_second.count > 0; });
-  std::vector<std::string> parts;
-  for (auto run = runs.begin(); base != runs.end() && run != runs.end(); ++run)
-    if (run != base) parts.push_back(against(*base, *run));
-  if (!parts.empty())
-    sentences.push_back(fmt::format("Against {}: {}.", printable(base->label), fmt::join(parts, "; ")));
-  if (const auto words = loss_words(runs); !words.empty()) sentences.push_back(words);
-  return sentences;
-}
-
-namespace {
 
 /// \return the cells of the table; the first row has the titles
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
@@ -415,7 +371,54 @@ nlohmann::json run_json(const RunSummary& run) {
           {"bad_lines", f.bad_lines}};
 }
 
+bool steps_are_equally_large(const std::vector<RunSummary>& runs) {
+  double tokens = -1;
+  for (const auto& run : runs) {
+    if (run.files.steps.empty()) continue;
+    const double first = run.files.steps.front().tokens;
+    if (tokens >= 0 && first != tokens) return false;
+    tokens = first;
+  }
+  return true;
+}
+
 }  // namespace
+
+void sort_runs(RunComparison& comparison, const std::string& column) {
+  const auto columns = columns_of(comparison);
+  const auto found =
+      std::find_if(columns.begin(), columns.end(), [&](const auto& c) { return typed(c.title) == typed(column); });
+  if (found == columns.end()) {
+    std::vector<std::string> titles;
+    for (const auto& c : columns) titles.push_back(typed(c.title));
+    throw UsageError(
+        fmt::format("--sort {}: the table has no such column; choose from {}", column, fmt::join(titles, ", ")));
+  }
+  std::ranges::stable_sort(comparison.in_order, [&](std::size_t a, std::size_t b) {
+    const auto &first = comparison.runs[a], &second = comparison.runs[b];
+    const auto x = found->number ? found->number(first) : number_in(found->cell(first));
+    const auto y = found->number ? found->number(second) : number_in(found->cell(second));
+    if (std::isfinite(x) != std::isfinite(y)) return std::isfinite(x);
+    if (std::isfinite(x)) return found->high_is_good ? x > y : x < y;
+    const auto text = found->cell(first), other = found->cell(second);
+    if (is_missing(text) != is_missing(other)) return is_missing(other);
+    return !found->number && text < other;
+  });
+}
+
+std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
+  const auto& runs = comparison.runs;
+  std::vector<std::string> sentences;
+  if (runs.size() < 2) return sentences;
+  const auto base = std::ranges::find_if(runs, [](const auto& run) { return run.tokens_per_second.count > 0; });
+  std::vector<std::string> parts;
+  for (auto run = runs.begin(); base != runs.end() && run != runs.end(); ++run)
+    if (run != base) parts.push_back(against(*base, *run));
+  if (!parts.empty())
+    sentences.push_back(fmt::format("Against {}: {}.", printable(base->label), fmt::join(parts, "; ")));
+  if (const auto words = loss_words(runs); !words.empty()) sentences.push_back(words);
+  return sentences;
+}
 
 std::string count_text(double n) {
   return std::isfinite(n) && std::abs(n) < 9e18 ? format_count(std::llround(n)) : kNothing;
@@ -462,21 +465,6 @@ std::string run_comparison_to_markdown(const RunComparison& comparison) {
   for (const auto& sentence : comparison_sentences(comparison)) text += "\n" + sentence;
   return text + "\n" + remarks(comparison);
 }
-
-namespace {
-
-bool steps_are_equally_large(const std::vector<RunSummary>& runs) {
-  double tokens = -1;
-  for (const auto& run : runs) {
-    if (run.files.steps.empty()) continue;
-    const double first = run.files.steps.front().tokens;
-    if (tokens >= 0 && first != tokens) return false;
-    tokens = first;
-  }
-  return true;
-}
-
-}  // namespace
 
 std::string run_comparison_picture(const RunComparison& comparison, bool svg) {
   const bool over_steps = steps_are_equally_large(comparison.runs);

@@ -1,5 +1,3 @@
-#include "tests/support/torch_doctest.hpp"
-
 #include <unistd.h>
 
 #include <array>
@@ -9,7 +7,7 @@
 #include "lib/bf16/bf16_gemm.hpp"
 #include "lib/bf16/facts.hpp"
 #include "lib/bf16/local.hpp"
-#include "lib/bf16/processor.hpp"
+#include "tests/support/torch_doctest.hpp"
 
 using namespace fsdp;
 

@@ -1,4 +1,4 @@
-#include "lib/hub/interval_set.hpp"
+#include "lib/hub/partial_file.hpp"
 
 #include <doctest/doctest.h>
 

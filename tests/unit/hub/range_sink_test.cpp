@@ -1,4 +1,4 @@
-#include "lib/hub/range_sink.hpp"
+#include "lib/hub/file_download.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/chess/evaluation/sequence.hpp"
+#include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "lib/chess/rules/fen.hpp"
+#include "lib/chess/rules/position.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/chess/rules/position.hpp"
 
 using namespace fsdp;
 using namespace fsdp::chess;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "lib/chess/rules/fen.hpp"
+#include "lib/chess/rules/position.hpp"
 
 using namespace fsdp::chess;
 

@@ -1,4 +1,4 @@
-#include "lib/chess/rules/board.hpp"
+#include "lib/chess/rules/position.hpp"
 
 #include <doctest/doctest.h>
 

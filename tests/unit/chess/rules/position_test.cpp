@@ -7,8 +7,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/chess/rules/fen.hpp"
-
 using namespace fsdp::chess;
 
 namespace {

@@ -14,7 +14,7 @@
 
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/optim/optimizer.hpp"
-#include "lib/models/config/lora.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"

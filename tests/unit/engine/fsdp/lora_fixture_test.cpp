@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "lib/models/config/adapter_config.hpp"
-#include "lib/models/config/lora.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "lib/models/config/lora.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"
 

@@ -1,4 +1,4 @@
-#include "lib/reports/plots/axis.hpp"
+#include "lib/reports/plots/canvas.hpp"
 
 #include <doctest/doctest.h>
 

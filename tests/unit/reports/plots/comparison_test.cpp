@@ -1,4 +1,4 @@
-#include "lib/reports/plots/comparison.hpp"
+#include "lib/reports/plots/loss_curve.hpp"
 
 #include <doctest/doctest.h>
 
