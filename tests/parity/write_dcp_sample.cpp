@@ -120,7 +120,7 @@ StatePath path_of(const std::string& key) {
 
 void write_checkpoint(const std::filesystem::path& directory) {
   std::filesystem::create_directories(directory);
-  std::string items;
+  std::vector<DcpItem> items;
   for (int rank = 0; rank < num_ranks; ++rank) {
     DcpShardWriter writer(directory, rank);
     if (rank == 0) {
@@ -139,9 +139,10 @@ void write_checkpoint(const std::filesystem::path& directory) {
       const auto block = test::cut_block(whole, sample.shape, part, dtype_size_bytes(sample.dtype));
       writer.add_tensor({sample.key, sample.dtype, sample.shape, part.offsets, part.sizes, block}, path_of(sample.key));
     }
-    items += serialize_dcp_items(writer.finish());
+    const auto more = writer.finish();
+    items.insert(items.end(), more.begin(), more.end());
   }
-  write_dcp_metadata(directory, deserialize_dcp_items(items));
+  write_dcp_metadata(directory, items);
 }
 
 void write_safetensors_file(const std::filesystem::path& path) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lib/base/dtype.hpp"
+#include "lib/files/formats/byte_sink.hpp"
 #include "lib/files/formats/shard_record.hpp"
 
 namespace fsdp {
@@ -27,11 +28,11 @@ using StatePath = std::vector<std::variant<std::string, std::int64_t>>;
 /// The place of one tensor block or one value. Ranks send these to the rank that writes `.metadata`.
 struct DcpItem {
   std::string key;
-  StatePath path;
+  StatePath path = {};
   bool is_tensor = false;
   DType dtype = DType::f32;  ///< like the three shapes, for tensors only
-  Shape global_shape, offsets, sizes;
-  std::string file;  ///< relative to the checkpoint directory
+  Shape global_shape = {}, offsets = {}, sizes = {};
+  std::string file = {};  ///< relative to the checkpoint directory
   std::uint64_t offset_bytes = 0, length_bytes = 0;
 };
 
@@ -40,9 +41,6 @@ class DcpShardWriter {
  public:
   /// The directory must exist. \throws IoError
   DcpShardWriter(const std::filesystem::path& directory, int rank);
-  ~DcpShardWriter();
-  DcpShardWriter(const DcpShardWriter&) = delete;
-  DcpShardWriter& operator=(const DcpShardWriter&) = delete;
 
   /// Adds a python value, which torch.load returns as None, bool, int, float, str, list or dict.
   void add_value(const std::string& key, StatePath path, const nlohmann::json& value);
@@ -52,18 +50,22 @@ class DcpShardWriter {
   /// Syncs and closes the file. Must be called once, after the last item. \throws IoError on a full disk
   std::vector<DcpItem> finish();
 
-  std::uint64_t bytes_written() const;  ///< length of the data file
-  std::uint32_t file_crc32() const;     ///< CRC-32 (zlib) of the whole data file
+  std::uint64_t bytes_written() const { return sink_.position(); }  ///< length of the data file
+  std::uint32_t file_crc32() const { return sink_.crc32(); }        ///< CRC-32 (zlib) of the whole data file
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  DcpItem& add(std::string key, StatePath path, std::uint64_t length_bytes);
+
+  std::string file_;
+  ByteSink sink_;
+  std::vector<DcpItem> items_;
+  bool finished_ = false;
 };
 
-/// Serializes items to send them to another rank of the same build. This is no file format.
-std::string serialize_dcp_items(std::span<const DcpItem> items);
-/// \throws FormatError when `bytes` is not what serialize_dcp_items wrote
-std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes);
+/// The items as JSON, to send them to another rank of the same build. This is no file format.
+nlohmann::json dcp_items_to_json(std::span<const DcpItem> items);
+/// \throws nlohmann::json::exception, FormatError when `json` is not what dcp_items_to_json() made
+std::vector<DcpItem> dcp_items_from_json(const nlohmann::json& json);
 
 /// The bytes of the `.metadata` that write_dcp_metadata() writes; `directory` is for messages.
 std::string dcp_metadata_bytes(const std::filesystem::path& directory, std::span<const DcpItem> items);

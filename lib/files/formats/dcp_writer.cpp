@@ -3,86 +3,19 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/files/formats/block.hpp"
-#include "lib/files/formats/byte_sink.hpp"
 #include "lib/files/formats/dcp.hpp"
 #include "lib/files/formats/inside_directory.hpp"
-#include "lib/files/formats/little_endian.hpp"
 #include "lib/files/formats/pickle_writer.hpp"
 #include "lib/files/formats/torch_blob_writer.hpp"
 
 namespace fsdp {
 namespace {
-
-using detail::append_le;
-
-void append_string(std::string& out, std::string_view text) {
-  append_le(out, std::uint64_t{text.size()});
-  out += text;
-}
-
-void append_shape(std::string& out, const Shape& shape) {
-  append_le(out, std::uint64_t{shape.size()});
-  for (const auto size : shape) append_le(out, size);
-}
-
-/// Reads back what append_* wrote. \throws FormatError when the bytes end too early
-class ItemParser {
- public:
-  explicit ItemParser(std::string_view bytes) : rest_(bytes) {}
-
-  bool at_end() const { return rest_.empty(); }
-  template <typename Integer>
-  Integer number() {
-    return detail::read_le<Integer>(take(sizeof(Integer)), 0);
-  }
-  std::string string() { return std::string(take(number<std::uint64_t>())); }
-  Shape shape() {
-    Shape shape(length(sizeof(std::int64_t)));
-    for (auto& size : shape) size = number<std::int64_t>();
-    return shape;
-  }
-  /// A number of elements of at least `unit_bytes` each; bounded by the bytes that are left.
-  std::uint64_t length(std::size_t unit_bytes) {
-    const auto count = number<std::uint64_t>();
-    if (count > rest_.size() / unit_bytes) throw FormatError("a list of DCP items is cut off");
-    return count;
-  }
-
- private:
-  std::string_view take(std::uint64_t count) {
-    if (count > rest_.size()) throw FormatError("a list of DCP items is cut off");
-    const auto taken = rest_.substr(0, count);
-    rest_.remove_prefix(count);
-    return taken;
-  }
-  std::string_view rest_;
-};
-
-DcpItem parse_item(ItemParser& parser) {
-  DcpItem item;
-  item.key = parser.string();
-  const auto path_length = parser.length(1);
-  for (std::uint64_t i = 0; i < path_length; ++i) {
-    if (parser.number<std::uint8_t>() != 0) {
-      item.path.emplace_back(parser.number<std::int64_t>());
-    } else {
-      item.path.emplace_back(parser.string());
-    }
-  }
-  item.is_tensor = parser.number<std::uint8_t>() != 0;
-  item.dtype = dtype_from_torch(parser.string());
-  item.global_shape = parser.shape();
-  item.offsets = parser.shape();
-  item.sizes = parser.shape();
-  item.file = parser.string();
-  item.offset_bytes = parser.number<std::uint64_t>();
-  item.length_bytes = parser.number<std::uint64_t>();
-  return item;
-}
 
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
@@ -259,35 +192,20 @@ class MetadataWriter {
 
 }  // namespace
 
-struct DcpShardWriter::Impl {
-  Impl(const std::filesystem::path& directory, std::string file_name)
-      : file(std::move(file_name)), sink(directory / file) {}
-
-  DcpItem& add(std::string key, StatePath path, std::uint64_t offset_bytes) {
-    if (finished) throw std::logic_error("DcpShardWriter: add after finish");
-    auto& item = items.emplace_back();
-    item.key = std::move(key);
-    item.path = std::move(path);
-    item.file = file;
-    item.offset_bytes = offset_bytes;
-    item.length_bytes = sink.position() - offset_bytes;
-    return item;
-  }
-
-  std::string file;
-  ByteSink sink;
-  std::vector<DcpItem> items;
-  bool finished = false;
-};
-
 DcpShardWriter::DcpShardWriter(const std::filesystem::path& directory, int rank)
-    : impl_(std::make_unique<Impl>(directory, "__" + std::to_string(rank) + "_0.distcp")) {}
-DcpShardWriter::~DcpShardWriter() = default;
+    : file_("__" + std::to_string(rank) + "_0.distcp"), sink_(directory / file_) {}
+
+DcpItem& DcpShardWriter::add(std::string key, StatePath path, std::uint64_t length_bytes) {
+  if (finished_) throw std::logic_error("DcpShardWriter: add after finish");
+  return items_.emplace_back(DcpItem{.key = std::move(key),
+                                     .path = std::move(path),
+                                     .file = file_,
+                                     .offset_bytes = sink_.position() - length_bytes,
+                                     .length_bytes = length_bytes});
+}
 
 void DcpShardWriter::add_value(const std::string& key, StatePath path, const nlohmann::json& value) {
-  const auto begin = impl_->sink.position();
-  write_value_blob(impl_->sink, value);
-  impl_->add(key, std::move(path), begin);
+  add(key, std::move(path), write_value_blob(sink_, value));
 }
 
 void DcpShardWriter::add_tensor(const ShardRecord& record, StatePath path) {
@@ -295,9 +213,7 @@ void DcpShardWriter::add_tensor(const ShardRecord& record, StatePath path) {
       static_cast<std::uint64_t>(num_elements(record.sizes)) * dtype_size_bytes(record.dtype) != record.data.size()) {
     throw UsageError("tensor \"" + record.name + "\": the block to save does not fit its tensor or its data");
   }
-  const auto begin = impl_->sink.position();
-  write_tensor_blob(impl_->sink, record.dtype, record.sizes, record.data);
-  auto& item = impl_->add(record.name, std::move(path), begin);
+  auto& item = add(record.name, std::move(path), write_tensor_blob(sink_, record.dtype, record.sizes, record.data));
   item.is_tensor = true;
   item.dtype = record.dtype;
   item.global_shape = record.global_shape;
@@ -306,42 +222,43 @@ void DcpShardWriter::add_tensor(const ShardRecord& record, StatePath path) {
 }
 
 std::vector<DcpItem> DcpShardWriter::finish() {
-  if (std::exchange(impl_->finished, true)) throw std::logic_error("DcpShardWriter: finished twice");
-  impl_->sink.finish();
-  return std::move(impl_->items);
+  if (std::exchange(finished_, true)) throw std::logic_error("DcpShardWriter: finished twice");
+  sink_.finish();
+  return std::move(items_);
 }
 
-std::uint64_t DcpShardWriter::bytes_written() const { return impl_->sink.position(); }
-std::uint32_t DcpShardWriter::file_crc32() const { return impl_->sink.crc32(); }
-
-std::string serialize_dcp_items(std::span<const DcpItem> items) {
-  std::string out;
+nlohmann::json dcp_items_to_json(std::span<const DcpItem> items) {
+  auto json = nlohmann::json::array();
   for (const auto& item : items) {
-    append_string(out, item.key);
-    append_le(out, std::uint64_t{item.path.size()});
-    for (const auto& part : item.path) {
-      append_le(out, static_cast<std::uint8_t>(part.index()));
-      if (const auto* position = std::get_if<std::int64_t>(&part)) {
-        append_le(out, *position);
+    auto path = nlohmann::json::array();
+    for (const auto& part : item.path) std::visit([&](const auto& key) { path.push_back(key); }, part);
+    json.push_back(nlohmann::json::array({item.key, std::move(path), item.is_tensor,
+                                          std::string(torch_name(item.dtype)), item.global_shape, item.offsets,
+                                          item.sizes, item.file, item.offset_bytes, item.length_bytes}));
+  }
+  return json;
+}
+
+std::vector<DcpItem> dcp_items_from_json(const nlohmann::json& json) {
+  std::vector<DcpItem> items;
+  for (const auto& fields : json) {
+    auto& item = items.emplace_back(DcpItem{.key = fields.at(0),
+                                            .is_tensor = fields.at(2),
+                                            .dtype = dtype_from_torch(fields.at(3).get<std::string>()),
+                                            .global_shape = fields.at(4),
+                                            .offsets = fields.at(5),
+                                            .sizes = fields.at(6),
+                                            .file = fields.at(7),
+                                            .offset_bytes = fields.at(8),
+                                            .length_bytes = fields.at(9)});
+    for (const auto& part : fields.at(1)) {
+      if (part.is_string()) {
+        item.path.emplace_back(part.get<std::string>());
       } else {
-        append_string(out, std::get<std::string>(part));
+        item.path.emplace_back(part.get<std::int64_t>());
       }
     }
-    append_le(out, static_cast<std::uint8_t>(item.is_tensor));
-    append_string(out, torch_name(item.dtype));
-    append_shape(out, item.global_shape);
-    append_shape(out, item.offsets);
-    append_shape(out, item.sizes);
-    append_string(out, item.file);
-    append_le(out, item.offset_bytes);
-    append_le(out, item.length_bytes);
   }
-  return out;
-}
-
-std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes) {
-  std::vector<DcpItem> items;
-  for (ItemParser parser(bytes); !parser.at_end();) items.push_back(parse_item(parser));
   return items;
 }
 

@@ -3,6 +3,7 @@
 #include "lib/files/formats/torch_blob_writer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -81,24 +82,19 @@ std::uint64_t write_tensor_blob(ByteSink& sink, DType dtype, const Shape& sizes,
   if (static_cast<std::uint64_t>(num_elements(sizes)) * dtype_size_bytes(dtype) != data.size()) {
     throw std::logic_error("write_tensor_blob: data does not have the tensor's length");
   }
-  PickleWriter pickle;
-  pickle_tensor(pickle, dtype, sizes, "0");
-  ZipWriter zip(sink, "archive");
-  zip.add("data.pkl", pickle.finish());
-  zip.add("byteorder", std::string_view("little"));
-  zip.add("data/0", data);
-  zip.add("version", std::string_view("3\n"));
-  return zip.finish();
+  const auto plan = plan_tensor_blob(dtype, sizes);
+  sink.write(plan.head());
+  const std::array crcs{sink.write(data)};
+  for (const auto& piece : plan.tail(crcs)) sink.write(piece.bytes);
+  return plan.size_bytes();
 }
 
 std::uint64_t write_value_blob(ByteSink& sink, const nlohmann::json& value) {
   PickleWriter pickle;
   pickle.json(value);
-  ZipWriter zip(sink, "archive");
-  zip.add("data.pkl", pickle.finish());
-  zip.add("byteorder", std::string_view("little"));
-  zip.add("version", std::string_view("3\n"));
-  return zip.finish();
+  const auto plan = plan_value_blob(pickle.finish());
+  sink.write(plan.head());
+  return plan.size_bytes();
 }
 
 }  // namespace fsdp

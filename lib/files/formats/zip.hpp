@@ -13,7 +13,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/files/formats/byte_sink.hpp"
 
 namespace fsdp {
 
@@ -163,26 +162,6 @@ class ZipReader {
   std::uint64_t begin_bytes_;
   std::vector<ZipEntry> entries_;  // in file order
   std::map<std::string, std::size_t, std::less<>> by_name_;
-};
-
-/// Writes an archive in PyTorch's layout to a sink, from the current position of the sink on.
-class ZipWriter {
- public:
-  /// \param archive_name  prefix of all entry names; torch uses "archive" for streams
-  ZipWriter(ByteSink& sink, std::string archive_name);
-  /// Adds the entry `<archive_name>/<name>`; `data` goes to the sink without a copy.
-  void add(std::string_view name, std::span<const std::byte> data);
-  void add(std::string_view name, std::string_view text);
-  /// Writes the central directory. Returns the length of the archive.
-  std::uint64_t finish();
-
- private:
-  std::uint64_t position() const { return sink_.position() - begin_bytes_; }
-
-  ByteSink& sink_;
-  std::uint64_t begin_bytes_;
-  std::string archive_name_;
-  std::vector<ZipRecord> written_;
 };
 
 }  // namespace fsdp

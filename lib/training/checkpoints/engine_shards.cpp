@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <ranges>
 
 #include "lib/base/error.hpp"
@@ -58,11 +57,8 @@ void publish(const std::vector<std::string>& parts, const std::filesystem::path&
   std::vector<DcpItem> items;
   for (const auto& part : parts) {
     if (part.empty()) continue;
-    const auto report = nlohmann::json::from_cbor(part);
-    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
-    const auto& bytes = report["items"].get_binary();
-    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    items.insert(items.end(), more.begin(), more.end());
+    const auto shards = read_report(part);
+    items.insert(items.end(), shards.items.begin(), shards.items.end());
   }
   write_dcp_metadata(temporary, items);
   sync_directory(temporary);

@@ -178,16 +178,20 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
           {static_cast<const std::byte*>(data.const_data_ptr()), static_cast<std::size_t>(data.nbytes())}};
       writer.add_tensor(record, block.path);
     }
-    const auto items = writer.finish();
-    const auto bytes = serialize_dcp_items(items);
-    report = {{"items", nlohmann::json::binary({bytes.begin(), bytes.end()})},
-              {"size_bytes", writer.bytes_written()},
-              {"crc32", writer.file_crc32()}};
+    report["items"] = dcp_items_to_json(writer.finish());
+    report["size_bytes"] = writer.bytes_written();
+    report["crc32"] = writer.file_crc32();
   } catch (const std::exception& error) {
     report = {{"error", error.what()}};
   }
   const auto text = nlohmann::json::to_cbor(report);
   return {text.begin(), text.end()};
+}
+
+WrittenShards read_report(const std::string& report) {
+  const auto json = nlohmann::json::from_cbor(report);
+  if (json.contains("error")) throw IoError(json["error"].get<std::string>());
+  return {.items = dcp_items_from_json(json["items"]), .size_bytes = json["size_bytes"], .crc32 = json["crc32"]};
 }
 
 namespace {
@@ -373,14 +377,10 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   std::vector<DcpItem> items;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     if (parts[rank].empty()) continue;
-    const auto report = nlohmann::json::from_cbor(parts[rank]);
-    if (report.contains("error")) throw IoError(report["error"].get<std::string>());
-    const auto& bytes = report["items"].get_binary();
-    const auto more = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    items.insert(items.end(), more.begin(), more.end());
-    job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {report["size_bytes"].get<std::uint64_t>(),
-                                                              report["crc32"].get<std::uint32_t>()};
-    result.size_bytes += report["size_bytes"].get<std::uint64_t>();
+    const auto shards = read_report(parts[rank]);
+    items.insert(items.end(), shards.items.begin(), shards.items.end());
+    job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {shards.size_bytes, shards.crc32};
+    result.size_bytes += shards.size_bytes;
   }
   // PyTorch lists a tied tensor under each of its names; ours points the others at the same bytes.
   const auto count = items.size();

@@ -87,9 +87,18 @@ void add_optimizer_values(Snapshot& snapshot, ModelRuntime& runtime, const Optim
 /// not.
 void add_run_values(Snapshot& snapshot, const std::string& key, const StatePath& path, const nlohmann::json& value);
 
-/// Into `directory`. What went wrong is in the report: one rank's error must not keep the others waiting.
-/// \return CBOR: {"items", "size_bytes", "crc32"} or {"error"}
+/// A data file that a rank has written.
+struct WrittenShards {
+  std::vector<DcpItem> items;
+  std::uint64_t size_bytes = 0;
+  std::uint32_t crc32 = 0;
+};
+
+/// Writes the data file of `rank` into `directory`. The report holds a failure too: one rank's error must not keep the
+/// others waiting. \return what read_report() reads, for another rank of the same build
 std::string write_snapshot(const std::filesystem::path& directory, int rank, const Snapshot& snapshot);
+/// \throws IoError with the message of the rank that failed
+WrittenShards read_report(const std::string& report);
 
 struct SaveResult {
   bool saved = false;
