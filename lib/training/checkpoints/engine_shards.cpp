@@ -3,9 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <functional>
 #include <map>
-#include <ranges>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
@@ -18,39 +16,6 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kSteps = "optim.steps";
-
-/// Calls visit(key, path, state) for each tensor of parameter i, whose values are in memory then.
-using Visit = std::function<void(const std::string& key, const StatePath& path, const OptimizerState& state)>;
-void visit_tensors(Engine& engine, const Optimizer* optimizer, std::size_t i, const Visit& visit) {
-  const auto& layout = engine.layout(i);
-  const auto range = engine.range(i);
-  visit("model." + layout.name, {"model", layout.name},
-        {"", layout.shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
-  if (optimizer == nullptr) return;
-  for (const auto& state : optimizer->states(i)) {
-    StatePath path{"optim", "state", layout.name};
-    for (const auto part : state.key | std::views::split('.')) path.emplace_back(std::string(part.begin(), part.end()));
-    visit(fmt::format("optim.state.{}.{}", layout.name, state.key), path, state);
-  }
-}
-
-Snapshot copy_rows(Engine& engine, const Optimizer* optimizer) {
-  Snapshot snapshot;
-  const auto add = [&](const std::string& key, const StatePath& path, const OptimizerState& state) {
-    const auto first = state.saved_elsewhere, rows = state.num_rows - first;
-    if (rows == 0) return;
-    Shape offsets(state.shape.size(), 0), sizes = state.shape;
-    offsets[0] = state.first_row + first;
-    sizes[0] = rows;
-    const auto values = state.values.get().narrow(0, first, rows);
-    snapshot.blocks.push_back(
-        {key, path, state.shape, offsets, sizes, values.to(at::kCPU, values.scalar_type(), false, true)});
-  };
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    engine.with_rows(i, Access::read, [&] { visit_tensors(engine, optimizer, i, add); });
-  }
-  return snapshot;
-}
 
 void publish(const std::vector<std::string>& parts, const std::filesystem::path& temporary,
              const std::filesystem::path& directory) {
@@ -104,7 +69,7 @@ std::vector<ReadSum> read_rows(const Source& source, const std::string& path, En
     }
   };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    engine.with_rows(i, Access::update, [&] { visit_tensors(engine, optimizer, i, read); });
+    engine.with_rows(i, Access::update, [&] { visit_states(engine, optimizer, i, read); });
   }
   return reader.sums();
 }
@@ -134,7 +99,8 @@ void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Op
   });
   std::string mine;
   if (mesh.replicate->rank() == 0) {
-    auto snapshot = copy_rows(engine, optimizer);
+    Snapshot snapshot;
+    for (std::size_t i = 0; i < engine.num_parameters(); ++i) copy_states(snapshot, engine, optimizer, i, nullptr);
     if (world.rank() == 0 && optimizer != nullptr)
       snapshot.values.push_back({{kSteps, StatePath{"optim", "steps"}}, optimizer->steps()});
     mine = write_snapshot(temporary, world.rank(), snapshot);

@@ -83,46 +83,61 @@ at::Tensor data_of(const SnapshotBlock& block, const Snapshot& snapshot) {
 
 }  // namespace
 
+void visit_states(Engine& engine, const Optimizer* optimizer, std::size_t param, const StateVisit& visit) {
+  const auto& layout = engine.layout(param);
+  const auto range = engine.range(param);
+  visit("model." + layout.name, {"model", layout.name},
+        {"", layout.shape, engine.stored_master_weight(param), range.first_row, range.num_rows});
+  if (optimizer == nullptr) return;
+  for (const auto& state : optimizer->states(param)) {
+    StatePath path{"optim", "state", layout.name};
+    for (const auto part : state.key | std::views::split('.')) path.emplace_back(std::string(part.begin(), part.end()));
+    visit(fmt::format("optim.state.{}.{}", layout.name, state.key), path, state);
+  }
+}
+
+void copy_states(Snapshot& snapshot, Engine& engine, const Optimizer* optimizer, std::size_t param, const Ops* ops) {
+  const auto add = [&](const std::string& key, const StatePath& path, const OptimizerState& state) {
+    const auto first = state.saved_elsewhere, rows = state.num_rows - first;
+    if (rows == 0) return;
+    SnapshotBlock block{.key = key,
+                        .path = path,
+                        .global_shape = state.shape,
+                        .offsets = Shape(state.shape.size(), 0),
+                        .sizes = state.shape,
+                        .first_row = first};
+    block.offsets[0] = state.first_row + first;
+    block.sizes[0] = rows;
+    if (snapshot.pinned && state.values.store() != nullptr) {
+      block.stored = state.values.place();
+    } else {
+      block.data = at::empty(block.sizes, state.values.dtype());
+      const auto values = state.values.get().narrow(0, first, rows);
+      ops != nullptr ? ops->transfer(block.data, values) : static_cast<void>(block.data.copy_(values));
+    }
+    snapshot.blocks.push_back(std::move(block));
+  };
+  const auto add_all = [&] { visit_states(engine, optimizer, param, add); };
+  snapshot.pinned ? add_all() : engine.with_rows(param, Access::read, add_all);
+}
+
 Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
   Snapshot snapshot;
   if (auto* store = runtime.store()) snapshot.pinned = store->pin();
   auto& engine = runtime.engine();
-  const auto add = [&](const std::string& key, StatePath path, const OptimizerState& state) {
-    const auto first = state.saved_elsewhere, rows = state.num_rows - first;
-    if (rows == 0) return;
-    Shape offsets(state.shape.size(), 0), sizes = state.shape;
-    offsets[0] = state.first_row + first;
-    sizes[0] = rows;
-    SnapshotBlock block{key, std::move(path), state.shape, offsets, sizes, {}, {}, first};
-    if (state.values.store() != nullptr) {
-      block.stored = state.values.place();
-    } else {
-      block.data = at::empty(sizes, state.values.dtype());
-      runtime.ops().transfer(block.data, state.values.get().narrow(0, first, rows));
-    }
-    snapshot.blocks.push_back(std::move(block));
-  };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     // A checkpoint of adapters does not repeat their base weights.
     if (runtime.has_adapters() && !runtime.decoder().parameters[i].adapter) continue;
-    const auto& layout = engine.layout(i);
-    const auto range = engine.range(i);
-    add("model." + layout.name, {"model", layout.name},
-        {"", layout.shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
-    const auto state = [&](const std::string& name) { return "optim.state." + layout.name + "." + name; };
-    for (const auto& values : optimizer.states(i)) {
-      StatePath path{"optim", "state", layout.name};
-      for (const auto part : values.key | std::views::split('.'))
-        path.emplace_back(std::string(part.begin(), part.end()));
-      add(state(values.key), std::move(path), values);
-    }
+    copy_states(snapshot, engine, &optimizer, i, &runtime.ops());
     if (runtime.world().rank() != 0) continue;
-    const StatePath path{"optim", "state", layout.name, "step"};
+    const auto& name = engine.layout(i).name;
+    const StatePath path{"optim", "state", name, "step"};
+    const auto key = "optim.state." + name + ".step";
     const auto steps = optimizer.steps();
     if (optimizer.step_state(i) == StepState::tensor)
       snapshot.blocks.push_back(
-          {state("step"), path, {}, {}, {}, at::full({}, static_cast<double>(steps), at::kFloat)});
-    if (optimizer.step_state(i) == StepState::number) snapshot.values.push_back({{state("step"), path}, steps});
+          {.key = key, .path = path, .data = at::full({}, static_cast<double>(steps), at::kFloat)});
+    if (optimizer.step_state(i) == StepState::number) snapshot.values.push_back({{key, path}, steps});
   }
   return snapshot;
 }

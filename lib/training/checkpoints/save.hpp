@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -63,8 +64,8 @@ Superseded superseded_checkpoints(const std::vector<KnownCheckpoint>& older, con
 struct SnapshotBlock {
   std::string key;
   StatePath path;
-  Shape global_shape, offsets, sizes;
-  at::Tensor data;
+  Shape global_shape = {}, offsets = {}, sizes = {};
+  at::Tensor data = {};
   std::optional<StorePlace> stored = {};  ///< of a tensor, of which `sizes` rows are the block
   std::int64_t first_row = 0;             ///< of them, in that tensor
 };
@@ -74,6 +75,15 @@ struct Snapshot {
   std::shared_ptr<const PinnedTensors> pinned;  ///< null: all blocks are copies
   std::vector<std::pair<std::pair<std::string, StatePath>, nlohmann::json>> values;
 };
+
+/// Visits the tensors of a parameter that a checkpoint holds: its master weight and the optimizer's states.
+using StateVisit = std::function<void(const std::string& key, const StatePath& path, const OptimizerState& state)>;
+/// \param optimizer  null: the master weight alone
+void visit_states(Engine& engine, const Optimizer* optimizer, std::size_t param, const StateVisit& visit);
+
+/// Adds this rank's rows of what visit_states() visits. With `snapshot.pinned` the rows of a store stay there.
+/// \param ops  copies from a device; null: by ATen
+void copy_states(Snapshot& snapshot, Engine& engine, const Optimizer* optimizer, std::size_t param, const Ops* ops);
 
 /// This rank's rows of master weights and of the optimizer's states; on rank 0 the steps too. What is in the runtime's
 /// store stays there, pinned.
