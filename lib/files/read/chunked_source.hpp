@@ -96,4 +96,19 @@ class ChunkedSource : public Source {
   std::vector<std::size_t> first_chunk_{0};  // first chunk of each tensor, and the number of chunks
 };
 
+// The readers of this folder; see open_source().
+
+/// True for a directory that has the DCP metadata of all ranks or of one.
+bool is_dcp_directory(const std::filesystem::path& directory);
+/// Reads the metadata only and checks that all chunks and data files are there. \throws FormatError, IoError
+std::unique_ptr<Source> open_dcp(const std::filesystem::path& directory);
+
+/// True for a directory with model.safetensors.index.json, model*.safetensors, shard-*.safetensors or
+/// adapter_model.safetensors.
+bool is_safetensors_directory(const std::filesystem::path& directory);
+/// Reads headers only.
+/// \param path  a safetensors file, an index .json, or a directory for which is_safetensors_directory() is true
+/// \throws FormatError, IoError
+std::unique_ptr<Source> open_safetensors(const std::filesystem::path& path);
+
 }  // namespace fsdp

@@ -1,14 +1,22 @@
-#include "lib/files/read/dcp_source.hpp"
-
+// A DCP directory as a source; see lib/files/formats/dcp.hpp for the format.
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/files/formats/dcp.hpp"
 #include "lib/files/formats/inside_directory.hpp"
+#include "lib/files/formats/safetensors.hpp"
 #include "lib/files/formats/torch_blob.hpp"
+#include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/plain_value.hpp"
+#include "lib/files/read/tensor_in_file.hpp"
 #include "lib/files/read/zstd_item.hpp"
 
 namespace fsdp {
@@ -31,13 +39,52 @@ std::string shape_text(const Shape& shape) {
   return text + ")";
 }
 
-}  // namespace
+class DcpSource : public ChunkedSource {
+ public:
+  /// Reads the metadata only and checks that all chunks and data files are there. \throws FormatError, IoError
+  explicit DcpSource(const std::filesystem::path& directory);
 
-bool DcpSource::recognizes(const std::filesystem::path& directory) {
-  std::error_code ignored;
-  return std::filesystem::exists(directory / ".metadata", ignored) ||
-         std::filesystem::exists(directory / "__0.metadata", ignored);
-}
+  LoadedValue value(std::size_t value) const override;
+
+ protected:
+  std::optional<std::uint32_t> read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
+                                          std::span<std::byte> out, std::vector<ReadSum>* sums) const override;
+  bool chunk_prefers_whole(ChunkNumber chunk) const override;
+  std::optional<RecordedSum> recorded_sum(std::uint32_t storage) const override;
+
+ private:
+  struct Item {
+    std::uint32_t file = 0;
+    std::uint64_t offset_bytes = 0, length_bytes = 0;
+    bool zstd = false;
+    std::uint32_t tensor = 0;  // chunks only
+  };
+  /// The location of the tensor of an item in its data file.
+  struct Found {
+    TensorInFile stored;
+    std::string entry;  // for messages
+  };
+
+  void add_items(DcpMetadata& metadata);
+  std::uint32_t file_number(const std::string& name);
+  void check_files() const;
+  void count_ranks();
+  void read_run();
+  void check_view(const TensorView& view, ChunkNumber chunk, const std::string& where) const;
+  const Found& find(ChunkNumber chunk) const;
+  std::unique_ptr<const Found> look_up(ChunkNumber chunk) const;
+  std::unique_ptr<const Found> look_up_safetensors(const Item& item, ChunkNumber chunk) const;
+  [[noreturn]] void fail(const Item& item, const std::string& what) const;
+
+  std::filesystem::path index_;  // for messages
+  FileSet files_;
+  std::map<std::string, std::uint32_t> file_numbers_;
+  std::vector<Item> chunks_, value_items_;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<const Found>> found_;  // by chunk; null until it is looked up
+  mutable std::map<std::uint32_t, std::shared_ptr<const SafetensorsReader>> headers_;  // of files that are safetensors
+};
 
 DcpSource::DcpSource(const std::filesystem::path& directory) : index_(directory / ".metadata") {
   info_.directory = directory;
@@ -253,6 +300,18 @@ LoadedValue DcpSource::value(std::size_t value) const {
   const auto document = std::make_shared<const PickleDocument>(load());
   check_plain_value(*document->root, values_[value].name, file->path().string());
   return {document, document->root};
+}
+
+}  // namespace
+
+bool is_dcp_directory(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  return std::filesystem::exists(directory / ".metadata", ignored) ||
+         std::filesystem::exists(directory / "__0.metadata", ignored);
+}
+
+std::unique_ptr<Source> open_dcp(const std::filesystem::path& directory) {
+  return std::make_unique<DcpSource>(directory);
 }
 
 }  // namespace fsdp

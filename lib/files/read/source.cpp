@@ -11,8 +11,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/little_endian.hpp"
-#include "lib/files/read/dcp_source.hpp"
-#include "lib/files/read/safetensors_source.hpp"
+#include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/torch_source.hpp"
 #include "lib/ranks/process_group.hpp"
 
@@ -46,8 +45,8 @@ bool has_state_files(const std::filesystem::path& directory) {
 }
 
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
-  if (DcpSource::recognizes(path)) return std::make_unique<DcpSource>(path);
-  if (SafetensorsSource::recognizes(path)) return std::make_unique<SafetensorsSource>(path);
+  if (is_dcp_directory(path)) return open_dcp(path);
+  if (is_safetensors_directory(path)) return open_safetensors(path);
   if (is_deepspeed_folder(path))
     throw FormatError(path.string() + ": is a checkpoint of DeepSpeed (ZeRO). " + deepspeed_advice());
   throw FormatError(
@@ -72,10 +71,8 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
     file.read_at(0, std::as_writable_bytes(std::span(first.data(), first.size())));
   }
   if (looks_like_torch_file(first)) return std::make_unique<TorchSource>(path);
-  if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors") {
-    return std::make_unique<SafetensorsSource>(path);
-  }
-  if (path.extension() == ".json") return std::make_unique<SafetensorsSource>(path);
+  if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors" || path.extension() == ".json")
+    return open_safetensors(path);
   if (path.filename() == ".metadata" || path.filename().string().ends_with(".metadata")) {
     return open_directory(path.parent_path().empty() ? "." : path.parent_path());
   }
@@ -150,7 +147,7 @@ std::string deepspeed_advice() {
 }
 
 bool holds_checkpoint(const std::filesystem::path& directory) {
-  return DcpSource::recognizes(directory) || SafetensorsSource::recognizes(directory);
+  return is_dcp_directory(directory) || is_safetensors_directory(directory);
 }
 
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {
