@@ -192,7 +192,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   const auto settings = hub_settings(process_environment());
   for (const auto& input : arguments.inputs)
     options.inputs.push_back(find_snapshot(input, RepoType::dataset, settings));
-  if (options.tokenizer_name != "gpt2") {
+  if (options.tokenizer_name != kBuiltInTokenizer) {
     options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
   }
   options.output = arguments.output;

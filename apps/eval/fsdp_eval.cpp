@@ -7,6 +7,7 @@
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
 #include "lib/hub/snapshot_store.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace {
 
@@ -141,7 +142,7 @@ void resolve_names(fsdp::EvaluateOptions& o) {
   };
   resolve_model(o.checkpoint);
   for (auto& name : o.compare) resolve_model(name);
-  if (o.tokenizer != "gpt2") resolve(o.tokenizer, fsdp::RepoType::model);
+  if (o.tokenizer != fsdp::kBuiltInTokenizer) resolve(o.tokenizer, fsdp::RepoType::model);
   resolve(o.data, fsdp::RepoType::dataset);
   resolve(o.chess, fsdp::RepoType::dataset);
 }

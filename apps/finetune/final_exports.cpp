@@ -17,6 +17,7 @@
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
@@ -114,7 +115,8 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   add("the data of --train-data", setup.options.train_data);
   for (const auto& set : setup.options.val_sets) add("the data of --val-data", set.path);
   add("the games of --val-chess", setup.options.validation.games.data);
-  add("the folder of --tokenizer", setup.options.model.tokenizer == "gpt2" ? "" : setup.options.model.tokenizer);
+  add("the folder of --tokenizer",
+      setup.options.model.tokenizer == kBuiltInTokenizer ? "" : setup.options.model.tokenizer);
   if (setup.restart) {
     // A chain of jobs may restart from its --save-final-full file and write it again.
     const auto& checkpoint = setup.restart->candidates.front();

@@ -19,6 +19,7 @@
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/chat/chat_template.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/plan.hpp"
 
@@ -171,7 +172,7 @@ std::string with_whole_paths(const std::string& text) {
 /// Checks a path that the checkpoint keeps and names the checkpoint in the message. \throws MissingInput
 void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
   // A wrong chat template has an error message of its own.
-  if (!is_path_option(name) || name == "chat-template" || text.empty() || text == "gpt2") return;
+  if (!is_path_option(name) || name == "chat-template" || text.empty() || text == kBuiltInTokenizer) return;
   const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
   try {
     if (name == "val-data") {
@@ -356,7 +357,7 @@ void resolve_names(TrainOptions& options) {
     if (const auto stored = stored_quantization(model.directory))
       take_quantization(options, *stored, "--model " + model.model);
   }
-  if (!model.tokenizer.empty() && model.tokenizer != "gpt2") {
+  if (!model.tokenizer.empty() && model.tokenizer != kBuiltInTokenizer) {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
   }
   if (!options.adapter.empty()) {

@@ -58,11 +58,11 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
   if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
   if (choice.name.empty() && restart && restart->knows_run) {
     const auto saved = restart->manifest.data.value("tokenizer", std::string());
-    if (saved == "gpt2" || has_tokenizer(saved)) choice.name = saved;
+    if (saved == kBuiltInTokenizer || has_tokenizer(saved)) choice.name = saved;
   }
   // The saved name "gpt2" may have been the default, so it does not count as sure.
-  choice.is_sure = !choice.name.empty() && (choice.name != "gpt2" || !model.tokenizer.empty());
-  if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = "gpt2";
+  choice.is_sure = !choice.name.empty() && (choice.name != kBuiltInTokenizer || !model.tokenizer.empty());
+  if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = kBuiltInTokenizer;
   if (!choice.name.empty()) choice.tokenizer = open_tokenizer(choice.name);
   return choice;
 }
@@ -189,7 +189,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
       {"train", options.train_data}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
   if (!setup.tokenizer.name.empty()) {
     const auto path = saved_path(setup.tokenizer.name);
-    if (path) manifest.data["tokenizer"] = setup.tokenizer.name == "gpt2" ? setup.tokenizer.name : *path;
+    if (path) manifest.data["tokenizer"] = setup.tokenizer.name == kBuiltInTokenizer ? setup.tokenizer.name : *path;
   }
   if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
   if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;

@@ -27,7 +27,7 @@
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/models/config/adapter_config.hpp"
-#include "lib/text/tokenizer/tokenizer_files.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -211,8 +211,7 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
 
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
                    const ConvertOptions& options, const Logger& log) {
-  const auto has_one = [](const auto& directory) { return tokenizer_kind(directory) != TokenizerKind::none; };
-  if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_one)) return;
+  if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_tokenizer)) return;
   const auto name = options.tokenizer.empty() ? recorded_tokenizer(original) : options.tokenizer;
   auto tokenizer = find_export_tokenizer(name, model ? model->vocab_size : 0);
   if (!tokenizer.missing.empty()) {

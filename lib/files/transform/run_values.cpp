@@ -9,7 +9,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/torch_blob.hpp"
-#include "lib/text/tokenizer/tokenizer_files.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -74,11 +74,11 @@ ExportTokenizer find_export_tokenizer(const std::string& name, std::int64_t voca
   ExportTokenizer found;
   if (name.empty()) {
     found.missing = "none is known";
-  } else if (name == "gpt2" && vocab_size != 0 && vocab_size < gpt2_vocab_size) {
+  } else if (name == kBuiltInTokenizer && vocab_size != 0 && vocab_size < gpt2_vocab_size) {
     found.missing = fmt::format("the run named gpt2, which has {} ids, the model has {}", gpt2_vocab_size, vocab_size);
-  } else if (name == "gpt2") {
+  } else if (name == kBuiltInTokenizer) {
     found.files = gpt2_tokenizer_files();
-  } else if (tokenizer_kind(name) == TokenizerKind::none) {
+  } else if (!has_tokenizer(name)) {
     found.missing = fmt::format("the run used that of {}, where there is none now", name);
   } else {
     found.directory = name;

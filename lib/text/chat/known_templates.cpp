@@ -8,6 +8,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
@@ -119,12 +120,13 @@ ChatFormat recognise(const Source& source) {
 ChatFormat choose_format(const std::string& asked, const std::string& tokenizer) {
   if (const auto format = chat_format(asked)) return *format;
   if (!asked.empty() && asked != "auto") return recognise(read_asked(asked));
-  const auto own = tokenizer == "gpt2" ? std::nullopt : template_of(tokenizer);
+  const auto own = tokenizer == kBuiltInTokenizer ? std::nullopt : template_of(tokenizer);
   if (own) return recognise(*own);
-  throw UsageError(
-      "the tokenizer (" + tokenizer + ") has no chat template of its own" +
-      (tokenizer == "gpt2" ? ": did you forget --model (of fsdp-download tokens --tokenizer DIR)? Otherwise" : ";") +
-      " name one with --chat-template: " + chat_format_names() + ", or a file");
+  throw UsageError("the tokenizer (" + tokenizer + ") has no chat template of its own" +
+                   (tokenizer == kBuiltInTokenizer
+                        ? ": did you forget --model (of fsdp-download tokens --tokenizer DIR)? Otherwise"
+                        : ";") +
+                   " name one with --chat-template: " + chat_format_names() + ", or a file");
 }
 
 }  // namespace
@@ -139,7 +141,7 @@ std::optional<ChatFormat> recognise_template(std::string_view text) {
 
 ChatTemplate find_chat_template(const std::string& asked, const std::string& tokenizer) {
   ChatTemplate chat{choose_format(asked, tokenizer), {}, {}};
-  if (tokenizer != "gpt2") {
+  if (tokenizer != kBuiltInTokenizer) {
     const auto config = read_tokenizer_config(tokenizer);
     chat.bos = config.bos_token.value_or("");
     chat.eos = config.eos_token.value_or("");

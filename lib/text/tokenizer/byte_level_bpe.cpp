@@ -109,7 +109,7 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
   for (const auto& [left, right] : merges) pieces.push_back(left + right);
   pieces.emplace_back(kEndOfText);
   ByteLevelParts parts;
-  parts.description = "GPT-2";
+  parts.form = VocabularyForm::gpt2;
   parts.where = name;
   parts.merges = merge_table(merges, PieceIds(pieces), name);
   parts.patterns.emplace_back(gpt2_pattern());
@@ -122,7 +122,6 @@ std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& voca
   auto pieces = read_pieces(vocab_json);
   const auto merges = parse_merges(read_text_file(merges_txt), merges_txt.string());
   ByteLevelParts parts;
-  parts.description = "byte-level BPE of " + vocab_json.string();
   parts.where = vocab_json.string();
   parts.added_tokens = added_tokens_of(pieces, config, parts.where);
   for (auto& piece : pieces) piece = bytes_of_piece(piece);

@@ -27,7 +27,8 @@ std::vector<AddedToken> with_marks(const ByteLevelParts& parts, const TokenTexts
 }  // namespace
 
 ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
-    : description_(std::move(parts.description)),
+    : form_(parts.form),
+      file_(parts.where),
       piece_ids_(parts.pieces),
       texts_(std::move(parts.pieces)),
       merges_(std::move(parts.merges)),

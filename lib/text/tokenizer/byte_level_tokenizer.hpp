@@ -19,8 +19,8 @@ namespace fsdp {
 
 /// The parts of a byte-level vocabulary.
 struct ByteLevelParts {
-  std::string description;
-  std::string where;                ///< the file of the pieces, for errors
+  VocabularyForm form = VocabularyForm::byte_level_bpe;
+  std::string where;                ///< the file of the pieces, for the description and errors
   std::vector<std::string> pieces;  ///< the bytes of each id; empty ones are gaps
   BpeMerges merges;
   std::vector<SplitPattern> patterns;
@@ -48,7 +48,8 @@ class ByteLevelTokenizer final : public Tokenizer {
   std::int64_t required_rows() const override { return texts_.required(); }
   std::optional<std::int32_t> bos_id() const override { return bos_; }
   std::optional<std::int32_t> eos_id() const override { return eos_; }
-  std::string description() const override { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
+  VocabularyForm form() const override { return form_; }
+  std::string description() const override { return describe_vocabulary(form_, file_, vocab_size()); }
 
  private:
   std::string normalized(const std::string& text) const;
@@ -64,7 +65,8 @@ class ByteLevelTokenizer final : public Tokenizer {
   /// \param part   of `text`; the ranges that are added lie in `text`
   void append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const;
 
-  std::string description_;
+  VocabularyForm form_;
+  std::string file_;
   PieceIds piece_ids_;
   TokenTexts texts_;
   BpeMerges merges_;

@@ -51,7 +51,6 @@ LlamaParts llama_parts(const SentencePieceModel& model, const TokenizerConfig& c
                        const std::vector<AddedToken>& added, const std::string& where) {
   LlamaParts parts;
   parts.where = where;
-  parts.description = "SentencePiece BPE of " + where;
   parts.pieces = llama_pieces(model);
   add_tokens(added, config.where, parts.pieces);
   parts.bos = find_piece(parts.pieces, config.bos_token.value_or(model.bos_text));

@@ -56,7 +56,8 @@ TokenTexts texts_of(const LlamaParts& parts) {
 }  // namespace
 
 MetaspaceTokenizer::MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names)
-    : description_(std::move(parts.description)),
+    : form_(parts.form),
+      file_(parts.where),
       texts_(texts_of(parts)),
       begins_with_space_(parts.pieces.size()),
       byte_ids_(256, -1),
@@ -124,7 +125,7 @@ void MetaspaceTokenizer::align(std::string_view text, std::size_t begin, Aligned
   const std::size_t text_bytes = with_spaces(text).size();
   bool skip = decoded_bytes == text_bytes + 1;  // the space that was put before it
   if (!skip && decoded_bytes != text_bytes)
-    throw RuntimeFailure(description_ +
+    throw RuntimeFailure(description() +
                          ": a text's ids do not stand for its bytes, so answers cannot be found in them");
   std::size_t at = 0;
   for (const auto id : new_ids) {

@@ -33,8 +33,8 @@ struct LlamaPiece {
 inline constexpr std::string_view kSpaceSign = "\xE2\x96\x81";
 
 struct LlamaParts {
-  std::string description;
-  std::string where;               ///< the vocabulary's file, for errors
+  VocabularyForm form = VocabularyForm::sentencepiece;
+  std::string where;               ///< the vocabulary's file, for the description and errors
   std::vector<LlamaPiece> pieces;  ///< by id
   bool dummy_prefix = true;        ///< a text is encoded as if a space stood before it
   bool strips_spaces = false;      ///< texts lose the spaces that they begin with
@@ -95,7 +95,8 @@ class MetaspaceTokenizer : public Tokenizer {
   std::optional<std::int32_t> bos_id() const final { return bos_; }
   std::optional<std::int32_t> eos_id() const final { return eos_; }
   std::optional<InfillIds> infill_ids() const final { return infill_; }
-  std::string description() const final { return description_ + ", " + std::to_string(vocab_size()) + " ids"; }
+  VocabularyForm form() const final { return form_; }
+  std::string description() const final { return describe_vocabulary(form_, file_, vocab_size()); }
 
  protected:
   /// \param names  the added and control tokens, which encode_marked() looks for; those in `normalized()` are left to
@@ -124,7 +125,8 @@ class MetaspaceTokenizer : public Tokenizer {
   const std::vector<std::int32_t>& byte_ids() const { return byte_ids_; }
 
  private:
-  std::string description_;
+  VocabularyForm form_;
+  std::string file_;
   TokenTexts texts_;
   std::vector<bool> begins_with_space_;  ///< pieces that begin with U+2581
   std::vector<std::int32_t> byte_ids_;   ///< [256]

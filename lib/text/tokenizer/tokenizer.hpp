@@ -53,6 +53,23 @@ class StopWatch {
   std::size_t words_ = 0;
 };
 
+/// How a vocabulary makes ids of texts, and the kind of file that it was read from.
+enum class VocabularyForm : std::uint8_t {
+  gpt2,              ///< byte-level BPE, built in
+  byte_level_bpe,    ///< byte-level BPE of vocab.json or tokenizer.json
+  sentencepiece,     ///< BPE over characters with byte fallback, of tokenizer.model
+  byte_fallback_bpe  ///< the same of tokenizer.json
+};
+
+/// "SentencePiece BPE of FILE, 32016 ids", as logs and token files name a vocabulary; the built-in one has no file.
+std::string describe_vocabulary(VocabularyForm form, const std::string& file, std::int64_t num_ids);
+
+/// The form in a text of describe_vocabulary(); nothing for other texts.
+std::optional<VocabularyForm> described_form(std::string_view description);
+
+/// True when both forms make ids of texts in the same way, so that they may hold one vocabulary.
+bool may_be_one_vocabulary(VocabularyForm a, VocabularyForm b);
+
 /// One vocabulary. Immutable after construction: any number of threads may use it.
 class Tokenizer {
  public:
@@ -110,7 +127,8 @@ class Tokenizer {
   /// \throws UsageError when infill_ids() has none
   virtual std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const;
 
-  /// The kind of vocabulary and where it came from, for logs: "GPT-2, 50257 ids".
+  virtual VocabularyForm form() const = 0;
+  /// describe_vocabulary() of this one.
   virtual std::string description() const = 0;
 };
 

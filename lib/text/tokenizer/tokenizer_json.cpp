@@ -71,7 +71,6 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, detail::JsonMo
     parts.composes = true;
   }
   parts.where = root.where();
-  parts.description = "byte-level BPE of " + root.where();
   parts.patterns = read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"), config);
   parts.ignore_merges = model.ignore_merges;
   for (auto& piece : model.pieces) parts.pieces.push_back(bytes_of_piece(piece));
@@ -136,7 +135,7 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
   if (is_llama && !config.add_prefix_space.value_or(true)) parts.prefix = SpacePrefix::none;
   LlamaParts& llama = parts.llama;
   llama.where = root.where();
-  llama.description = "BPE with byte fallback of " + root.where();
+  llama.form = VocabularyForm::byte_fallback_bpe;
   llama.dummy_prefix = parts.prefix != SpacePrefix::none;
   std::vector<MergePair> merges;
   for (const auto& [left, right] : model.merges) merges.push_back({left, right});

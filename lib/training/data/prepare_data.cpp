@@ -19,20 +19,6 @@
 #include "lib/training/data/token_cache.hpp"
 
 namespace fsdp {
-namespace {
-
-/// The kind of vocabulary in a description ("GPT-2, 50257 ids", "SentencePiece BPE of DIR, 32016 ids"). One vocabulary
-/// may be stored in either form of its kind.
-std::string_view kind_of(std::string_view description) {
-  if (description.starts_with("GPT-2") || description.starts_with("byte-level BPE")) return "byte-level BPE";
-  if (description.starts_with("SentencePiece") || description.starts_with("BPE with byte fallback")) {
-    return "SentencePiece";
-  }
-  return "";
-}
-
-}  // namespace
-
 void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const ModelConfig& model) {
   const auto notes = file.notes();
   const auto origin =
@@ -45,8 +31,8 @@ void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const
                                   model.vocab_size, cure));
   }
   if (tokenizer == nullptr || notes.tokenizer_description.empty()) return;
-  const auto known = kind_of(notes.tokenizer_description), wanted = kind_of(tokenizer->description());
-  const bool other_kind = !known.empty() && !wanted.empty() && known != wanted;
+  const auto form = described_form(notes.tokenizer_description);
+  const bool other_kind = form && !may_be_one_vocabulary(*form, tokenizer->form());
   if (other_kind || (notes.vocab_size > 0 && !same_size)) {
     throw FormatError(fmt::format("{}, the model's tokenizer is {}{}", origin, tokenizer->description(), cure));
   }

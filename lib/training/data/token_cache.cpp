@@ -10,7 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
-#include "lib/text/tokenizer/tokenizer_files.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {

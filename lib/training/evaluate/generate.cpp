@@ -19,6 +19,7 @@
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/utf8.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {
@@ -173,7 +174,7 @@ std::vector<std::int32_t> read_ends(const std::filesystem::path& file) {
 
 std::vector<std::int32_t> generation_ends(const std::vector<std::filesystem::path>& directories) {
   for (const auto& directory : directories) {
-    if (directory.empty() || directory == "gpt2") continue;  // no model's: the built-in tokenizer
+    if (directory.empty() || directory == kBuiltInTokenizer) continue;  // no model's: the built-in tokenizer
     for (const char* name : {"generation_config.json", "config.json"}) {
       std::error_code ignored;
       if (std::filesystem::exists(directory / name, ignored)) return read_ends(directory / name);

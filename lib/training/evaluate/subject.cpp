@@ -59,12 +59,12 @@ EvaluationSubject open_subject(const std::filesystem::path& path, const std::str
   std::error_code error;
   if (std::filesystem::is_directory(path, error) && has_tokenizer(path)) {
     subject.tokenizer_name = path;
-  } else if (run_tokenizer == "gpt2" || (!run_tokenizer.empty() && has_tokenizer(run_tokenizer))) {
+  } else if (run_tokenizer == kBuiltInTokenizer || (!run_tokenizer.empty() && has_tokenizer(run_tokenizer))) {
     subject.tokenizer_name = run_tokenizer;
   } else if (!run_tokenizer.empty()) {
     subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", run_tokenizer);
   } else if (subject.config.architecture == Architecture::mingpt) {
-    subject.tokenizer_name = "gpt2";
+    subject.tokenizer_name = kBuiltInTokenizer;
   }
   return subject;
 }

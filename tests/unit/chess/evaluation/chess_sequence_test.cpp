@@ -42,6 +42,7 @@ class PieceTokenizer : public fsdp::Tokenizer {
   }
   std::optional<std::int32_t> named_id(std::string_view) const override { return {}; }
   const fsdp::DocumentMarks& document_marks() const override { return marks_; }
+  fsdp::VocabularyForm form() const override { return fsdp::VocabularyForm::sentencepiece; }
   std::string description() const override { return "pieces"; }
 
  private:

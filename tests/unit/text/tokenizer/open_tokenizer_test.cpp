@@ -7,7 +7,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/tokenizer/tokenizer_files.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/tokenizer/tokenizer_json_samples.hpp"
 
