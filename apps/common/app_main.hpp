@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/job_options.hpp"
 #include "lib/base/log.hpp"
+#include "lib/base/named_values.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/ranks/rank_environment.hpp"
 
@@ -18,6 +19,20 @@ namespace fsdp {
 /// Returns the option names for CLI11: "--batch-size,--batch_size" for "batch-size". The underscore spelling is
 /// accepted because the tutorials write it.
 std::string spellings(const std::string& name);
+
+/// Tells --describe-options what an option is chosen from: "block, none, size:N (N parameters per unit)". The option's
+/// own function parses and refuses.
+CLI::Option* name_choices(CLI::Option* option, const std::string& choices);
+
+/// Adds an option whose value is one of the names in a table (named_values.hpp), which must outlive `app`.
+template <typename Table, typename Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& names, const Table& table, Value& value,
+                        const std::string& help) {
+  const auto parse = [&table, &value, name = names.substr(0, names.find(','))](const std::string& text) {
+    value = parse_value(table, text, name);
+  };
+  return name_choices(app.add_option_function<std::string>(names, parse, help), choices_of(table));
+}
 
 /// True on the first rank only, as the launcher's environment variables say, so it can be asked before MPI starts. Help
 /// and messages about options are printed once per job.

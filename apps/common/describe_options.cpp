@@ -1,7 +1,6 @@
 #include "apps/common/describe_options.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -10,9 +9,9 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kChoices = "choose from ";
+constexpr std::string_view kChoices = "choose from ";  // begins the name of the validator of name_choices()
 
-/// For "--wrap is '?', choose from block, none, size:N (N parameters per unit)" returns block, none and size:N.
+/// For "block, none, size:N (N parameters per unit)" returns block, none and size:N.
 std::vector<std::string> words_of(std::string text) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at < text.size();) {
@@ -24,8 +23,6 @@ std::vector<std::string> words_of(std::string text) {
   return words;
 }
 
-/// Gives the option an invalid word and returns the choices that its error message lists; nothing when the option
-/// accepts any word.
 std::vector<std::string> choices_of(CLI::Option& option) {
   const auto type = option.get_type_name();  // CLI::IsMember lists the choices there
   if (const auto open = type.find(":{"); open != std::string::npos) {
@@ -33,17 +30,14 @@ std::vector<std::string> choices_of(CLI::Option& option) {
     for (std::size_t at = 0; (at = inside.find(',', at)) != std::string::npos; at += 2) inside.replace(at, 1, ", ");
     return words_of(inside);
   }
-  if (option.get_items_expected_max() == 0 || !option.get_configurable()) return {};  // a flag; --help, --config
   try {
-    option.clear();
-    option.add_result("?");
-    option.run_callback();
-  } catch (const std::exception& error) {
-    const std::string_view message = error.what();
-    const auto at = message.find(kChoices);
-    if (at != std::string_view::npos) return words_of(std::string(message.substr(at + kChoices.size())));
+    for (int i = 0;; ++i) {
+      const auto& name = option.get_validator(i)->get_name();
+      if (name.starts_with(kChoices)) return words_of(name.substr(kChoices.size()));
+    }
+  } catch (const CLI::OptionNotFound&) {  // that was the last one
+    return {};
   }
-  return {};
 }
 
 nlohmann::json describe(CLI::Option& option) {
@@ -53,22 +47,26 @@ nlohmann::json describe(CLI::Option& option) {
   if (option.get_positional()) names.push_back(option.get_name(true, false));
   const auto type = option.get_type_name();
   const bool flag = option.get_items_expected_max() == 0;
-  nlohmann::json out{{"names", names},
-                     {"group", option.get_group()},
-                     {"description", option.get_description()},
-                     {"type", flag ? "" : type.substr(0, type.find(':'))},
-                     {"range", flag || type.find(':') == std::string::npos ? "" : type.substr(type.find(':') + 1)},
-                     {"default", option.get_default_str()},
-                     {"flag", flag},
-                     {"several", option.get_items_expected_max() > option.get_type_size_min() ||
-                                     option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
-                     {"required", option.get_required()},
-                     {"positional", option.get_positional()}};
-  out["choices"] = choices_of(option);  // last, because it changes the option
-  return out;
+  return {{"names", names},
+          {"group", option.get_group()},
+          {"description", option.get_description()},
+          {"type", flag ? "" : type.substr(0, type.find(':'))},
+          {"range", flag || type.find(':') == std::string::npos ? "" : type.substr(type.find(':') + 1)},
+          {"default", option.get_default_str()},
+          {"flag", flag},
+          {"several", option.get_items_expected_max() > option.get_type_size_min() ||
+                          option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll},
+          {"required", option.get_required()},
+          {"positional", option.get_positional()},
+          {"choices", choices_of(option)}};
 }
 
 }  // namespace
+
+CLI::Option* name_choices(CLI::Option* option, const std::string& choices) {
+  const auto accept = [](const std::string&) { return std::string(); };
+  return option->check(CLI::Validator(accept, "", std::string(kChoices) + choices));
+}
 
 bool asks_for_description(int argc, char** argv) {
   return argc == 2 && std::string_view(argv[1]) == "--describe-options";

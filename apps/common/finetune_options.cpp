@@ -1,13 +1,14 @@
 #include "apps/common/finetune_options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <sstream>
 
 #include "apps/common/number_checks.hpp"
 #include "apps/common/text_options.hpp"
 #include "apps/common/torch_main.hpp"
-#include "apps/common/training_options.hpp"
 
 namespace fsdp {
 namespace {
@@ -15,8 +16,9 @@ namespace {
 /// Parses an option that takes one value in fsdp-finetune and several in fsdp-memprobe.
 /// \param list  receives the values; null: only one value is accepted
 template <typename Value, typename Parse>
-TakeText one_or_several(Value& value, std::vector<Value>* list, const std::string& all_word,
-                        const std::vector<Value>& all, Parse parse) {
+std::function<void(const std::string&)> one_or_several(Value& value, std::vector<Value>* list,
+                                                       const std::string& all_word, const std::vector<Value>& all,
+                                                       Parse parse) {
   return [=, &value](const std::string& text) {
     if (list == nullptr) {
       value = parse(text);
@@ -32,10 +34,7 @@ TakeText one_or_several(Value& value, std::vector<Value>* list, const std::strin
   };
 }
 
-bool parse_host_staged(const std::string& text) {
-  if (text == "auto" || text == "host-staged") return text != "auto";
-  throw UsageError("--collectives is '" + text + "', choose from auto, host-staged");
-}
+constexpr std::array kHostStaged{NamedValue<bool>{"auto", false}, NamedValue<bool>{"host-staged", true}};
 
 void add_model_options(CLI::App& app, ModelOptions& o) {
   const auto group = "Model";
@@ -69,20 +68,23 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
 void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
   using enum Sharding;
-  app.add_option_function<std::string>(
-         "--sharding",
-         one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
-                        {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard}, parse_sharding),
-         "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard")
+  name_choices(app.add_option_function<std::string>(
+                   "--sharding",
+                   one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
+                                  {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
+                                  [](const std::string& text) { return parse_value(kShardings, text, "--sharding"); }),
+                   "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard"),
+               choices_of(kShardings))
       ->default_str("full-shard")
       ->group(group);
   app.add_option(spellings("shard-group-size"), o.shard_group_size,
                  "ranks per shard group of a hybrid strategy; 0: the ranks of a node")
       ->capture_default_str()
       ->group(group);
-  app.add_option_function<std::string>(
-         "--wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
-         "what is gathered together: block, none (all at once) or size:N (parameters)")
+  name_choices(app.add_option_function<std::string>(
+                   "--wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
+                   "what is gathered together: block, none (all at once) or size:N (parameters)"),
+               kWrapChoices)
       ->default_str("block")
       ->group(group);
   app.add_flag(spellings("no-fsdp"))->description("the same as --sharding no-shard")->configurable(false)->group(group);
@@ -94,10 +96,8 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
       ->description("the same as --activation-checkpointing all")
       ->configurable(false)
       ->group(group);
-  app.add_option_function<std::string>(
-         spellings("backward-prefetch"),
-         [&](const std::string& text) { o.backward_prefetch = parse_backward_prefetch(text); },
-         "gather the next unit before (pre), after (post) or not during a unit's backward")
+  add_choice(app, spellings("backward-prefetch"), kPrefetches, o.backward_prefetch,
+             "gather the next unit before (pre), after (post) or not during a unit's backward")
       ->default_str("pre")
       ->group(group);
   app.add_flag_function(
@@ -105,10 +105,10 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
          [&](std::int64_t count) { o.forward_prefetch = count > 0; },
          "gather the next unit before a unit's forward (the default on GPUs)")
       ->group(group);
-  app.add_option_function<std::string>(
-         spellings("cuda-graphs"), [&](const std::string& text) { o.cuda_graphs = parse_cuda_graphs(text); },
-         "ask a GPU for a micro-batch's forward and backward as a whole: auto (one GPU whose kernels are shorter than "
-         "their launches), on or off")
+  add_choice(
+      app, spellings("cuda-graphs"), kCudaGraphs, o.cuda_graphs,
+      "ask a GPU for a micro-batch's forward and backward as a whole: auto (one GPU whose kernels are shorter than "
+      "their launches), on or off")
       ->default_str("auto")
       ->group(group);
   app.add_flag("--limit-all-gathers,--limit_all_gathers,!--no-limit-all-gathers", o.limit_all_gathers,
@@ -118,47 +118,50 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
 }
 
 void add_compute_dtype(CLI::App& app, ShardingOptions& o, const std::string& group) {
-  app.add_option_function<std::string>(
-         spellings("compute-dtype"),
-         [&](const std::string& text) {
-           o.compute_dtype = text.empty() || text == "auto"
-                                 ? std::nullopt
-                                 : std::optional(parse_compute_type(text, "--compute-dtype"));
-         },
-         "of products: auto (as activations), fp8 (blocks multiply in 8 bits, on Hopper, Ada and newer GPUs), or, with "
-         "--quantize, of those with matrices of 4 bits")
+  const auto parse = [&](const std::string& text) {
+    o.compute_dtype = text.empty() || text == "auto"
+                          ? std::nullopt
+                          : std::optional(parse_value(kComputeTypes, text, "--compute-dtype"));
+  };
+  name_choices(
+      app.add_option_function<std::string>(
+          spellings("compute-dtype"), parse,
+          "of products: auto (as activations), fp8 (blocks multiply in 8 bits, on Hopper, Ada and newer GPUs), "
+          "or, with --quantize, of those with matrices of 4 bits"),
+      choices_of(kComputeTypes))
       ->default_str("auto")
       ->group(group);
 }
 
 void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
-  app.add_option_function<std::string>(
-         "--precision",
-         one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
-                        {c10::ScalarType::Float, c10::ScalarType::BFloat16},
-                        [](const std::string& text) { return parse_float_type(text, "--precision"); }),
-         "float32, bf16 or fp16: sets the three below; masters stay float32")
+  name_choices(
+      app.add_option_function<std::string>(
+          "--precision",
+          one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
+                         {c10::ScalarType::Float, c10::ScalarType::BFloat16},
+                         [](const std::string& text) { return parse_value(kFloatTypes, text, "--precision"); }),
+          "float32, bf16 or fp16: sets the three below; masters stay float32"),
+      choices_of(kFloatTypes))
       ->default_str("float32")
       ->group(group);
   app.add_flag(spellings("allow-emulated-bf16"), o.allow_emulated_bf16,
                "train in bf16 on a GPU that has no units for it, slowly")
       ->group(group);
-  const auto add_dtype = [&](const char* name, std::optional<c10::ScalarType>& value, const char* option,
-                             const char* description) {
-    app.add_option_function<std::string>(spellings(name), take_float_type(value, option), description)->group(group);
-  };
-  add_dtype("param-dtype", o.param_dtype, "--param-dtype", "of gathered parameters and activations");
-  add_dtype("master-dtype", o.master_dtype, "--master-dtype",
-            "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan");
+  add_float_type(app, "param-dtype", o.param_dtype, "of gathered parameters and activations")->group(group);
+  add_float_type(app, "master-dtype", o.master_dtype,
+                 "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan")
+      ->group(group);
   add_compute_dtype(app, o, group);
-  add_dtype("reduce-dtype", o.reduce_dtype, "--reduce-dtype", "of gradients on their way");
-  add_dtype("buffer-dtype", o.buffer_dtype, "--buffer-dtype", "of buffers");
-  app.add_option_function<std::string>(
-         "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
-         one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
-                        parse_activation_checkpointing),
-         "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)")
+  add_float_type(app, "reduce-dtype", o.reduce_dtype, "of gradients on their way")->group(group);
+  add_float_type(app, "buffer-dtype", o.buffer_dtype, "of buffers")->group(group);
+  name_choices(
+      app.add_option_function<std::string>(
+          "--activation-checkpointing,--activation_checkpointing,--activation-checkpoints,--activation_checkpoints",
+          one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
+                         parse_activation_checkpointing),
+          "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)"),
+      kCheckpointingChoices)
       ->expected(0, 1)  // no default_str(): CLI11 would use it when the value is left out
       ->group(group);
   app.add_flag(spellings("wide-weights"), o.wide_weights,
@@ -166,10 +169,12 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
       ->group(group);
   app.add_flag(spellings("cpu-offload"), o.cpu_offload, "keep masters, gradients and optimizer state in host memory")
       ->group(group);
-  app.add_option_function<std::string>(
-         spellings("offload-optimizer"), [&](const std::string& text) { o.offload_optimizer = parse_offload(text); },
-         "where masters, gradients and optimizer state are between steps: none (with the parameters), cpu (host "
-         "memory) or nvme:DIR (a directory on a disk of each node)")
+  name_choices(
+      app.add_option_function<std::string>(
+          spellings("offload-optimizer"), [&](const std::string& text) { o.offload_optimizer = parse_offload(text); },
+          "where masters, gradients and optimizer state are between steps: none (with the parameters), cpu "
+          "(host memory) or nvme:DIR (a directory on a disk of each node)"),
+      kOffloadChoices)
       ->default_str("none")
       ->group(group);
   app.add_flag(spellings("meta-init"), o.meta_init,
@@ -178,9 +183,8 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
   app.add_flag(spellings("reduce-every-micro-batch"), o.reduce_every_micro_batch,
                "accumulate sharded gradients: less memory, more communication")
       ->group(group);
-  app.add_option_function<std::string>(
-         "--collectives", [&](const std::string& text) { o.host_staged = parse_host_staged(text); },
-         "auto, or host-staged (MPI moves everything through host memory)")
+  add_choice(app, "--collectives", kHostStaged, o.host_staged,
+             "auto, or host-staged (MPI moves everything through host memory)")
       ->default_str("auto")
       ->group(group);
 }

@@ -66,4 +66,15 @@ std::vector<std::string> options_left_behind(const CLI::App& app, const RestartP
 /// \throws MissingInput with the command that fetches a missing repository
 void resolve_names(TrainOptions& options);
 
+// Groups of options, in training_options.cpp.
+void add_optimizer_options(CLI::App& app, TrainOptions& options);
+/// Adapters, frozen parameters, a child: options that choose what is trained.
+void add_method_options(CLI::App& app, TrainOptions& options);
+void add_validation_options(CLI::App& app, TrainOptions& options);
+/// Replaces --keep-best without a value, or with the value true, by loss, and false by none.
+void normalize_validation_options(CLI::App& app);
+/// Adds an option for a type of numbers, which "" leaves open.
+CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optional<c10::ScalarType>& value,
+                            const std::string& help);
+
 }  // namespace fsdp

@@ -16,9 +16,7 @@ namespace fsdp {
 
 void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
   const auto group = "Where it runs";
-  app.add_option_function<std::string>(
-         "--device", [&](const std::string& text) { options.device = parse_device_wish(text); },
-         "auto (a usable GPU, else the CPU), cpu or cuda")
+  add_choice(app, "--device", kDeviceWishes, options.device, "auto (a usable GPU, else the CPU), cpu or cuda")
       ->default_str("auto")
       ->group(group);
   add_job_options(app, options, group);

@@ -1,4 +1,4 @@
-#include "apps/common/training_options.hpp"
+#include <array>
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/finetune_options.hpp"
@@ -8,22 +8,41 @@
 
 namespace fsdp {
 
-TakeText take_float_type(std::optional<c10::ScalarType>& value, const char* option) {
-  return [&value, option](const std::string& text) {
-    value = text.empty() ? std::nullopt : std::optional(parse_float_type(text, option));
+CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optional<c10::ScalarType>& value,
+                            const std::string& help) {
+  const auto parse = [&value, name](const std::string& text) {
+    value = text.empty() ? std::nullopt : std::optional(parse_value(kFloatTypes, text, "--" + name));
   };
+  return name_choices(app.add_option_function<std::string>(spellings(name), parse, help), choices_of(kFloatTypes));
 }
 
 namespace {
+
+constexpr std::array kAdafactorVariants{NamedValue<bool>{"torch", false}, NamedValue<bool>{"transformers", true}};
+constexpr std::array kMuonRates{
+    NamedValue<MuonAdjustLr>{"match-rms-adamw", MuonAdjustLr::match_rms_adamw},
+    NamedValue<MuonAdjustLr>{"original", MuonAdjustLr::original},
+    NamedValue<MuonAdjustLr>{"match_rms_adamw", MuonAdjustLr::match_rms_adamw, /*is_listed=*/false}};
+constexpr std::array kFinals{NamedValue<bool>{"last", false}, NamedValue<bool>{"best", true}};
+
+/// The names that parse_optimizer() knows.
+std::string optimizer_names() {
+  try {
+    parse_optimizer("?");
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    return text.substr(text.find("choose from ") + 12);
+  }
+  return "";
+}
 
 void add_schedule_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";  // "fine-tuning" in the help: apply_fine_tuning_defaults()
   app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
       ->capture_default_str()
       ->group(group);
-  app.add_option_function<std::string>(
-         spellings("lr-schedule"), [&](const std::string& text) { o.lr_schedule = parse_lr_schedule(text); },
-         "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
+  add_choice(app, spellings("lr-schedule"), kLrShapes, o.lr_schedule,
+             "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
       ->default_str("constant")
       ->group(group);
   app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
@@ -42,14 +61,8 @@ void add_schedule_options(CLI::App& app, TrainOptions& o) {
 
 void add_adafactor_options(CLI::App& app, AdafactorOptions& o) {
   const auto* group = "Optimizer";
-  app.add_option_function<std::string>(
-         spellings("adafactor-variant"),
-         [&](const std::string& text) {
-           if (text != "torch" && text != "transformers")
-             throw UsageError("--adafactor-variant is '" + text + "', choose from torch, transformers");
-           o.transformers = text == "transformers";
-         },
-         "whose adafactor: torch or transformers, to which the options below belong")
+  add_choice(app, spellings("adafactor-variant"), kAdafactorVariants, o.transformers,
+             "whose adafactor: torch or transformers, to which the options below belong")
       ->default_str("torch")
       ->group(group);
   app.add_flag(spellings("relative-step"), o.relative_step, "a learning rate of 1/sqrt(step), at most 0.01")
@@ -68,11 +81,13 @@ void add_adafactor_options(CLI::App& app, AdafactorOptions& o) {
 void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   add_schedule_options(app, o);
   const auto* group = "Optimizer";
-  app.add_option_function<std::string>(
-         spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
-         "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon or "
-         "sgd; the "
-         "Hugging Face trainer's names are known")
+  name_choices(
+      app.add_option_function<std::string>(
+          spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
+          "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon or "
+          "sgd; the "
+          "Hugging Face trainer's names are known"),
+      optimizer_names())
       ->default_str("adamw")
       ->group(group);
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
@@ -90,24 +105,14 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--momentum", o.momentum, "of sgd, and of muon, whose own is 0.95")->default_str("0")->group(group);
-  app.add_option_function<std::string>(
-         spellings("muon-adjust-lr"),
-         [&](const std::string& text) {
-           if (text != "match-rms-adamw" && text != "match_rms_adamw" && text != "original")
-             throw UsageError("--muon-adjust-lr is '" + text + "', choose from match-rms-adamw, original");
-           o.muon_adjust_lr = text == "original" ? MuonAdjustLr::original : MuonAdjustLr::match_rms_adamw;
-         },
-         "muon's updates of matrices: as large as AdamW's, by which the rest is trained, or as Jordan's")
+  add_choice(app, spellings("muon-adjust-lr"), kMuonRates, o.muon_adjust_lr,
+             "muon's updates of matrices: as large as AdamW's, by which the rest is trained, or as Jordan's")
       ->default_str("match-rms-adamw")
       ->group(group);
   app.add_flag("--nesterov", o.nesterov, "sgd looks ahead")->group(group);
-  app.add_option_function<std::string>(spellings("momentum-dtype"),
-                                       take_float_type(o.momentum_dtype, "--momentum-dtype"),
-                                       "of anyprecision's first moment: float32 (default) or bf16")
+  add_float_type(app, "momentum-dtype", o.momentum_dtype, "of anyprecision's first moment: float32 (default) or bf16")
       ->group(group);
-  app.add_option_function<std::string>(spellings("variance-dtype"),
-                                       take_float_type(o.variance_dtype, "--variance-dtype"),
-                                       "of anyprecision's second moment: bf16 (default) or float32")
+  add_float_type(app, "variance-dtype", o.variance_dtype, "of anyprecision's second moment: bf16 (default) or float32")
       ->group(group);
   app.add_flag("--kahan", o.kahan, "anyprecision keeps, in bf16, what rounding takes from an update")->group(group);
   app.add_flag("--quantize-all", o.eight_bit.everything,
@@ -137,10 +142,9 @@ void add_freeze_options(CLI::App& app, FreezeOptions& o) {
 }
 
 void add_child_tuning_options(CLI::App& app, TrainOptions& o) {
-  app.add_option_function<std::string>(
-         spellings("child-tuning"), [&](const std::string& text) { o.child_tuning = parse_child_tuning(text); },
-         "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
-         "matter most to the data, measured before the first step)")
+  add_choice(app, spellings("child-tuning"), kChildTunings, o.child_tuning,
+             "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
+             "matter most to the data, measured before the first step)")
       ->default_str("off")
       ->group(kGroup);
   app.add_option("--child-tuning-p,--child_tuning_p,--reserve-p,--reserve_p", o.child_tuning_p,
@@ -219,13 +223,8 @@ void add_validation_options(CLI::App& app, TrainOptions& o) {
                  "by how much a loss must be lower, or a share of chess higher, to be an improvement")
       ->capture_default_str()
       ->group(group);
-  app.add_option_function<std::string>(
-         "--final",
-         [&v](const std::string& text) {
-           if (text != "last" && text != "best") throw UsageError("--final is '" + text + "', choose from last, best");
-           v.ends_with_best = text == "best";
-         },
-         "which weights --save-final-full, --save-final-hf, adapters and --prompt take at the end: last or best")
+  add_choice(app, "--final", kFinals, v.ends_with_best,
+             "which weights --save-final-full, --save-final-hf, adapters and --prompt take at the end: last or best")
       ->default_str("last")
       ->group(group);
   app.add_option(spellings("sample-prompt"), v.sample_prompts,

@@ -100,15 +100,10 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   add_loss_options(app, o);
   add_chess_and_text_options(app, o);
   const auto* group = "Sharding, precision";
-  app.add_option_function<std::string>(
-         "--precision",
-         [&](const std::string& text) { o.sharding.precision = fsdp::parse_float_type(text, "--precision"); },
-         "float32, bf16 or fp16")
+  fsdp::add_choice(app, "--precision", fsdp::kFloatTypes, o.sharding.precision, "float32, bf16 or fp16")
       ->default_str("float32")
       ->group(group);
-  app.add_option_function<std::string>(
-         "--sharding", [&](const std::string& text) { o.sharding.sharding = fsdp::parse_sharding(text); },
-         "how parameters are split over the ranks")
+  fsdp::add_choice(app, "--sharding", fsdp::kShardings, o.sharding.sharding, "how parameters are split over the ranks")
       ->default_str("full-shard")
       ->group(group);
   fsdp::add_quantize_options(

@@ -277,7 +277,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
   check_packing(app, options.pack, saved, checkpoint);
   const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
   const bool other_child = app.get_option("--child-tuning")->count() > 0 &&
-                           parse_child_tuning(saved.value("child-tuning", std::string("off"))) != options.child_tuning;
+                           parse_value(kChildTunings, saved.value("child-tuning", std::string("off")),
+                                       "--child-tuning") != options.child_tuning;
   const bool freezing_given = app.get_option("--freeze")->count() + app.get_option("--train-only")->count() > 0;
   const bool other_optimizer = app.get_option("--optimizer")->count() > 0 &&
                                parse_optimizer(saved.value("optimizer", std::string("adamw"))) != options.optimizer;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "apps/common/app_main.hpp"
@@ -17,6 +18,9 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kOwnGroup = "What is asked";  // the help section of options that fsdp-finetune does not have
+
+constexpr std::array kGoals{NamedValue<bool>{"fastest", false}, NamedValue<bool>{"largest", true}};
+constexpr const char* kSearches = "batch, model";
 
 void add_speed_options(CLI::App& app, MemprobeOptions& o) {
   const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
@@ -36,15 +40,10 @@ void add_speed_options(CLI::App& app, MemprobeOptions& o) {
           ->check(CLI::PositiveNumber));
   add(app.add_option("--cores", o.cores, "of a node, for ranks on CPUs; default: this machine's")
           ->check(CLI::Range(1, 4096)));
-  add(app.add_option_function<std::string>(
-             spellings("plan-for"),
-             [&o](const std::string& goal) {
-               if (goal != "fastest" && goal != "largest")
-                 throw UsageError("--plan-for is '" + goal + "', choose from fastest, largest");
-               o.plan_for_largest = goal == "largest";
-             },
-             "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
-             "once")
+  add(add_choice(
+          app, spellings("plan-for"), kGoals, o.plan_for_largest,
+          "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
+          "once")
           ->default_str("fastest"));
 }
 
@@ -60,7 +59,7 @@ void take_search(MemprobeOptions& o, const std::string& text) {
     std::string meant;
     if (text == "fastest" || text == "largest") meant = "; that is a choice of --plan-for";
     if (text.find_first_of("./") != std::string::npos) meant = "; a file to write is named by --plan";
-    throw UsageError("--search is '" + text + "', choose from batch, model" + meant);
+    throw UsageError("--search is '" + text + "', choose from " + kSearches + meant);
   }
 }
 
@@ -111,11 +110,13 @@ void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   add(app.add_option(spellings("cuda-context"), o.cuda_context,
                      "bytes of the CUDA context, instead of the usual ones"));
   add(app.add_option(spellings("nccl-buffers"), o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones"));
-  add(app.add_option_function<std::string>(
-             "--search", [&](const std::string& text) { take_search(o, text); },
-             "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
-             "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
-             "the most layers of the model's width at the batch size that is given (model)")
+  add(name_choices(
+          app.add_option_function<std::string>(
+              "--search", [&](const std::string& text) { take_search(o, text); },
+              "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
+              "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
+              "the most layers of the model's width at the batch size that is given (model)"),
+          kSearches)
           ->expected(0, 1));
   add(app.add_flag("--no-search", a.no_search, "takes a --search before it back, or one in a --config file"));
   add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")

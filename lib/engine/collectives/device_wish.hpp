@@ -1,13 +1,16 @@
 #pragma once
 // --device: the device that a job requests.
-#include <string_view>
+#include <array>
+
+#include "lib/base/named_values.hpp"
 
 namespace fsdp {
 
 /// --device: a usable GPU, else the CPU; or one of them by name.
 enum class DeviceWish { automatic, cpu, cuda };
 
-/// auto | cpu | cuda. \throws UsageError naming the choices
-DeviceWish parse_device_wish(std::string_view text);
+inline constexpr std::array kDeviceWishes{NamedValue<DeviceWish>{"auto", DeviceWish::automatic},
+                                          NamedValue<DeviceWish>{"cpu", DeviceWish::cpu},
+                                          NamedValue<DeviceWish>{"cuda", DeviceWish::cuda}};
 
 }  // namespace fsdp

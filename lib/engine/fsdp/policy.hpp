@@ -2,9 +2,13 @@
 // The user's choices about sharding, precision and scheduling, as plain structs.
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "lib/base/named_values.hpp"
 
 namespace fsdp {
 
@@ -51,20 +55,46 @@ struct EnginePolicy {
 bool gathers_again_in_backward(Sharding sharding);  ///< full_shard and its hybrid
 bool is_hybrid(Sharding sharding);
 
-/// "full-shard" and so on; hybrid-shard means hybrid-full-shard. \throws UsageError naming the choices
-Sharding parse_sharding(std::string_view text);
-std::string_view to_string(Sharding sharding);
-BackwardPrefetch parse_backward_prefetch(std::string_view text);
-std::string_view to_string(BackwardPrefetch prefetch);
-CudaGraphs parse_cuda_graphs(std::string_view text);
+inline constexpr std::array kShardings{
+    NamedValue<Sharding>{"full-shard", Sharding::full_shard},
+    NamedValue<Sharding>{"grad-shard", Sharding::grad_shard},
+    NamedValue<Sharding>{"no-shard", Sharding::no_shard},
+    NamedValue<Sharding>{"hybrid-full-shard", Sharding::hybrid_full_shard},
+    NamedValue<Sharding>{"hybrid-grad-shard", Sharding::hybrid_grad_shard},
+    NamedValue<Sharding>{"hybrid-shard", Sharding::hybrid_full_shard},
+};
+inline constexpr std::array kPrefetches{
+    NamedValue<BackwardPrefetch>{"none", BackwardPrefetch::none},
+    NamedValue<BackwardPrefetch>{"pre", BackwardPrefetch::pre},
+    NamedValue<BackwardPrefetch>{"post", BackwardPrefetch::post},
+};
+inline constexpr std::array kCudaGraphs{
+    NamedValue<CudaGraphs>{"auto", CudaGraphs::automatic},
+    NamedValue<CudaGraphs>{"on", CudaGraphs::on},
+    NamedValue<CudaGraphs>{"off", CudaGraphs::off},
+};
+inline constexpr std::array kFloatTypes{
+    NamedValue<c10::ScalarType>{"float32", c10::ScalarType::Float},
+    NamedValue<c10::ScalarType>{"bf16", c10::ScalarType::BFloat16},
+    NamedValue<c10::ScalarType>{"fp16", c10::ScalarType::Half},
+    NamedValue<c10::ScalarType>{"fp32", c10::ScalarType::Float},
+    NamedValue<c10::ScalarType>{"bfloat16", c10::ScalarType::BFloat16},
+    NamedValue<c10::ScalarType>{"float16", c10::ScalarType::Half},
+};
+/// kFloatTypes, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it.
+inline constexpr auto kComputeTypes = [] {
+  std::array<NamedValue<c10::ScalarType>, kFloatTypes.size() + 1> all{};
+  std::copy(kFloatTypes.begin(), kFloatTypes.end(), all.begin());
+  all.back() = {"fp8", c10::ScalarType::Float8_e4m3fn};
+  return all;
+}();
+
+inline std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
+inline std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetches, prefetch); }
+inline std::string_view float_type_name(c10::ScalarType type) { return name_of(kFloatTypes, type); }
+
+inline constexpr const char* kCheckpointingChoices = "all, none, every:N";
 /// none, all or every:N as the N of every N-th block; 0: none. \throws UsageError naming the choices
 int parse_activation_checkpointing(std::string_view text);
 std::string activation_checkpointing_name(int every);
-/// float32 (fp32), bf16 (bfloat16), fp16 (float16). \throws UsageError naming `option`
-c10::ScalarType parse_float_type(std::string_view text, std::string_view option);
-/// As parse_float_type(), and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it. \throws UsageError naming
-/// `option`
-c10::ScalarType parse_compute_type(std::string_view text, std::string_view option);
-std::string_view float_type_name(c10::ScalarType type);
-
 }  // namespace fsdp

@@ -18,7 +18,7 @@ WrapPolicy parse_wrap(std::string_view text) {
       return {WrapPolicy::Kind::size, size};
     }
   }
-  throw UsageError("--wrap is '" + std::string(text) + "', choose from block, none, size:N (N parameters per unit)");
+  throw UsageError("--wrap is '" + std::string(text) + "', choose from " + kWrapChoices);
 }
 
 std::string to_string(const WrapPolicy& policy) {

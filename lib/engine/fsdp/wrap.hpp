@@ -13,6 +13,7 @@ struct WrapPolicy {
   std::int64_t size_elements = 0;  ///< Kind::size: blocks are joined until a unit has at least this many parameters
 };
 
+inline constexpr const char* kWrapChoices = "block, none, size:N (N parameters per unit)";
 /// \throws UsageError naming the choices
 WrapPolicy parse_wrap(std::string_view text);
 std::string to_string(const WrapPolicy& policy);

@@ -10,20 +10,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/hash_functions.hpp"
-#include "lib/base/named_values.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
 namespace {
-
-using ChildName = NamedValue<ChildTuning>;
-constexpr std::array kChildNames{ChildName{"off", ChildTuning::off},
-                                 ChildName{"f", ChildTuning::task_free},
-                                 ChildName{"d", ChildTuning::task_driven},
-                                 ChildName{"F", ChildTuning::task_free},
-                                 ChildName{"D", ChildTuning::task_driven},
-                                 ChildName{"ChildTuning-F", ChildTuning::task_free},
-                                 ChildName{"ChildTuning-D", ChildTuning::task_driven}};
 
 /// Views x as [num_rows, elements of a row]; a vector has rows of one element.
 at::Tensor as_rows(const at::Tensor& x, std::int64_t num_rows) { return x.narrow(0, 0, num_rows).view({num_rows, -1}); }
@@ -57,13 +47,6 @@ class OrderStatistic {
 };
 
 }  // namespace
-
-ChildTuning parse_child_tuning(std::string_view text) {
-  if (const auto mode = find_value(kChildNames, text)) return *mode;
-  throw UsageError("--child-tuning is '" + std::string(text) + "', choose from off, f, d");
-}
-
-std::string_view to_string(ChildTuning mode) { return name_of(kChildNames, mode); }
 
 void mask_at_random(const Ops& ops, const OptimizerParam& param, const at::Tensor& gradient,
                     const ChildTuningOptions& options, std::int64_t step) {

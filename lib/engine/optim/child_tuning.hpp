@@ -4,10 +4,12 @@
 // weight decay still apply to all elements, as in the authors' code (RunxinXu/ChildTuning, d0d8655).
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "lib/base/named_values.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/optim/optimizer_param.hpp"
 #include "lib/ranks/process_group.hpp"
@@ -28,9 +30,15 @@ struct ChildTuningOptions {
   std::uint64_t seed = 0;  ///< seed for the children of task_free
 };
 
-/// Parses off, f or d, or the authors' ChildTuning-F and -D. \throws UsageError naming the choices
-ChildTuning parse_child_tuning(std::string_view text);
-std::string_view to_string(ChildTuning mode);
+/// With the names of the authors.
+inline constexpr std::array kChildTunings{NamedValue<ChildTuning>{"off", ChildTuning::off},
+                                          NamedValue<ChildTuning>{"f", ChildTuning::task_free},
+                                          NamedValue<ChildTuning>{"d", ChildTuning::task_driven},
+                                          NamedValue<ChildTuning>{"F", ChildTuning::task_free, false},
+                                          NamedValue<ChildTuning>{"D", ChildTuning::task_driven, false},
+                                          NamedValue<ChildTuning>{"ChildTuning-F", ChildTuning::task_free, false},
+                                          NamedValue<ChildTuning>{"ChildTuning-D", ChildTuning::task_driven, false}};
+inline std::string_view to_string(ChildTuning mode) { return name_of(kChildTunings, mode); }
 
 /// For task_free: multiplies each element of a parameter's gradient by 1/p or 0, in place. The mask depends only on
 /// seed, step, parameter and element. Does not access the gradient of a frozen parameter.

@@ -1,7 +1,9 @@
 #pragma once
 // Learning rate as a pure function of the step, so that a resumed run needs only the step.
+#include <array>
 #include <cstdint>
-#include <string_view>
+
+#include "lib/base/named_values.hpp"
 
 namespace fsdp {
 
@@ -16,8 +18,8 @@ struct LrSchedule {
   double at(std::int64_t step) const;
 };
 
-/// Parses constant, linear or cosine. \throws UsageError naming the choices
-LrSchedule::Shape parse_lr_schedule(std::string_view text);
-std::string_view to_string(LrSchedule::Shape shape);
+inline constexpr std::array kLrShapes{NamedValue<LrSchedule::Shape>{"constant", LrSchedule::Shape::constant},
+                                      NamedValue<LrSchedule::Shape>{"linear", LrSchedule::Shape::linear},
+                                      NamedValue<LrSchedule::Shape>{"cosine", LrSchedule::Shape::cosine}};
 
 }  // namespace fsdp

@@ -12,8 +12,7 @@ OffloadConfig parse_offload(std::string_view text) {
   if (text == "cpu") return {OffloadConfig::Place::cpu, "", 0};
   if (text.starts_with(kNvme) && text.size() > kNvme.size())
     return {OffloadConfig::Place::nvme, std::string(text.substr(kNvme.size())), 0};
-  throw UsageError("--offload-optimizer is '" + std::string(text) +
-                   "', choose from none, cpu, nvme:DIR (a directory on a disk of each node)");
+  throw UsageError("--offload-optimizer is '" + std::string(text) + "', choose from " + kOffloadChoices);
 }
 
 std::string to_string(const OffloadConfig& offload) {

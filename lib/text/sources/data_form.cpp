@@ -31,8 +31,8 @@ DataForm find_data_form(const std::filesystem::path& file, const DataSelection& 
     return form_of(kind == DataFileKind::parquet ? parquet_columns(file) : detail::first_json_keys(file), file);
   }
   if (selection.form == DataForm::text || has_records) return selection.form;
-  throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " + name_of(selection.form) +
-                   " are read from JSON Lines and Parquet");
+  throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
+                   std::string(name_of(kDataForms, selection.form)) + " are read from JSON Lines and Parquet");
 }
 
 }  // namespace fsdp

@@ -268,11 +268,12 @@ TEST_SUITE("optim/child_tuning") {
     });
   }
 
-  TEST_CASE("parse_child_tuning: accepts all names; the error lists the choices") {
-    CHECK(parse_child_tuning("f") == ChildTuning::task_free);
-    CHECK(parse_child_tuning("ChildTuning-D") == ChildTuning::task_driven);
-    CHECK(to_string(parse_child_tuning("D")) == "d");
-    CHECK_THROWS_WITH_AS(parse_child_tuning("e"), "--child-tuning is 'e', choose from off, f, d", UsageError);
+  TEST_CASE("kChildTunings: accepts all names; the error lists the choices") {
+    CHECK(parse_value(kChildTunings, "f", "--child-tuning") == ChildTuning::task_free);
+    CHECK(parse_value(kChildTunings, "ChildTuning-D", "--child-tuning") == ChildTuning::task_driven);
+    CHECK(to_string(parse_value(kChildTunings, "D", "--child-tuning")) == "d");
+    CHECK_THROWS_WITH_AS(parse_value(kChildTunings, "e", "--child-tuning"),
+                         "--child-tuning is 'e', choose from off, f, d", UsageError);
   }
 }
 

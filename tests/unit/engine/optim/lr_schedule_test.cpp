@@ -54,10 +54,10 @@ TEST_SUITE("optim/lr_schedule") {
     CHECK(schedule.at(11) == 1.0);
   }
 
-  TEST_CASE("parse_lr_schedule: reads back what to_string writes, and names the choices otherwise") {
+  TEST_CASE("kLrShapes: reads back what it names, and names the choices otherwise") {
     for (const auto shape : {Kind::constant, Kind::linear, Kind::cosine})
-      CHECK((parse_lr_schedule(to_string(shape)) == shape));
-    CHECK_THROWS_WITH_AS(parse_lr_schedule("step"), "--lr-schedule is 'step', choose from constant, linear, cosine",
-                         UsageError);
+      CHECK((parse_value(kLrShapes, name_of(kLrShapes, shape), "--lr-schedule") == shape));
+    CHECK_THROWS_WITH_AS(parse_value(kLrShapes, "step", "--lr-schedule"),
+                         "--lr-schedule is 'step', choose from constant, linear, cosine", UsageError);
   }
 }
