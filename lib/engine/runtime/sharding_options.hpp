@@ -29,6 +29,7 @@ struct OffloadConfig {
   bool on_disk() const { return place == Place::nvme; }
 };
 
+inline constexpr const char* kOffloadChoices = "none, cpu, nvme:DIR (a directory on a disk of each node)";
 /// Parses none, cpu or nvme:DIR. \throws UsageError naming these choices
 OffloadConfig parse_offload(std::string_view text);
 /// Formats the config as parse_offload() accepts it.
