@@ -8,7 +8,7 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/quantize_options.hpp"
 #include "lib/files/transform/convert_job.hpp"
-#include "lib/ranks/mpi_environment.hpp"
+#include "lib/ranks/mpi_plugin.hpp"
 
 namespace {
 

@@ -1,10 +1,11 @@
-// The symbols of libfsdp_mpi.so; see lib/ranks/mpi_environment.hpp. No exception crosses them.
+// The symbols of libfsdp_mpi.so; see lib/ranks/mpi_plugin.hpp. No exception crosses them.
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string_view>
 
 #include "lib/ranks/mpi_environment.hpp"
+#include "lib/ranks/mpi_plugin.hpp"
 
 #define FSDP_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -1,4 +1,4 @@
-#include "lib/ranks/mpi_environment.hpp"
+#include "lib/ranks/mpi_plugin.hpp"
 
 #include <doctest/doctest.h>
 
