@@ -62,10 +62,10 @@ class DcpShardWriter {
   bool finished_ = false;
 };
 
-/// The items as JSON, to send them to another rank of the same build. This is no file format.
-nlohmann::json dcp_items_to_json(std::span<const DcpItem> items);
-/// \throws nlohmann::json::exception, FormatError when `json` is not what dcp_items_to_json() made
-std::vector<DcpItem> dcp_items_from_json(const nlohmann::json& json);
+/// Serializes items to send them to another rank of the same build. This is no file format.
+std::string serialize_dcp_items(std::span<const DcpItem> items);
+/// \throws FormatError when `bytes` is not what serialize_dcp_items wrote
+std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes);
 
 /// The bytes of the `.metadata` that write_dcp_metadata() writes; `directory` is for messages.
 std::string dcp_metadata_bytes(const std::filesystem::path& directory, std::span<const DcpItem> items);

@@ -17,6 +17,57 @@
 namespace fsdp {
 namespace {
 
+/// Strings, shapes and paths.
+template <typename T>
+concept List = requires(T list) {
+  list.resize(list.size());
+};
+
+struct ItemWriter {
+  std::string bytes;
+
+  void operator()(const auto& plain) { bytes.append(reinterpret_cast<const char*>(&plain), sizeof(plain)); }
+  void operator()(const StatePath::value_type& part) {
+    (*this)(part.index());
+    std::visit(*this, part);
+  }
+  void operator()(const List auto& list) {
+    (*this)(list.size());
+    for (const auto& element : list) (*this)(element);
+  }
+};
+
+/// Reads back what ItemWriter wrote. \throws FormatError when the bytes end too early
+struct ItemReader {
+  std::string_view rest;
+
+  void take(void* to, std::size_t count) {
+    if (count > rest.size()) throw FormatError("a list of DCP items is cut off");
+    rest.copy(static_cast<char*>(to), count);
+    rest.remove_prefix(count);
+  }
+  void operator()(auto& plain) { take(&plain, sizeof(plain)); }
+  void operator()(StatePath::value_type& part) {
+    std::size_t index = 0;
+    (*this)(index);
+    if (index != 0) part = std::int64_t{};
+    std::visit(*this, part);
+  }
+  void operator()(List auto& list) {
+    std::size_t size = 0;
+    (*this)(size);
+    if (size > rest.size()) throw FormatError("a list of DCP items is cut off");
+    list.resize(size);
+    for (auto& element : list) (*this)(element);
+  }
+};
+
+void visit_fields(auto& item, auto& visit) {
+  visit(item.key), visit(item.path), visit(item.is_tensor), visit(item.dtype);
+  visit(item.global_shape), visit(item.offsets), visit(item.sizes);
+  visit(item.file), visit(item.offset_bytes), visit(item.length_bytes);
+}
+
 constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
 
@@ -227,38 +278,15 @@ std::vector<DcpItem> DcpShardWriter::finish() {
   return std::move(items_);
 }
 
-nlohmann::json dcp_items_to_json(std::span<const DcpItem> items) {
-  auto json = nlohmann::json::array();
-  for (const auto& item : items) {
-    auto path = nlohmann::json::array();
-    for (const auto& part : item.path) std::visit([&](const auto& key) { path.push_back(key); }, part);
-    json.push_back(nlohmann::json::array({item.key, std::move(path), item.is_tensor,
-                                          std::string(torch_name(item.dtype)), item.global_shape, item.offsets,
-                                          item.sizes, item.file, item.offset_bytes, item.length_bytes}));
-  }
-  return json;
+std::string serialize_dcp_items(std::span<const DcpItem> items) {
+  ItemWriter writer;
+  for (const auto& item : items) visit_fields(item, writer);
+  return std::move(writer.bytes);
 }
 
-std::vector<DcpItem> dcp_items_from_json(const nlohmann::json& json) {
+std::vector<DcpItem> deserialize_dcp_items(std::string_view bytes) {
   std::vector<DcpItem> items;
-  for (const auto& fields : json) {
-    auto& item = items.emplace_back(DcpItem{.key = fields.at(0),
-                                            .is_tensor = fields.at(2),
-                                            .dtype = dtype_from_torch(fields.at(3).get<std::string>()),
-                                            .global_shape = fields.at(4),
-                                            .offsets = fields.at(5),
-                                            .sizes = fields.at(6),
-                                            .file = fields.at(7),
-                                            .offset_bytes = fields.at(8),
-                                            .length_bytes = fields.at(9)});
-    for (const auto& part : fields.at(1)) {
-      if (part.is_string()) {
-        item.path.emplace_back(part.get<std::string>());
-      } else {
-        item.path.emplace_back(part.get<std::int64_t>());
-      }
-    }
-  }
+  for (ItemReader reader{bytes}; !reader.rest.empty();) visit_fields(items.emplace_back(), reader);
   return items;
 }
 

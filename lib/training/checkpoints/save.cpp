@@ -81,13 +81,77 @@ at::Tensor data_of(const SnapshotBlock& block, const Snapshot& snapshot) {
   return snapshot.pinned->read(*block.stored).narrow(0, block.first_row, block.sizes[0]);
 }
 
+using Clock = std::chrono::steady_clock;
+
+/// Ends what a killed job has left half done, and sees that checkpoints can be written there. \throws IoError
+void tidy_directory(const std::filesystem::path& directory) {
+  try {
+    std::filesystem::create_directories(directory);
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      const bool is_link = name.starts_with(".latest.") || name.starts_with(".best.");
+      if (is_link && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
+      if (!name.starts_with(".step-")) continue;
+      const auto proper = directory / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
+      if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
+        std::filesystem::rename(entry.path(), proper);  // killed between the two renames of publish()
+      } else {
+        std::filesystem::remove_all(entry.path());
+      }
+    }
+    replace_file(directory / ".writable", "");
+    std::filesystem::remove(directory / ".writable");
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw IoError(directory.string() + ": cannot be written: " + error.code().message() + " (see --out-dir)");
+  } catch (const Error& error) {
+    throw IoError(std::string(error.what()) + " (see --out-dir)");
+  }
+}
+
+/// Another run of these steps, or the same one before it went back, saved it to be kept.
+bool is_regular(const std::filesystem::path& checkpoint) {
+  try {
+    return !read_run_manifest(checkpoint).only_as_best;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+/// \return what is wrong; "": nothing
+std::string try_to_point_best_to(const std::filesystem::path& directory, std::int64_t step) {
+  try {
+    point_best_to(directory, step);
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Whether nothing lies there but what this program saved: nothing else is removed with it.
+bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
+  try {
+    const auto files = read_run_manifest(directory).files;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      const auto name = entry.path().filename().string();
+      if (name != "run.json" && !files.contains(name)) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void visit_states(Engine& engine, const Optimizer* optimizer, std::size_t param, const StateVisit& visit) {
   const auto& layout = engine.layout(param);
   const auto range = engine.range(param);
   visit("model." + layout.name, {"model", layout.name},
-        {"", layout.shape, engine.stored_master_weight(param), range.first_row, range.num_rows});
+        {.key = {},
+         .shape = layout.shape,
+         .values = engine.stored_master_weight(param),
+         .first_row = range.first_row,
+         .num_rows = range.num_rows});
   if (optimizer == nullptr) return;
   for (const auto& state : optimizer->states(param)) {
     StatePath path{"optim", "state", layout.name};
@@ -185,15 +249,16 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
       const auto data = data_of(block, snapshot);
       require_finite(block.key, data);
       const ShardRecord record{
-          block.key,
-          to_dtype(data.scalar_type()),
-          block.global_shape,
-          block.offsets,
-          block.sizes,
-          {static_cast<const std::byte*>(data.const_data_ptr()), static_cast<std::size_t>(data.nbytes())}};
+          .name = block.key,
+          .dtype = to_dtype(data.scalar_type()),
+          .global_shape = block.global_shape,
+          .offsets = block.offsets,
+          .sizes = block.sizes,
+          .data = {static_cast<const std::byte*>(data.const_data_ptr()), static_cast<std::size_t>(data.nbytes())}};
       writer.add_tensor(record, block.path);
     }
-    report["items"] = dcp_items_to_json(writer.finish());
+    const auto items = serialize_dcp_items(writer.finish());
+    report["items"] = nlohmann::json::binary({items.begin(), items.end()});
     report["size_bytes"] = writer.bytes_written();
     report["crc32"] = writer.file_crc32();
   } catch (const std::exception& error) {
@@ -206,72 +271,11 @@ std::string write_snapshot(const std::filesystem::path& directory, int rank, con
 WrittenShards read_report(const std::string& report) {
   const auto json = nlohmann::json::from_cbor(report);
   if (json.contains("error")) throw IoError(json["error"].get<std::string>());
-  return {.items = dcp_items_from_json(json["items"]), .size_bytes = json["size_bytes"], .crc32 = json["crc32"]};
+  const auto& bytes = json["items"].get_binary();
+  return {.items = deserialize_dcp_items({reinterpret_cast<const char*>(bytes.data()), bytes.size()}),
+          .size_bytes = json["size_bytes"],
+          .crc32 = json["crc32"]};
 }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-/// Ends what a killed job has left half done, and sees that checkpoints can be written there. \throws IoError
-void tidy_directory(const std::filesystem::path& directory) {
-  try {
-    std::filesystem::create_directories(directory);
-    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-      const auto name = entry.path().filename().string();
-      const bool is_link = name.starts_with(".latest.") || name.starts_with(".best.");
-      if (is_link && name.ends_with(".tmp")) std::filesystem::remove(entry.path());
-      if (!name.starts_with(".step-")) continue;
-      const auto proper = directory / name.substr(1, std::max<std::size_t>(name.size(), 5) - 5);
-      if (name.ends_with(".old") && !std::filesystem::exists(proper)) {
-        std::filesystem::rename(entry.path(), proper);  // killed between the two renames of publish()
-      } else {
-        std::filesystem::remove_all(entry.path());
-      }
-    }
-    replace_file(directory / ".writable", "");
-    std::filesystem::remove(directory / ".writable");
-  } catch (const std::filesystem::filesystem_error& error) {
-    throw IoError(directory.string() + ": cannot be written: " + error.code().message() + " (see --out-dir)");
-  } catch (const Error& error) {
-    throw IoError(std::string(error.what()) + " (see --out-dir)");
-  }
-}
-
-/// Another run of these steps, or the same one before it went back, saved it to be kept.
-bool is_regular(const std::filesystem::path& checkpoint) {
-  try {
-    return !read_run_manifest(checkpoint).only_as_best;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-/// \return what is wrong; "": nothing
-std::string try_to_point_best_to(const std::filesystem::path& directory, std::int64_t step) {
-  try {
-    point_best_to(directory, step);
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-/// Whether nothing lies there but what this program saved: nothing else is removed with it.
-bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
-  try {
-    const auto files = read_run_manifest(directory).files;
-    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-      const auto name = entry.path().filename().string();
-      if (name != "run.json" && !files.contains(name)) return false;
-    }
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-}  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
 
@@ -427,7 +431,8 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
 
 void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& result) {
   const auto& validation = manifest.state.validation;
-  known_[newest_step_] = {newest_step_, manifest.only_as_best, validation.best_step};
+  known_[newest_step_] = {
+      .step = newest_step_, .only_as_best = manifest.only_as_best, .best_step = validation.best_step};
   has_best_ = has_best_ || validation.best_step >= 0;
   auto problem = point_latest_to(newest_step_);
   if (!problem.empty()) problem += ": --restart latest takes the newest checkpoint where there is no link";
@@ -514,7 +519,8 @@ void CheckpointSaver::prune() {
     if (step < newest_step_) older.push_back(has_best_ ? known(step) : KnownCheckpoint{step});
   }
   const auto best = has_best_ ? best_link(directory_) : -1;
-  const auto superseded = superseded_checkpoints(older, known(newest_step_), {keep_last_, proven_step_, best});
+  const auto superseded = superseded_checkpoints(
+      older, known(newest_step_), {.keep_last = keep_last_, .proven_step = proven_step_, .linked_best = best});
   prune_again_ = superseded.until_proven;
   for (const auto step : superseded.steps) {
     const auto path = directory_ / checkpoint_name(step);

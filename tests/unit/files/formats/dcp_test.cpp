@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lib/base/error.hpp"
 #include "lib/files/formats/crc32.hpp"
 #include "tests/unit/files/formats/dcp_test_support.hpp"
@@ -122,16 +120,18 @@ TEST_SUITE("formats/dcp") {
     CHECK_THROWS_AS(writer.add_tensor({"w", DType::f32, {2}, {0}, {1}, bytes}, {"w"}), UsageError);
   }
 
-  TEST_CASE("dcp_items_from_json: returns the items that dcp_items_to_json() took") {
+  TEST_CASE("deserialize_dcp_items: returns the serialized items, and refuses a truncated list") {
     auto item = tensor_item({4, 6}, {2, 0}, {2, 6});
     item.path = {"a", std::int64_t{3}, "b.c"};
     const DcpItem value{.key = "v", .file = "__1_0.distcp", .offset_bytes = 5, .length_bytes = 6};
     const std::vector<DcpItem> items{item, value};
-    const auto json = dcp_items_to_json(items);
-    const auto found = dcp_items_from_json(json);
+    const auto bytes = serialize_dcp_items(items);
+    const auto found = deserialize_dcp_items(bytes);
     REQUIRE(found.size() == 2);
     CHECK(found[0].path == item.path);
     CHECK(found[0].sizes == item.sizes);
-    CHECK(dcp_items_to_json(found) == json);
+    CHECK(serialize_dcp_items(found) == bytes);
+    CHECK_THROWS_AS(deserialize_dcp_items(std::string_view(bytes).substr(1)), FormatError);
+    CHECK_THROWS_AS(deserialize_dcp_items(std::string_view(bytes).substr(0, bytes.size() - 1)), FormatError);
   }
 }
