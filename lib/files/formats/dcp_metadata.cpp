@@ -269,7 +269,10 @@ class MetadataParser {
     metadata_.keys.push_back(key);
     if (instance(entry, "BytesStorageMetadata") != nullptr) {
       const auto& place = place_of(entry, {key, false, {}});
-      metadata_.values[key] = {place.file, place.offset_bytes, place.length_bytes, place.zstd};
+      metadata_.values[key] = {.file = place.file,
+                               .offset_bytes = place.offset_bytes,
+                               .length_bytes = place.length_bytes,
+                               .zstd = place.zstd};
       return;
     }
     const auto& fields = state_of(entry, "TensorStorageMetadata");

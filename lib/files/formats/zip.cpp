@@ -81,6 +81,42 @@ void append_end_records(std::string& out, std::uint64_t directory_at, std::uint6
   append_zeros(out, 2);  // comment
 }
 
+std::string read_string(const RandomAccess& file, std::uint64_t offset_bytes, std::uint64_t length_bytes) {
+  std::string text(length_bytes, '\0');
+  file.read_at(offset_bytes, std::as_writable_bytes(std::span(text.data(), text.size())));
+  return text;
+}
+
+/// The 64-bit values of a zip64 extra field, in the order that the format fixes. The field has only values that the
+/// header marks.
+class Zip64Field {
+ public:
+  explicit Zip64Field(std::string_view extra) {
+    while (extra.size() >= 4) {
+      const auto id = read_le<std::uint16_t>(extra, 0);
+      const std::size_t length = read_le<std::uint16_t>(extra, 2);
+      if (length > extra.size() - 4) return;
+      if (id == kZip64Extra) {
+        values_ = extra.substr(4, length);
+        return;
+      }
+      extra.remove_prefix(4 + length);
+    }
+  }
+
+  /// Replaces a marked 32-bit field by its 64-bit value. Returns false when the extra field lacks the value.
+  bool resolve(std::uint64_t& field) {
+    if (field != kZipInZip64) return true;
+    if (values_.size() < 8) return false;
+    field = read_le<std::uint64_t>(values_, 0);
+    values_.remove_prefix(8);
+    return true;
+  }
+
+ private:
+  std::string_view values_;
+};
+
 }  // namespace
 
 namespace detail {
@@ -139,45 +175,6 @@ std::string zip_directory_of(std::span<const ZipRecord> records, std::uint64_t d
 }
 
 }  // namespace detail
-namespace {
-
-std::string read_string(const RandomAccess& file, std::uint64_t offset_bytes, std::uint64_t length_bytes) {
-  std::string text(length_bytes, '\0');
-  file.read_at(offset_bytes, std::as_writable_bytes(std::span(text.data(), text.size())));
-  return text;
-}
-
-/// The 64-bit values of a zip64 extra field, in the order that the format fixes. The field has only values that the
-/// header marks.
-class Zip64Field {
- public:
-  explicit Zip64Field(std::string_view extra) {
-    while (extra.size() >= 4) {
-      const auto id = read_le<std::uint16_t>(extra, 0);
-      const std::size_t length = read_le<std::uint16_t>(extra, 2);
-      if (length > extra.size() - 4) return;
-      if (id == kZip64Extra) {
-        values_ = extra.substr(4, length);
-        return;
-      }
-      extra.remove_prefix(4 + length);
-    }
-  }
-
-  /// Replaces a marked 32-bit field by its 64-bit value. Returns false when the extra field lacks the value.
-  bool resolve(std::uint64_t& field) {
-    if (field != kZipInZip64) return true;
-    if (values_.size() < 8) return false;
-    field = read_le<std::uint64_t>(values_, 0);
-    values_.remove_prefix(8);
-    return true;
-  }
-
- private:
-  std::string_view values_;
-};
-
-}  // namespace
 
 std::uint64_t ZipPlan::append(Entry entry, std::string_view name, std::uint64_t entry_bytes) {
   entry.record.name = archive_name_ + "/" + std::string(name);

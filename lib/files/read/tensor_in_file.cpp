@@ -43,7 +43,7 @@ std::optional<std::uint32_t> read_contiguous(const File& file, const TensorInFil
     file.read_at(offset + done, piece);
     crc = crc32(crc, piece);
   }
-  sums->push_back({stored.storage, begin_bytes, begin_bytes + out.size(), crc});
+  sums->push_back({.storage = stored.storage, .begin = begin_bytes, .end = begin_bytes + out.size(), .crc32 = crc});
   return crc;
 }
 
@@ -86,7 +86,8 @@ class Window {
     end_ = position + length;
     if (sums_ == nullptr || (bytes.size() < kWorthSummingBytes && bytes.size() < stored_.view.storage_bytes)) return;
     const std::uint64_t first = position * element_bytes_;
-    sums_->push_back({stored_.storage, first, first + bytes.size(), crc32(0, bytes)});
+    sums_->push_back(
+        {.storage = stored_.storage, .begin = first, .end = first + bytes.size(), .crc32 = crc32(0, bytes)});
   }
 
   const File& file_;

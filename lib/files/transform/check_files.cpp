@@ -162,9 +162,11 @@ void read_values(const Source& source, CheckReport& report) {
 }
 
 CheckReport::NonFiniteTensor describe(const SourceTensor& tensor, const Findings& findings, std::size_t t) {
-  return {tensor.name, static_cast<std::uint64_t>(num_elements(tensor.shape)),
-          static_cast<std::uint64_t>(findings.nan[t]), static_cast<std::uint64_t>(findings.inf[t]),
-          position_of(static_cast<std::uint64_t>(findings.first[t]), tensor.shape)};
+  return {.name = tensor.name,
+          .elements = static_cast<std::uint64_t>(num_elements(tensor.shape)),
+          .nan = static_cast<std::uint64_t>(findings.nan[t]),
+          .inf = static_cast<std::uint64_t>(findings.inf[t]),
+          .first = position_of(static_cast<std::uint64_t>(findings.first[t]), tensor.shape)};
 }
 
 }  // namespace

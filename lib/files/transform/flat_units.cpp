@@ -349,7 +349,8 @@ std::optional<std::uint32_t> PieceSource::read(std::size_t tensor, std::uint64_t
   for (const auto& piece : assembly.pieces) {
     const auto from = std::max(first, begin), to = std::min(first + count, begin + piece.count);
     if (from < to) {
-      const TensorPiece part{piece.source, piece.tensor, piece.first + (from - begin), to - from};
+      const TensorPiece part{
+          .source = piece.source, .tensor = piece.tensor, .first = piece.first + (from - begin), .count = to - from};
       const auto piece_crc = read_piece(part, out.subspan((from - first) * item, (to - from) * item), sums);
       if (to - from == count) crc = piece_crc;
       done += to - from;

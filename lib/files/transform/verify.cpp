@@ -251,15 +251,15 @@ std::string element_text(const Source& source, std::size_t tensor, std::uint64_t
 TensorDifference describe(const Source& a, const Source& b, const Pair& pair, const Findings& findings, std::size_t p) {
   const auto first = static_cast<std::uint64_t>(findings.first[p]);
   const auto& tensor = a.tensors()[pair.a];
-  return {tensor.name,
-          "elements",
-          element_text(a, pair.a, first),
-          element_text(b, pair.b, first),
-          static_cast<std::uint64_t>(findings.different[p]),
-          static_cast<std::uint64_t>(num_elements(tensor.shape)),
-          position_of(first, tensor.shape),
-          findings.max_abs[p],
-          findings.max_rel[p]};
+  return {.name = tensor.name,
+          .what = "elements",
+          .a = element_text(a, pair.a, first),
+          .b = element_text(b, pair.b, first),
+          .num_different = static_cast<std::uint64_t>(findings.different[p]),
+          .num_elements = static_cast<std::uint64_t>(num_elements(tensor.shape)),
+          .position = position_of(first, tensor.shape),
+          .max_abs = findings.max_abs[p],
+          .max_rel = findings.max_rel[p]};
 }
 
 /// A number for JSON, which has no infinity: that becomes text.

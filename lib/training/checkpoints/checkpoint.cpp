@@ -54,6 +54,60 @@ bool is_ours_without_manifest(const std::filesystem::path& path) {
          std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+std::vector<std::filesystem::path> newest_first(const std::filesystem::path& checkpoints) {
+  std::vector<std::pair<std::string, std::filesystem::path>> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
+    auto name = entry.path().filename().string();
+    if (name.starts_with(".step-") && name.ends_with(".old")) {
+      // A step saved again was killed between its two renames: the first save is whole, under this name.
+      name = name.substr(1, name.size() - 5);
+      if (std::filesystem::exists(checkpoints / name, error)) continue;
+    }
+    if (name.starts_with("step-")) all.emplace_back(name, entry.path());
+  }
+  std::sort(all.rbegin(), all.rend());
+  std::vector<std::filesystem::path> paths;
+  for (auto& [name, path] : all) paths.push_back(std::move(path));
+  return paths;
+}
+
+/// RUN/previous-N/checkpoints/latest of the highest N that has one; empty: none
+std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
+  std::filesystem::path newest;
+  std::error_code error;
+  for (int number = 1;; ++number) {
+    const auto folder = run / fmt::format("previous-{}", number);
+    if (!std::filesystem::exists(folder, error)) return newest;
+    if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
+  }
+}
+
+/// The other runs of the folder that have checkpoints, for a message.
+std::string runs_beside(const std::filesystem::path& run) {
+  constexpr std::size_t kShown = 20;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(run.parent_path(), error)) {
+    if (!newest_first(entry.path() / "checkpoints").empty()) names.push_back(entry.path().filename().string());
+  }
+  const auto out = run.parent_path().string();
+  if (names.empty()) return out + " holds no run that has any (--out-dir names the folder of the runs)";
+  std::sort(names.begin(), names.end());
+  const auto more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : std::string();
+  names.resize(std::min(kShown, names.size()));
+  return fmt::format("runs in {} that have some: {}{}; --run-name NAME goes on with one of them", out,
+                     fmt::join(names, ", "), more);
+}
+
+/// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
+std::filesystem::path latest_of_run(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path / "run.json", error)) return {};  // a checkpoint
+  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints" / "latest";
+  return std::filesystem::is_symlink(path / "latest", error) ? path / "latest" : std::filesystem::path();
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path) {
@@ -208,64 +262,6 @@ std::optional<std::int64_t> Checkpoint::argument(const std::vector<std::string>&
   }
   return std::nullopt;
 }
-
-namespace {
-
-std::vector<std::filesystem::path> newest_first(const std::filesystem::path& checkpoints) {
-  std::vector<std::pair<std::string, std::filesystem::path>> all;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
-    auto name = entry.path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(".old")) {
-      // A step saved again was killed between its two renames: the first save is whole, under this name.
-      name = name.substr(1, name.size() - 5);
-      if (std::filesystem::exists(checkpoints / name, error)) continue;
-    }
-    if (name.starts_with("step-")) all.emplace_back(name, entry.path());
-  }
-  std::sort(all.rbegin(), all.rend());
-  std::vector<std::filesystem::path> paths;
-  for (auto& [name, path] : all) paths.push_back(std::move(path));
-  return paths;
-}
-
-/// RUN/previous-N/checkpoints/latest of the highest N that has one; empty: none
-std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
-  std::filesystem::path newest;
-  std::error_code error;
-  for (int number = 1;; ++number) {
-    const auto folder = run / fmt::format("previous-{}", number);
-    if (!std::filesystem::exists(folder, error)) return newest;
-    if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
-  }
-}
-
-/// The other runs of the folder that have checkpoints, for a message.
-std::string runs_beside(const std::filesystem::path& run) {
-  constexpr std::size_t kShown = 20;
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(run.parent_path(), error)) {
-    if (!newest_first(entry.path() / "checkpoints").empty()) names.push_back(entry.path().filename().string());
-  }
-  const auto out = run.parent_path().string();
-  if (names.empty()) return out + " holds no run that has any (--out-dir names the folder of the runs)";
-  std::sort(names.begin(), names.end());
-  const auto more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : std::string();
-  names.resize(std::min(kShown, names.size()));
-  return fmt::format("runs in {} that have some: {}{}; --run-name NAME goes on with one of them", out,
-                     fmt::join(names, ", "), more);
-}
-
-/// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
-std::filesystem::path latest_of_run(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path / "run.json", error)) return {};  // a checkpoint
-  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints" / "latest";
-  return std::filesystem::is_symlink(path / "latest", error) ? path / "latest" : std::filesystem::path();
-}
-
-}  // namespace
 
 std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text,
                                                          const std::filesystem::path& checkpoints) {

@@ -78,111 +78,6 @@ LoadPlan plan_each_adapter(const std::vector<ParameterSpec>& table, const Source
   return plan;
 }
 
-}  // namespace
-
-bool is_loadable(DType dtype) {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
-}
-
-LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
-  LoadPlan plan;
-  plan.path = checkpoint.path();
-  const auto& tensors = checkpoint.source().tensors();
-  const auto table = parameter_table(config);
-  std::map<std::string, std::size_t> numbers;
-  for (const auto& spec : table) {
-    auto tensor = checkpoint.parameter(spec.name);
-    if (const auto tied = tied_name_of(config, spec.name); !tensor && !tied.empty())
-      tensor = checkpoint.parameter(tied);
-    if (!tensor) {
-      throw FormatError(fmt::format(
-          "{}: parameter '{}' is missing{}", plan.path.string(), spec.name,
-          spec.name.ends_with(".bias") ? ": models without biases are not supported" : " (the model's sizes need it)"));
-    }
-    check_fit(tensors[*tensor], spec.shape, plan.path);
-    numbers.emplace(spec.name, plan.weights.size());
-    plan.weights.push_back(*tensor);
-  }
-  for (const auto& name : checkpoint.model_names()) {
-    if (block_of(name) >= config.num_layers) {
-      throw FormatError(fmt::format("{}: '{}' belongs to no block of the model, which has {}", plan.path.string(), name,
-                                    config.num_layers));
-    }
-  }
-  for (const auto& [alias, name] : tied_names(config)) {
-    const auto copy = checkpoint.parameter(alias);
-    const auto original = numbers.at(name);
-    // Ours names one place twice.
-    if (!copy || *copy == plan.weights[original] || checkpoint.is_ours()) continue;
-    check_fit(tensors[*copy], table[original].shape, plan.path);
-    plan.copies.emplace(original, *copy);
-  }
-  return plan;
-}
-
-LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
-  const auto& tensors = checkpoint.source().tensors();
-  std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].name, i);
-  return plan_each_adapter(table, checkpoint.source(), checkpoint.path(), [&](const std::string& name) {
-    const auto found = numbers.find("model." + name);
-    return found == numbers.end() ? std::nullopt : std::optional(found->second);
-  });
-}
-
-LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table) {
-  auto plan = plan_each_adapter(table, *adapter.source, adapter.file, [&](const std::string& name) {
-    const auto at = name.rfind(".lora_");
-    const auto parts = adapter.parts.find(name.substr(0, at));
-    if (parts == adapter.parts.end()) return std::optional<std::size_t>();
-    return name.ends_with("_A.weight")   ? parts->second.a
-           : name.ends_with("_B.weight") ? parts->second.b
-                                         : parts->second.magnitude;
-  });
-  plan.must_be_finite = true;
-  return plan;
-}
-
-LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
-                      const QuantizeConfig& quantize) {
-  const auto stored = quantize.enabled() ? find_stored_nf4(source) : std::map<std::string, StoredNf4>();
-  check_all_used(source, directory, config, stored);
-  LoadPlan plan;
-  plan.path = directory;
-  std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
-  for (const auto& spec : parameter_table(config)) {
-    auto tensor = numbers.find(spec.name);
-    if (tensor == numbers.end()) tensor = numbers.find(tied_name_of(config, spec.name));
-    if (tensor == numbers.end()) {
-      throw FormatError(directory.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
-    }
-    if (const auto nf4 = stored.find(spec.name); nf4 != stored.end()) {
-      check_stored(nf4->second, spec, quantize, directory);
-      plan.stored.emplace(plan.weights.size(), nf4->second);
-    } else {
-      check_fit(source.tensors()[tensor->second], spec.shape, directory);
-      if (!stored.empty() && spec.is_matrix_of_block())
-        throw FormatError(fmt::format("{}: '{}' is not in 4 bits as other matrices are; all or none can be read",
-                                      directory.string(), spec.name));
-    }
-    plan.weights.push_back(tensor->second);
-  }
-  const auto table = parameter_table(config);
-  for (const auto& [alias, name] : tied_names(config)) {
-    const auto copy = numbers.find(alias);
-    const auto original =
-        std::find_if(table.begin(), table.end(), [&name = name](const auto& spec) { return spec.name == name; });
-    if (copy == numbers.end() || copy->second == plan.weights[static_cast<std::size_t>(original - table.begin())])
-      continue;
-    check_fit(source.tensors()[copy->second], original->shape, directory);
-    plan.copies.emplace(static_cast<std::size_t>(original - table.begin()), copy->second);
-  }
-  return plan;
-}
-
-namespace {
-
 /// State keys that an optimizer may lack, and that are ignored in the state of another optimizer.
 constexpr std::array kDispensable{"max_exp_avg_sq", "compensation", "RMS", kChildFisher, kChildMask};
 
@@ -424,7 +319,121 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
   }
 }
 
+/// Whether all parameters that want this state have it. \param key  Child-Tuning's, of few parameters or none
+bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view key) {
+  bool some = false;
+  for (std::size_t i = 0; i < plan.states.size(); ++i) {
+    for (std::size_t s = 0; s < plan.states[i].size(); ++s) {
+      if (wish.params[i][s].key != key) continue;
+      if (!plan.states[i][s]) return false;
+      some = true;
+    }
+  }
+  return some;
+}
+
 }  // namespace
+
+bool is_loadable(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
+  LoadPlan plan;
+  plan.path = checkpoint.path();
+  const auto& tensors = checkpoint.source().tensors();
+  const auto table = parameter_table(config);
+  std::map<std::string, std::size_t> numbers;
+  for (const auto& spec : table) {
+    auto tensor = checkpoint.parameter(spec.name);
+    if (const auto tied = tied_name_of(config, spec.name); !tensor && !tied.empty())
+      tensor = checkpoint.parameter(tied);
+    if (!tensor) {
+      throw FormatError(fmt::format(
+          "{}: parameter '{}' is missing{}", plan.path.string(), spec.name,
+          spec.name.ends_with(".bias") ? ": models without biases are not supported" : " (the model's sizes need it)"));
+    }
+    check_fit(tensors[*tensor], spec.shape, plan.path);
+    numbers.emplace(spec.name, plan.weights.size());
+    plan.weights.push_back(*tensor);
+  }
+  for (const auto& name : checkpoint.model_names()) {
+    if (block_of(name) >= config.num_layers) {
+      throw FormatError(fmt::format("{}: '{}' belongs to no block of the model, which has {}", plan.path.string(), name,
+                                    config.num_layers));
+    }
+  }
+  for (const auto& [alias, name] : tied_names(config)) {
+    const auto copy = checkpoint.parameter(alias);
+    const auto original = numbers.at(name);
+    // Ours names one place twice.
+    if (!copy || *copy == plan.weights[original] || checkpoint.is_ours()) continue;
+    check_fit(tensors[*copy], table[original].shape, plan.path);
+    plan.copies.emplace(original, *copy);
+  }
+  return plan;
+}
+
+LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table) {
+  const auto& tensors = checkpoint.source().tensors();
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].name, i);
+  return plan_each_adapter(table, checkpoint.source(), checkpoint.path(), [&](const std::string& name) {
+    const auto found = numbers.find("model." + name);
+    return found == numbers.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table) {
+  auto plan = plan_each_adapter(table, *adapter.source, adapter.file, [&](const std::string& name) {
+    const auto at = name.rfind(".lora_");
+    const auto parts = adapter.parts.find(name.substr(0, at));
+    if (parts == adapter.parts.end()) return std::optional<std::size_t>();
+    return name.ends_with("_A.weight")   ? parts->second.a
+           : name.ends_with("_B.weight") ? parts->second.b
+                                         : parts->second.magnitude;
+  });
+  plan.must_be_finite = true;
+  return plan;
+}
+
+LoadPlan plan_weights(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
+                      const QuantizeConfig& quantize) {
+  const auto stored = quantize.enabled() ? find_stored_nf4(source) : std::map<std::string, StoredNf4>();
+  check_all_used(source, directory, config, stored);
+  LoadPlan plan;
+  plan.path = directory;
+  std::map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
+  for (const auto& spec : parameter_table(config)) {
+    auto tensor = numbers.find(spec.name);
+    if (tensor == numbers.end()) tensor = numbers.find(tied_name_of(config, spec.name));
+    if (tensor == numbers.end()) {
+      throw FormatError(directory.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
+    }
+    if (const auto nf4 = stored.find(spec.name); nf4 != stored.end()) {
+      check_stored(nf4->second, spec, quantize, directory);
+      plan.stored.emplace(plan.weights.size(), nf4->second);
+    } else {
+      check_fit(source.tensors()[tensor->second], spec.shape, directory);
+      if (!stored.empty() && spec.is_matrix_of_block())
+        throw FormatError(fmt::format("{}: '{}' is not in 4 bits as other matrices are; all or none can be read",
+                                      directory.string(), spec.name));
+    }
+    plan.weights.push_back(tensor->second);
+  }
+  const auto table = parameter_table(config);
+  for (const auto& [alias, name] : tied_names(config)) {
+    const auto copy = numbers.find(alias);
+    const auto original =
+        std::find_if(table.begin(), table.end(), [&name = name](const auto& spec) { return spec.name == name; });
+    if (copy == numbers.end() || copy->second == plan.weights[static_cast<std::size_t>(original - table.begin())])
+      continue;
+    check_fit(source.tensors()[copy->second], original->shape, directory);
+    plan.copies.emplace(static_cast<std::size_t>(original - table.begin()), copy->second);
+  }
+  return plan;
+}
 
 StateWish wish_of(const Optimizer& optimizer) {
   StateWish wish;
@@ -484,23 +493,6 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
   reader.finish(config, table);
   return result;
 }
-
-namespace {
-
-/// Whether all parameters that want this state have it. \param key  Child-Tuning's, of few parameters or none
-bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view key) {
-  bool some = false;
-  for (std::size_t i = 0; i < plan.states.size(); ++i) {
-    for (std::size_t s = 0; s < plan.states[i].size(); ++s) {
-      if (wish.params[i][s].key != key) continue;
-      if (!plan.states[i][s]) return false;
-      some = true;
-    }
-  }
-  return some;
-}
-
-}  // namespace
 
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
                                    const std::vector<ParameterSpec>& table, Optimizer& optimizer) {
