@@ -19,7 +19,7 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/device_work.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
 namespace at::cuda {

@@ -1,8 +1,8 @@
 #pragma once
 // FusedOps that run the kernels of lib/compute/cuda on the CPU (emulated_cuda.hpp).
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
+#include "lib/compute/ops/device_work.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
-#include "lib/compute/ops/place.hpp"
 
 namespace fsdp::test {
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <limits>
 
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/device_work.hpp"
 
 namespace fsdp::test {
 

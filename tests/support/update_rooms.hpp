@@ -19,12 +19,11 @@ inline std::vector<OperationCase> update_cases() {
            [](const Ops& ops, const Inputs& in) {
              return [&ops, group = update_group(in), m = in.floats(100), v = in.floats(100),
                      rows = in.vector(100)]() mutable {
-               const auto* decider = ops.step_decider();
-               if (decider == nullptr) return Kept{};
+               if (!ops.decides()) return Kept{};
                const GradPart part{group.grads[0], 100};
-               const auto squares = decider->device_sum_squares({&part, 1});
+               const auto squares = ops.device_sum_squares({&part, 1});
                const auto loss = at::zeros({2}, squares.options());
-               group.decision = decider->decide({squares, loss});
+               group.decision = ops.decide({squares, loss});
                group.published = {rows};
                ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
                return Kept{};

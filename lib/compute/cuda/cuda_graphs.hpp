@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/device_work.hpp"
 
 namespace fsdp {
 

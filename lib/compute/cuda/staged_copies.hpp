@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "lib/compute/cuda/cuda_handles.hpp"
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/device_work.hpp"
 
 namespace fsdp::detail {
 

@@ -13,7 +13,6 @@
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
-#include "lib/compute/ops/place.hpp"
 #include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 

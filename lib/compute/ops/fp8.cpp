@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "lib/compute/ops/fused_kernels.hpp"
+#include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -54,21 +55,21 @@ void detail::make_room(Fp8Matrix& made, const at::Tensor& x_RC, const at::Tensor
     made.columns_CR = at::empty({x_RC.size(1), fp8_padded(x_RC.size(0))}, codes);
 }
 
-std::string Fp8Products::fp8_way() const { return "float8 emulated in float32"; }
+std::string Ops::fp8_way() const { return "float8 emulated in float32"; }
 
-std::string Fp8Products::fp8_problem() const { return {}; }
+std::string Ops::fp8_problem() const { return {}; }
 
-Fp8Matrix Fp8Products::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
+Fp8Matrix Ops::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
   return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
 }
 
 // Uses operators that support meta tensors.
-at::Tensor Fp8Products::fp8_largest(const at::Tensor& x_RC) const {
+at::Tensor Ops::fp8_largest(const at::Tensor& x_RC) const {
   return at::linalg_vector_norm(x_RC, std::numeric_limits<double>::infinity()).to(at::kFloat).view({1});
 }
 
-Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
-                                Fp8Matrix made) const {
+Fp8Matrix Ops::fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                        Fp8Matrix made) const {
   const auto most = at::amax(largest).to(at::kDouble).clamp_min_(kFp8LeastLargest);
   const auto scale = at::full({}, fp8_max(format), most.options()).div_(most).to(at::kFloat);
   const auto wide_RC = (x_RC.to(at::kFloat) * scale).clamp_(-fp8_max(format), fp8_max(format));
@@ -83,11 +84,11 @@ Fp8Matrix Fp8Products::fp8_cast(const at::Tensor& x_RC, const at::Tensor& larges
   return made;
 }
 
-at::Tensor Fp8Products::fp8_columns(const at::Tensor& rows_RC) const {
+at::Tensor Ops::fp8_columns(const at::Tensor& rows_RC) const {
   return rows_RC.view(at::kByte).t().contiguous().view(rows_RC.scalar_type());
 }
 
-void Fp8Products::fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const {
+void Ops::fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const {
   const MemoryScope scope(MemoryCategory::workspace);
   const auto wide_a = a.values.to(at::kFloat), wide_b = b.values.to(at::kFloat);
   const auto scale = a.inverse * b.inverse;

@@ -1,8 +1,8 @@
 #pragma once
-// Fp8 matrices and their products. Each matrix has one scale, computed from its own largest absolute value (dynamic
-// tensorwise scaling, as torchao 0.18: Float8LinearConfig, float8_utils.py, float8_ops.py). Forward factors are e4m3,
-// gradients e5m2 (Micikevicius et al., arXiv:2209.05433). GPUs contract the last dimension of both factors only, so the
-// backward needs transposed copies.
+// Fp8 matrices, which Ops casts and multiplies. Each matrix has one scale, computed from its own largest absolute value
+// (dynamic tensorwise scaling, as torchao 0.18: Float8LinearConfig, float8_utils.py, float8_ops.py). Forward factors
+// are e4m3, gradients e5m2 (Micikevicius et al., arXiv:2209.05433). GPUs contract the last dimension of both factors
+// only, so the backward needs transposed copies.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -55,33 +55,6 @@ std::string gpu_fp8_problem(int compute_capability);
 
 /// Accumulation: `fast` keeps fewer bits of partial sums (on Hopper); torchao uses it in the forward only.
 enum class Fp8Sums : std::uint8_t { fast, exact };
-
-class Fp8Products {
- public:
-  virtual ~Fp8Products() = default;
-  /// Describes how fp8 factors are multiplied, for logs: "float8 emulated in float32".
-  virtual std::string fp8_way() const;
-  /// \return why this device has no fp8 products; empty if it has
-  virtual std::string fp8_problem() const;
-  /// Casts a matrix with the scale of its own largest value.
-  /// \param x_RC  float32 or 16 bits, not empty, any row stride; C is a multiple of kFp8Multiple. If an element is not
-  ///              finite, products that use it are not finite either
-  Fp8Matrix to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
-  /// \return float32 [n] whose maximum is the largest absolute value of x; n depends on the number of rows alone
-  virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
-  /// Casts x with the scale for max(largest), the largest value of x or of the matrix that x is a part of.
-  /// \param made  tensors to write to; undefined ones are allocated
-  virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
-                             Fp8Matrix made = {}) const;
-  /// \return the transpose of fp8 codes. \param rows_RC  contiguous, both sizes multiples of kFp8Multiple
-  virtual at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
-  /// out (+)= a b^T. The product is rounded to the dtype of `out` (float32 or 16 bits) before it is added.
-  virtual void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const;
-
- protected:
-  /// out (+)= a @ b
-  virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
-};
 
 }  // namespace fsdp
 

@@ -11,12 +11,15 @@ namespace fsdp {
 /// False if the environment variable FSDP_CUDA_KERNELS is "off", which selects plain operators for comparison.
 bool wants_fused_kernels();
 
-class FusedOps : public AtenOps, private StepDecider {
+class FusedOps : public AtenOps {
  public:
   /// \param kernels  kernels of `device`; may be null
   FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels);
   bool joins_products() const override { return has_kernels(); }
-  const StepDecider* step_decider() const override { return has_kernels() ? this : nullptr; }
+  bool decides() const override { return has_kernels(); }
+  at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
+  at::Tensor decide(const StepSums& sums) const override;
+  StepOutcome outcome_of(const at::Tensor& decision) const override;
   at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
@@ -72,9 +75,6 @@ class FusedOps : public AtenOps, private StepDecider {
   at::Tensor pack_heads(std::array<at::Tensor, 3> parts, const AttentionShape& shape, const Rotation* rotation) const;
 
  private:
-  at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
-  at::Tensor decide(const StepSums& sums) const override;
-  StepOutcome outcome_of(const at::Tensor& decision) const override;
   /// True if the kernels support these tensors: one dtype, contiguous, on the device. Undefined tensors are ignored.
   bool takes(std::initializer_list<const at::Tensor*> tensors) const;
   bool takes_fp8(const at::Tensor& x_RC) const;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <utility>
 
-#include "lib/compute/ops/place.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/compute/tensor/parallel.hpp"
@@ -61,6 +60,10 @@ at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sa
   return keys;
 }
 
+at::Tensor Ops::device_sum_squares(std::span<const GradPart>) const { TORCH_CHECK(false, "the host decides steps"); }
+at::Tensor Ops::decide(const StepSums&) const { TORCH_CHECK(false, "the host decides steps"); }
+StepOutcome Ops::outcome_of(const at::Tensor&) const { TORCH_CHECK(false, "the host decides steps"); }
+
 RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
   // The table outlives the layer that requests it first, so it is not an activation.
   const MemoryScope scope(MemoryCategory::workspace);
@@ -96,21 +99,21 @@ void Ops::fetch(LossSum& sum) const {
   sum.pending.reset();
 }
 
-at::Device Place::host() const { return at::kCPU; }
-bool Place::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
-at::Tensor Place::to_device(const at::Tensor& x) const { return x.to(device()); }
-at::Tensor Place::to_host(const at::Tensor& x) const { return x.to(host()); }
-void Place::transfer(const at::Tensor& to, const at::Tensor& from) const { to.copy_(from); }
-std::unique_ptr<Transfer> Place::start_transfer(const at::Tensor& to, const at::Tensor& from) const {
+at::Device Ops::host() const { return at::kCPU; }
+bool Ops::is_on_host(const at::Tensor& x) const { return x.device().is_cpu(); }
+at::Tensor Ops::to_device(const at::Tensor& x) const { return x.to(device()); }
+at::Tensor Ops::to_host(const at::Tensor& x) const { return x.to(host()); }
+void Ops::transfer(const at::Tensor& to, const at::Tensor& from) const { to.copy_(from); }
+std::unique_ptr<Transfer> Ops::start_transfer(const at::Tensor& to, const at::Tensor& from) const {
   to.copy_(from);
   return nullptr;
 }
-std::shared_ptr<void> Place::lock_pages(const at::Tensor&) const { return nullptr; }
-at::Tensor Place::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
+std::shared_ptr<void> Ops::lock_pages(const at::Tensor&) const { return nullptr; }
+at::Tensor Ops::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
   return at::from_blob(data, sizes, at::TensorOptions(dtype));
 }
-void Place::count_window(std::int64_t bytes) const { count_external_host_memory(bytes); }
-void Place::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
+void Ops::count_window(std::int64_t bytes) const { count_external_host_memory(bytes); }
+void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
   for (std::int64_t i = 0; i < n; ++i) body(i);
 }
 

@@ -15,16 +15,48 @@
 #include <string>
 #include <vector>
 
+#include "lib/compute/ops/device_work.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/op_types.hpp"
 #include "lib/compute/ops/optimizer_updates.hpp"
-#include "lib/compute/ops/place.hpp"
 #include "lib/compute/tensor/layer.hpp"
 
 namespace fsdp {
 
-class Ops : public Place, public Fp8Products {
+class Ops {
  public:
+  virtual ~Ops() = default;
+
+  // --- the device: where tensors live, how they are transferred, and how its work is captured and replayed
+  virtual at::Device device() const = 0;
+  /// True if tensors of the device are in host memory, which ranks of a node can share.
+  virtual bool on_host() const = 0;
+  /// Device of host tensors: at::kCPU, or at::kMeta in a prediction.
+  virtual at::Device host() const;
+  virtual bool is_on_host(const at::Tensor& x) const;
+  /// x on the device; x itself if it is there already.
+  virtual at::Tensor to_device(const at::Tensor& x) const;
+  /// x on the host; x itself if it is there already. Waits until x is computed, but not for work that is queued later.
+  /// \throws RuntimeFailure when x depends on a collective whose rank is gone
+  virtual at::Tensor to_host(const at::Tensor& x) const;
+  /// to = from: contiguous tensors of one dtype, one of them on the device. The host may reuse both on return.
+  /// \throws RuntimeFailure as to_host()
+  virtual void transfer(const at::Tensor& to, const at::Tensor& from) const;
+  /// Starts the same copy on a stream of its own, for host memory that lock_pages() has locked. The copy starts after
+  /// the work that is queued now; neither host nor device waits for it until Transfer::wait(), and neither tensor may
+  /// be changed before. \return null if the copy is already done
+  virtual std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const;
+  /// Page-locks host tensor x, so that the device can access it, until the result is destroyed; null: not possible.
+  virtual std::shared_ptr<void> lock_pages(const at::Tensor& x) const;
+  /// A tensor over host memory that the caller owns.
+  virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  /// Captures work for replay; null if the device cannot.
+  virtual const WorkRecorder* recorder() const { return nullptr; }
+  /// Counts host memory that ATen does not allocate (a shared-memory segment); negative when it is freed.
+  virtual void count_window(std::int64_t bytes) const;
+  /// Runs body(0), ..., body(n - 1). Each call frees what it allocates, so a prediction may skip calls that are alike.
+  virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+
   // --- products with weights: the only functions that multiply by a weight (ops_products.cpp)
   /// Describes how factors of this dtype are multiplied, for logs: "bf16 through float32 by aten". The last bits of
   /// results depend on it.
@@ -43,6 +75,26 @@ class Ops : public Place, public Fp8Products {
   void linear_backward_add(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
   /// Gradient of the weight: slot (+)= grad^T x. \param slot  null: nothing is computed
   void weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
+
+  // --- products in fp8 (fp8.cpp)
+  /// Describes how fp8 factors are multiplied, for logs: "float8 emulated in float32".
+  virtual std::string fp8_way() const;
+  /// \return why this device has no fp8 products; empty if it has
+  virtual std::string fp8_problem() const;
+  /// Casts a matrix with the scale of its own largest value.
+  /// \param x_RC  float32 or 16 bits, not empty, any row stride; C is a multiple of kFp8Multiple. If an element is not
+  ///              finite, products that use it are not finite either
+  Fp8Matrix to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
+  /// \return float32 [n] whose maximum is the largest absolute value of x; n depends on the number of rows alone
+  virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
+  /// Casts x with the scale for max(largest), the largest value of x or of the matrix that x is a part of.
+  /// \param made  tensors to write to; undefined ones are allocated
+  virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                             Fp8Matrix made = {}) const;
+  /// \return the transpose of fp8 codes. \param rows_RC  contiguous, both sizes multiples of kFp8Multiple
+  virtual at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
+  /// out (+)= a b^T. The product is rounded to the dtype of `out` (float32 or 16 bits) before it is added.
+  virtual void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const;
 
   /// \return the NF4 matrix as [rows, columns] of `dtype`, each element rounded once
   at::Tensor dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const;
@@ -65,8 +117,15 @@ class Ops : public Place, public Fp8Products {
   /// Histogram: increments counts[d] (2^bits entries) for each element whose bits above `range` equal `prefix` and
   /// whose bits in `range` equal d. Waits for the device.
   virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
-  /// Decides on the device whether a step is taken; null: the host decides.
-  virtual const StepDecider* step_decider() const { return nullptr; }
+  /// True if the device can decide how gradients are scaled and whether a step is skipped, so that the host need not
+  /// wait: by the three functions below, which other devices do not have.
+  virtual bool decides() const { return false; }
+  /// sum_squares() as float64 [1] on the device.
+  virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const;
+  /// \return for UpdateGroup::decision
+  virtual at::Tensor decide(const StepSums& sums) const;
+  /// Reads the decision. Waits for the device.
+  virtual StepOutcome outcome_of(const at::Tensor& decision) const;
   /// Casts master weights to the parameter dtype: to = from for each pair. Both may be on different devices.
   virtual void publish(std::span<const PublishedRows> rows) const;
   /// Upcasts received values to float32, see WidenedRows.
@@ -190,7 +249,7 @@ class Ops : public Place, public Fp8Products {
   /// \return float32 zeros [columns of x], the initial value of column sums
   static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D with any strides; 3-D only without addition.
-  void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override = 0;
+  virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
   /// Product of 16-bit factors into a float32 `out` without intermediate rounding. \return false if not supported
   virtual bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   /// \return beta x + alpha a @ b, 2-D, rounded once

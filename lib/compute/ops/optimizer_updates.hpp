@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "lib/compute/kernels/moment_code.hpp"
@@ -22,7 +21,7 @@ struct UpdateGroup {
   double weight_decay = 0;
   double grad_divisor = 1;
   std::int64_t step = 0;  ///< counted from 1
-  /// Result of StepDecider::decide(), which replaces grad_divisor; may be undefined. AdamW only.
+  /// Result of Ops::decide(), which replaces grad_divisor; may be undefined. AdamW only.
   at::Tensor decision = {};
   /// With a decision: for each parameter its copy in the parameter dtype, written in the same pass; may be undefined.
   std::vector<at::Tensor> published = {};
@@ -145,18 +144,6 @@ struct StepOutcome {
   double norm = 0;  ///< gradient norm, which includes loss_scale
   double nats = 0;
   bool skipped = false;  ///< loss or gradients are not finite; nothing was updated
-};
-
-/// Decides on the device how gradients are scaled and whether the step is skipped, so that the host need not wait.
-class StepDecider {
- public:
-  virtual ~StepDecider() = default;
-  /// Ops::sum_squares() as float64 [1] on the device.
-  virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const = 0;
-  /// \return for UpdateGroup::decision
-  virtual at::Tensor decide(const StepSums& sums) const = 0;
-  /// Reads the decision. Waits for the device.
-  virtual StepOutcome outcome_of(const at::Tensor& decision) const = 0;
 };
 
 }  // namespace fsdp

@@ -739,7 +739,7 @@ std::vector<GradPart> Engine::gradient_parts() {
 }
 
 bool Engine::decides_on_device() const {
-  return input_.ops->step_decider() != nullptr && input_.store == nullptr && !policy_.cpu_offload;
+  return input_.ops->decides() && input_.store == nullptr && !policy_.cpu_offload;
 }
 
 at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm) {
@@ -748,15 +748,14 @@ at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double cl
   auto nats = loss.pending;
   if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
   if (loss.loss_sum != 0) nats.narrow(0, 0, 1).add_(loss.loss_sum);
-  const auto& decider = *input_.ops->step_decider();
-  const std::array sums{decider.device_sum_squares(gradient_parts()), nats};
+  const std::array sums{input_.ops->device_sum_squares(gradient_parts()), nats};
   const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
     if (axis.size() > 1) ranks.all_reduce(sums)->wait();
   };
   sum_over(*input_.mesh->shard, *input_.shard_collectives);
   // Replicas have equal gradients. Their sums are reduced as well, so that all ranks decide by the same bits.
   sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
-  return decider.decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
+  return input_.ops->decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
 }
 
 double Engine::gradient_norm() {

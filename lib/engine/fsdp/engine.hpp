@@ -122,7 +122,7 @@ class Engine {
   /// True when gradients, master weights and reductions are all on the device, so that the device can check and clip a
   /// step without the host; see decide_step().
   bool decides_on_device() const;
-  /// Computes the decision of StepDecider::decide() from the gradients and from the loss of this rank's micro-batches.
+  /// Computes the decision of Ops::decide() from the gradients and from the loss of this rank's micro-batches.
   /// Does not wait for the device. Collective.
   at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm);
 

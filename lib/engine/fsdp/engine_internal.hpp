@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/device_work.hpp"
 #include "lib/engine/fsdp/engine.hpp"
 
 namespace fsdp {

@@ -348,13 +348,13 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   return batch;
 }
 
-void send_to(const Place& place, MicroBatch& batch) {
-  batch.ids_N = place.to_device(batch.ids_N);
-  batch.targets_N = place.to_device(batch.targets_N);
+void send_to(const Ops& ops, MicroBatch& batch) {
+  batch.ids_N = ops.to_device(batch.ids_N);
+  batch.targets_N = ops.to_device(batch.targets_N);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
-  packing->positions_N = place.to_device(packing->positions_N);
-  packing->starts = place.to_device(packing->starts);
+  packing->positions_N = ops.to_device(packing->positions_N);
+  packing->starts = ops.to_device(packing->starts);
   batch.packing = std::move(packing);
 }
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/compute/ops/place.hpp"
+#include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/text/token_files/row_packing.hpp"
 #include "lib/text/token_files/sampler.hpp"
@@ -147,7 +147,7 @@ class RandomLoader final : public DataLoader {
 };
 
 /// Sends ids, targets and places in shared rows to the device; the host does not wait.
-void send_to(const Place& place, MicroBatch& batch);
+void send_to(const Ops& ops, MicroBatch& batch);
 
 /// Documents are padded to a multiple of this length on GPUs.
 inline constexpr std::int64_t kGpuLengthStep = 64;

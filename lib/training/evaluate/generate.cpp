@@ -45,14 +45,14 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
 
 namespace {
 
-MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Place& place) {
+MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Ops& ops) {
   MicroBatch batch;
   batch.rows = 1;
   batch.length = static_cast<std::int64_t>(ids.size());
   batch.first_position = first_position;
   batch.ids_N = at::empty({batch.length}, at::kInt);
   std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
-  batch.ids_N = place.to_device(batch.ids_N);
+  batch.ids_N = ops.to_device(batch.ids_N);
   return batch;
 }
 

@@ -146,7 +146,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   if (device_decides_) {
     const auto decision = update_on_device(*loss, report);
     runtime_.wait_for_compute();
-    take_outcome(runtime_.ops().step_decider()->outcome_of(decision), report);
+    take_outcome(runtime_.ops().outcome_of(decision), report);
   } else {
     read_loss(*loss, report);
     update(runtime_.engine().gradient_norm(), report);

@@ -17,8 +17,7 @@ using emulated::Order;
 namespace {
 
 at::Tensor decide(const EmulatedOps& ops, double squares, double nats, int replicas, double scale, double clip) {
-  return ops.step_decider()->decide(
-      {at::tensor({squares}, at::kDouble), at::tensor({nats, 7.0}, at::kDouble), replicas, scale, clip});
+  return ops.decide({at::tensor({squares}, at::kDouble), at::tensor({nats, 7.0}, at::kDouble), replicas, scale, clip});
 }
 
 }  // namespace
@@ -28,7 +27,7 @@ TEST_SUITE("cuda/decided steps") {
     const EmulatedOps ops(Order::forward);
     const auto clipped = decide(ops, 2 * 36.0, 5.0, 2, 4.0, 0.5);  // the norm is 6, scaled by 4
     CHECK(clipped[fused::kDivisor].item<double>() == 4.0 / (0.5 / (6.0 / 4.0 + 1e-6)));
-    const auto outcome = ops.step_decider()->outcome_of(clipped);
+    const auto outcome = ops.outcome_of(clipped);
     CHECK(outcome.norm == 6.0);
     CHECK(outcome.nats == 5.0);
     CHECK_FALSE(outcome.skipped);
@@ -85,8 +84,8 @@ TEST_SUITE("cuda/decided steps") {
     const EmulatedOps ops(Order::forward);
     const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
     for (const double bad : {inf, -inf, nan}) {
-      CHECK(ops.step_decider()->outcome_of(decide(ops, 1.0, bad, 1, 1.0, 1.0)).skipped);
-      if (bad != -inf) CHECK(ops.step_decider()->outcome_of(decide(ops, bad, 1.0, 1, 1.0, 1.0)).skipped);
+      CHECK(ops.outcome_of(decide(ops, 1.0, bad, 1, 1.0, 1.0)).skipped);
+      if (bad != -inf) CHECK(ops.outcome_of(decide(ops, bad, 1.0, 1, 1.0, 1.0)).skipped);
     }
   }
 
