@@ -88,7 +88,10 @@ at::Tensor FusedOps::decide(const StepSums& sums) const {
 
 StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
   const auto values = read(decision);
-  return {values[fused::kNorm], values[fused::kNats], values[fused::kSkipped] != 0.0};
+  return {.norm = values[fused::kNorm],
+          .nats = values[fused::kNats],
+          .skipped = values[fused::kSkipped] != 0.0,
+          .loss_is_finite = std::isfinite(values[fused::kNats])};
 }
 
 void FusedOps::publish(std::span<const PublishedRows> rows) const {

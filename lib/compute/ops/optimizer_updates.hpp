@@ -144,6 +144,7 @@ struct StepOutcome {
   double norm = 0;  ///< gradient norm, which includes loss_scale
   double nats = 0;
   bool skipped = false;  ///< loss or gradients are not finite; nothing was updated
+  bool loss_is_finite = true;
 };
 
 }  // namespace fsdp

@@ -100,7 +100,7 @@ void Engine::publish(Unit& unit) {
       observers_, [&] { return "publish " + unit.name; }, "optimizer");
   std::vector<PublishedRows> rows;
   for (std::size_t i = 0; i < unit.master_weights.size(); ++i) {
-    if (unit.master_weights[i].store() != nullptr) continue;  // with_rows() and update_rows() publish them
+    if (unit.master_weights[i].store() != nullptr) continue;  // with_rows() and for_units() publish them
     const PublishedRows pair{unit.gathered->own_rows(i), unit.master_weights[i].get()};
     if (!pair.to.is_same(pair.from)) rows.push_back(pair);
   }
@@ -578,13 +578,14 @@ void Engine::with_rows(std::size_t param, Access access, const std::function<voi
   rows_changed_ = true;
 }
 
-void Engine::read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body) {
-  std::vector<std::size_t> params(num_parameters());
+void Engine::for_units(UnitPass pass, const std::function<void(const std::vector<std::size_t>& params)>& body) {
+  if (pass == UnitPass::update_and_cast) return update_and_gather(body);
   if (input_.store == nullptr) {
+    std::vector<std::size_t> params(num_parameters());
     std::iota(params.begin(), params.end(), 0);
-    body(params);
-    return;
+    return body(params);
   }
+  if (pass == UnitPass::update) return update_stored(body);
   for (const auto& unit : units_) {
     const auto held = hold_gradients(*unit);
     if (held) body({unit->params.begin(), unit->params.end()});
@@ -604,7 +605,7 @@ std::vector<int> Engine::first_gathers() {
   return units;
 }
 
-void Engine::update_units(const std::function<void(const std::vector<std::size_t>& params)>& body) {
+void Engine::update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body) {
   const at::NoGradGuard no_grad;
   std::vector<std::size_t> others;
   for (const auto& unit : units_) {
@@ -646,11 +647,7 @@ void Engine::update_units(const std::function<void(const std::vector<std::size_t
   }
 }
 
-void Engine::update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body) {
-  if (input_.store == nullptr) {
-    read_gradients(body);
-    return;
-  }
+void Engine::update_stored(const std::function<void(const std::vector<std::size_t>& params)>& body) {
   auto& store = *input_.store;
   std::vector<std::size_t> order;
   for (const auto& unit : units_) {

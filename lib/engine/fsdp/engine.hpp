@@ -68,6 +68,13 @@ class GradientsLost : public std::runtime_error {
   GradientsLost() : std::runtime_error("out of memory: the step must begin again with its first micro-batch") {}
 };
 
+/// Kinds of Engine::for_units(): its body ...
+enum class UnitPass : std::uint8_t {
+  read_gradients,
+  update,          ///< changes master weights; sync_parameters() is to follow
+  update_and_cast  ///< changes master weights and writes published_rows()
+};
+
 class Engine {
  public:
   Engine(const EngineInput& input, const EnginePolicy& policy);
@@ -78,23 +85,20 @@ class Engine {
   ShardRange range(std::size_t param) const;
   /// This rank's shard of the master weights, [padded_rows, ...] in master_dtype, zero in the padding; on the host with
   /// cpu_offload. For a frozen parameter: the shard that is gathered, in param_dtype and on its device. With a store
-  /// the shard is available only while with_rows() or update_rows() runs.
+  /// the shard is available only while with_rows() or for_units() runs.
   at::Tensor master_weight(std::size_t param) { return stored_master_weight(param).get(); }
   const StoredTensor& stored_master_weight(std::size_t param);
   /// float32 gradient of this shard, complete after the last micro-batch of a step. Undefined for a frozen parameter
-  /// and, with a store, unless update_rows() or read_gradients() has it in memory.
+  /// and, with a store, unless for_units() has it in memory.
   at::Tensor gradient(std::size_t param);
   /// Runs body while the master weights of a parameter and its optimizer states in the store are in memory.
   void with_rows(std::size_t param, Access access, const std::function<void()>& body);
-  /// Runs body for all parameters, in groups whose master weights, gradients and optimizer states are in memory during
-  /// the call; without a store, once for all parameters. Groups and their order are equal on all ranks.
-  void update_rows(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  /// As update_rows(), but only gradients are in memory.
-  void read_gradients(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  /// Runs body for all parameters, beginning with the units that the next forward needs first. The all-gather of each
-  /// of these units starts as soon as the unit is updated, while the device updates the other units; the next forward
-  /// waits for it. Only without a store. Collective. \param body  must also write published_rows()
-  void update_units(const std::function<void(const std::vector<std::size_t>& params)>& body);
+  /// Runs body for all parameters, in groups whose gradients, and for an update master weights and optimizer states,
+  /// are in memory during the call; without a store, once for all parameters. Groups and their order are equal on all
+  /// ranks. UnitPass::update_and_cast, which is collective and without a store, begins with the units that the next
+  /// forward needs first: the all-gather of each starts as soon as the unit is updated, while the device updates the
+  /// other units, and the next forward waits for it.
+  void for_units(UnitPass pass, const std::function<void(const std::vector<std::size_t>& params)>& body);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
   /// The shard in param_dtype that all-gathers read. Undefined where all-gathers read master_weight(param) itself.
@@ -150,6 +154,8 @@ class Engine {
   void add_parameter(Unit& unit, std::size_t place);
   StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
   std::vector<StoredTensor> store_gradients(Unit& unit);
+  void update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body);
+  void update_stored(const std::function<void(const std::vector<std::size_t>& params)>& body);
   void publish(Unit& unit, std::size_t place);
   std::optional<StoreHold> hold_gradients(const Unit& unit);
   void measure_stored(Unit& unit);
@@ -187,7 +193,7 @@ class Engine {
   int first_backward_ = 0;  ///< layers below it have nothing to train and only run forward
   std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< copies of replica sums to the host, in progress
   Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress
-  std::vector<int> first_gathers_;  ///< units that update_units() gathers ahead, in forward order
+  std::vector<int> first_gathers_;  ///< units that for_units() gathers ahead, in forward order
   bool peer_memory_ = false;
   bool rows_changed_ = false;         ///< with_rows() has changed master weights in the store
   std::vector<double> grad_squares_;  ///< by parameter, with a store: measured while the gradient is in memory

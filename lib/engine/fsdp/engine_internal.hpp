@@ -54,7 +54,7 @@ struct Engine::Unit {
   std::unique_ptr<Work> replica_work;      ///< all-reduce over replicas, in progress
   std::vector<at::Tensor> replica_sums;    ///< tensors of replica_work
   bool is_gathered = false;
-  bool is_coming = false;         ///< update_units() has started its all-gather
+  bool is_coming = false;         ///< for_units() has started its all-gather
   std::int64_t gather_bytes = 0;  ///< bytes that this rank receives in one all-gather
   std::int64_t reduce_bytes = 0;
   std::int64_t shard_elements = 0;  ///< elements of this rank's gradient shards

@@ -185,41 +185,29 @@ void Optimizer::adamw_update(const UpdateGroup& group, const std::vector<std::si
 
 void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor) {
   begin_step();
-  step_part(all_params(), gradients, lr, grad_divisor);
+  step_part(all_params(), gradients, lr, {.divisor = grad_divisor});
 }
 
 void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
-                          double grad_divisor) {
+                          const GradScaling& scaling) {
+  const at::NoGradGuard no_grad;
+  mask_gradients(params, gradients);
   UpdateGroup common;
   common.lr = lr;
-  common.grad_divisor = grad_divisor;
-  step_both(params, gradients, std::move(common));
-}
-
-void Optimizer::step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
-                                  double lr, const at::Tensor& decision, const std::vector<at::Tensor>& published) {
-  UpdateGroup common;
-  common.lr = lr;
-  common.decision = decision;
-  common.published = published;
-  step_both(params, gradients, std::move(common));
+  common.grad_divisor = scaling.divisor;
+  common.decision = scaling.decision;
+  common.published = scaling.published;
+  common.step = steps_;
+  common.weight_decay = options().weight_decay;
+  step_group(params, gradients, common, true);
+  common.weight_decay = 0;
+  step_group(params, gradients, std::move(common), false);
 }
 
 std::vector<std::size_t> Optimizer::all_params() const {
   std::vector<std::size_t> all(num_params());
   std::iota(all.begin(), all.end(), 0);
   return all;
-}
-
-void Optimizer::step_both(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
-                          UpdateGroup common) {
-  const at::NoGradGuard no_grad;
-  mask_gradients(params, gradients);
-  common.step = steps_;
-  common.weight_decay = options().weight_decay;
-  step_group(params, gradients, common, true);
-  common.weight_decay = 0;
-  step_group(params, gradients, std::move(common), false);
 }
 
 void Optimizer::step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,

@@ -88,6 +88,13 @@ struct OptimizerInput {
   TensorStore* store = nullptr;        ///< the store of the master weights; null: they are in memory
 };
 
+/// How an update scales gradients: by a number, or by a decision made on the device.
+struct GradScaling {
+  double divisor = 1;
+  at::Tensor decision = {};                ///< result of Ops::decide(); needs takes_decisions()
+  std::vector<at::Tensor> published = {};  ///< with a decision: by parameter, see UpdateGroup
+};
+
 class Optimizer {
  public:
   explicit Optimizer(OptimizerInput input);
@@ -103,11 +110,7 @@ class Optimizer {
   /// for each part.
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
-                 double grad_divisor);
-  /// Like step_part(), with a decision made on the device. \pre takes_decisions(). \param published  indexed by
-  /// parameter, see UpdateGroup
-  void step_part_decided(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
-                         const at::Tensor& decision, const std::vector<at::Tensor>& published);
+                 const GradScaling& scaling);
   /// Whether the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
   virtual bool takes_decisions() const { return false; }
   std::int64_t steps() const { return steps_; }
@@ -178,7 +181,6 @@ class Optimizer {
 
  private:
   std::vector<std::size_t> all_params() const;
-  void step_both(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, UpdateGroup common);
   void step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, UpdateGroup group,
                   bool decay);
   void mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const;

@@ -11,6 +11,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/compute/ops/clip_divisor.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/ranks/agree.hpp"
 
@@ -118,14 +119,14 @@ std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64
   return sum;
 }
 
-/// Sums the loss over all ranks.
-void Trainer::read_loss(LossSum sum, StepReport& report) {
+/// \return the loss in nats, summed over all ranks
+double Trainer::read_loss(LossSum sum) {
   // A rank that died shows here as an error, before anything waits for the device without a limit.
   runtime_.synchronize();
   runtime_.ops().fetch(sum);
   std::array<double, 1> loss{sum.loss_sum};
   runtime_.world().all_reduce(loss, Reduce::sum);
-  report.loss = loss[0] * weight_of_token(static_cast<double>(report.tokens));
+  return loss[0];
 }
 
 StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
@@ -143,15 +144,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
     return report;
   }
   report.lr = options_.schedule.at(report.step);
-  if (device_decides_) {
-    const auto decision = update_on_device(*loss, report);
-    runtime_.wait_for_compute();
-    take_outcome(runtime_.ops().outcome_of(decision), report);
-  } else {
-    read_loss(*loss, report);
-    update(runtime_.engine().gradient_norm(), report);
-    runtime_.synchronize();  // the step ends with its update
-  }
+  update(*loss, report);
   state_.step += 1;
   state_.samples += report.samples;
   wait_for_reader(report);
@@ -173,74 +166,62 @@ void Trainer::wait_for_reader(StepReport& report) {
   report.data_wait_seconds += seconds_since(start);
 }
 
-/// One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
-bool Trainer::anyone_not_finite(double loss, double scaled_norm, StepReport& report) {
-  std::array<double, 2> bad{std::isfinite(loss) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
+/// Decides on the host. One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
+StepOutcome Trainer::decide(double nats, double scaled_norm) {
+  std::array<double, 2> bad{std::isfinite(nats) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
   runtime_.world().all_reduce(bad, Reduce::max);
-  if (bad[0] + bad[1] > 0) skip(bad[0] == 0, report);
-  return report.skipped;
+  return {.norm = scaled_norm, .nats = nats, .skipped = bad[0] + bad[1] > 0, .loss_is_finite = bad[0] == 0};
 }
 
-void Trainer::skip(bool loss_is_finite, StepReport& report) {
-  report.skipped = true;
-  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
-  report.overflow = loss_is_finite && state_.loss_scale > 1.0 && runtime_.policy().precision.needs_loss_scale();
-}
-
-/// Norm, clipping, update and the rows that models read, all asked for before the host waits for any of it.
-at::Tensor Trainer::update_on_device(const LossSum& loss, const StepReport& report) {
-  auto& engine = runtime_.engine();
-  const EngineObservers::Scope scope(engine.observers(), optimizer_->name().c_str(), "optimizer");
-  auto decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
-  std::vector<at::Tensor> published;
-  for (std::size_t i = 0; i < engine.num_parameters(); ++i) published.push_back(engine.published_rows(i));
-  const auto grads = gradients();
-  optimizer_->begin_step();
-  engine.update_units([&](const std::vector<std::size_t>& params) {
-    optimizer_->step_part_decided(params, grads, report.lr, decision, published);
-  });
-  return decision;
-}
-
-/// A step that the device has skipped has changed nothing there.
 void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
   report.loss = outcome.nats * weight_of_token(static_cast<double>(report.tokens));
   report.grad_norm = outcome.norm / state_.loss_scale;
-  if (outcome.skipped) {
-    optimizer_->set_steps(optimizer_->steps() - 1);
-    skip(std::isfinite(outcome.nats), report);
-  }
-  state_.optimizer_steps = optimizer_->steps();
-  if (runtime_.policy().precision.needs_loss_scale()) adjust_loss_scale(outcome.skipped);
+  report.skipped = outcome.skipped;
+  if (!runtime_.policy().precision.needs_loss_scale()) return;
+  // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.
+  report.overflow = outcome.skipped && outcome.loss_is_finite && state_.loss_scale > 1.0;
+  adjust_loss_scale(outcome.skipped);
 }
 
-void Trainer::update(double scaled_norm, StepReport& report) {
-  const EngineObservers::Scope scope(runtime_.engine().observers(), optimizer_->name().c_str(), "optimizer");
-  report.grad_norm = scaled_norm / state_.loss_scale;
-  const bool scaling = runtime_.policy().precision.needs_loss_scale();
-  if (anyone_not_finite(report.loss, scaled_norm, report)) {
-    if (scaling) adjust_loss_scale(true);
-    // All ranks skip together; the engine's next reduction replaces the gradients.
-    runtime_.engine().sync_parameters();
-    return;
+/// Norm, decision, clipping, update of the master weights, and their cast to what models read. Where the device
+/// decides, all of it is asked for before the host waits for any of it, and the device changes nothing in a step that
+/// it skips.
+void Trainer::update(const LossSum& loss, StepReport& report) {
+  auto& engine = runtime_.engine();
+  StepOutcome outcome;
+  GradScaling scaling;
+  if (!device_decides_) {
+    const auto nats = read_loss(loss);
+    outcome = decide(nats, engine.gradient_norm());
+    scaling.divisor = clip_divisor(outcome.norm, state_.loss_scale, options_.clip_grad_norm);
   }
-  double divisor = state_.loss_scale;
-  if (options_.clip_grad_norm > 0) {
-    // torch.nn.utils.clip_grad_norm_: the factor is at most 1.
-    const double factor = options_.clip_grad_norm / (report.grad_norm + 1e-6);
-    if (factor < 1.0) divisor /= factor;
+  std::optional<EngineObservers::Scope> scope(std::in_place, engine.observers(), optimizer_->name().c_str(),
+                                              "optimizer");
+  if (device_decides_) {
+    scaling.decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
+    for (std::size_t i = 0; i < engine.num_parameters(); ++i) scaling.published.push_back(engine.published_rows(i));
   }
-  const auto start = Clock::now();
-  const auto before = stats_of(runtime_.store());
-  optimizer_->begin_step();
-  runtime_.engine().update_rows(
-      [&](const std::vector<std::size_t>& params) { optimizer_->step_part(params, gradients(), report.lr, divisor); });
-  report.update_seconds = seconds_since(start);
-  const auto after = stats_of(runtime_.store());
-  report.update_bytes = after.bytes_read - before.bytes_read + after.bytes_written - before.bytes_written;
+  if (!outcome.skipped) {
+    const auto start = Clock::now();
+    const auto before = stats_of(runtime_.store());
+    optimizer_->begin_step();
+    engine.for_units(device_decides_ ? UnitPass::update_and_cast : UnitPass::update,
+                     [&](const auto& params) { optimizer_->step_part(params, gradients(), report.lr, scaling); });
+    report.update_seconds = seconds_since(start);
+    const auto after = stats_of(runtime_.store());
+    report.update_bytes = after.bytes_read - before.bytes_read + after.bytes_written - before.bytes_written;
+  }
+  if (!device_decides_) engine.sync_parameters();  // after a skip, too: the engine's next reduction replaces gradients
+  scope.reset();
+  if (device_decides_) {
+    runtime_.wait_for_compute();
+    outcome = runtime_.ops().outcome_of(scaling.decision);
+    if (outcome.skipped) optimizer_->set_steps(optimizer_->steps() - 1);
+  } else {
+    runtime_.synchronize();  // the step ends with its update
+  }
   state_.optimizer_steps = optimizer_->steps();
-  if (scaling) adjust_loss_scale(false);
-  runtime_.engine().sync_parameters();
+  take_outcome(outcome, report);
 }
 
 std::vector<at::Tensor> Trainer::gradients() {
@@ -263,26 +244,23 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   report.first_sample = state_.fisher_batches * report.samples;
   const auto loss = compute_gradients(report, 0, stop_wanted);
   if (!loss) return false;
-  read_loss(*loss, report);
+  const auto nats = read_loss(*loss);
   const auto norms = engine.gradient_norms();
-  const auto all = std::accumulate(norms.begin(), norms.end(), 0.0);
-  if (anyone_not_finite(report.loss, all, report)) {
+  const auto outcome = decide(nats, std::accumulate(norms.begin(), norms.end(), 0.0));
+  if (outcome.skipped) {
+    take_outcome(outcome, report);
     if (!report.overflow) {
       throw RuntimeFailure(
           fmt::format("batch {} of the Fisher pass has a loss or gradients that are not finite: there "
                       "is no child to choose by them",
                       state_.fisher_batches + 1));
     }
-    adjust_loss_scale(true);
     return true;
   }
   // Each parameter's gradient is clipped by itself, as the authors do.
   std::vector<double> divisors;
-  for (const auto norm : norms) {
-    const double factor = options_.clip_grad_norm / (norm / state_.loss_scale + 1e-6);
-    divisors.push_back(state_.loss_scale / (options_.clip_grad_norm > 0 ? std::min(1.0, factor) : 1.0));
-  }
-  engine.read_gradients([&](const auto&) { optimizer_->add_fisher(gradients(), divisors); });
+  for (const auto norm : norms) divisors.push_back(clip_divisor(norm, state_.loss_scale, options_.clip_grad_norm));
+  engine.for_units(UnitPass::read_gradients, [&](const auto&) { optimizer_->add_fisher(gradients(), divisors); });
   ++state_.fisher_batches;
   return true;
 }

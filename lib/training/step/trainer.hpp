@@ -56,13 +56,11 @@ class Trainer {
   std::optional<LossSum> compute_gradients(StepReport& report, std::int64_t behind,
                                            const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);
-  void read_loss(LossSum loss, StepReport& report);
+  double read_loss(LossSum loss);
   std::vector<at::Tensor> gradients();
-  void update(double scaled_norm, StepReport& report);
-  at::Tensor update_on_device(const LossSum& loss, const StepReport& report);
+  void update(const LossSum& loss, StepReport& report);
+  StepOutcome decide(double nats, double scaled_norm);
   void take_outcome(const StepOutcome& outcome, StepReport& report);
-  void skip(bool loss_is_finite, StepReport& report);
-  bool anyone_not_finite(double loss, double scaled_norm, StepReport& report);
   void adjust_loss_scale(bool overflow);
   void read_memory(StepReport& report) const;
 

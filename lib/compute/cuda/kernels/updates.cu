@@ -4,6 +4,7 @@
 
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
+#include "lib/compute/ops/clip_divisor.hpp"
 
 namespace fsdp::cuda {
 
@@ -53,12 +54,10 @@ __global__ void __launch_bounds__(kUpdateThreads) total_sum(fused::TotalSum a) {
 
 __device__ __forceinline__ bool is_finite(double x) { return x - x == 0.0; }
 
-/// The same arithmetic as on the host (Trainer::update): the factor of torch.nn.utils.clip_grad_norm_, at most 1.
 __global__ void decide_step(fused::DecideStep a) {
   const double squares = *a.squares / a.replicas, nats = *a.nats;
   const double norm = sqrt(squares);
-  const double factor = a.clip_norm / (norm / a.loss_scale + 1e-6);
-  a.decision[fused::kDivisor] = a.clip_norm > 0 && factor < 1.0 ? a.loss_scale / factor : a.loss_scale;
+  a.decision[fused::kDivisor] = clip_divisor(norm, a.loss_scale, a.clip_norm);
   a.decision[fused::kSkipped] = is_finite(squares) && is_finite(nats) ? 0.0 : 1.0;
   a.decision[fused::kNorm] = norm;
   a.decision[fused::kNats] = nats;

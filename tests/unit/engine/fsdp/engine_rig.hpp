@@ -110,10 +110,10 @@ class RigRank {
     // The formula of torch.nn.utils.clip_grad_norm_.
     const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
     optimizer_->begin_step();
-    engine_->update_rows([&](const std::vector<std::size_t>& params) {
+    engine_->for_units(UnitPass::update, [&](const std::vector<std::size_t>& params) {
       std::vector<at::Tensor> gradients;
       for (std::size_t i = 0; i < engine_->num_parameters(); ++i) gradients.push_back(engine_->gradient(i));
-      optimizer_->step_part(params, gradients, setup_.lr, divisor);
+      optimizer_->step_part(params, gradients, setup_.lr, {.divisor = divisor});
     });
     engine_->sync_parameters();
   }
@@ -130,7 +130,7 @@ class RigRank {
 
   /// Call before the optimizer's step, which may scale gradients in place.
   void collect_gradients() {
-    engine_->read_gradients([&](const std::vector<std::size_t>& params) {
+    engine_->for_units(UnitPass::read_gradients, [&](const std::vector<std::size_t>& params) {
       for (const auto i : params) {
         if (engine_->layout(i).trainable) collect(outcome_.gradients[i], engine_->gradient(i), i);
       }

@@ -104,7 +104,7 @@ class LateEngine {
     for (std::size_t i = 0; i < engine->num_parameters(); ++i) how(i, engine->master_weight(i));
   }
   void update(double by) {
-    engine->update_units([&](const std::vector<std::size_t>& params) {
+    engine->for_units(UnitPass::update_and_cast, [&](const std::vector<std::size_t>& params) {
       for (const auto i : params) engine->master_weight(i).add_(by * static_cast<double>(i % 3));
     });
   }
