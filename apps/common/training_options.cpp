@@ -1,4 +1,6 @@
 #include <array>
+#include <type_traits>
+#include <variant>
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/finetune_options.hpp"
@@ -18,23 +20,7 @@ CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optiona
 
 namespace {
 
-constexpr std::array kAdafactorVariants{NamedValue<bool>{"torch", false}, NamedValue<bool>{"transformers", true}};
-constexpr std::array kMuonRates{
-    NamedValue<MuonAdjustLr>{"match-rms-adamw", MuonAdjustLr::match_rms_adamw},
-    NamedValue<MuonAdjustLr>{"original", MuonAdjustLr::original},
-    NamedValue<MuonAdjustLr>{"match_rms_adamw", MuonAdjustLr::match_rms_adamw, /*is_listed=*/false}};
 constexpr std::array kFinals{NamedValue<bool>{"last", false}, NamedValue<bool>{"best", true}};
-
-/// The names that parse_optimizer() knows.
-std::string optimizer_names() {
-  try {
-    parse_optimizer("?");
-  } catch (const UsageError& error) {
-    const std::string text = error.what();
-    return text.substr(text.find("choose from ") + 12);
-  }
-  return "";
-}
 
 void add_schedule_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";  // "fine-tuning" in the help: apply_fine_tuning_defaults()
@@ -59,21 +45,37 @@ void add_schedule_options(CLI::App& app, TrainOptions& o) {
       ->group(group);
 }
 
-void add_adafactor_options(CLI::App& app, AdafactorOptions& o) {
-  const auto* group = "Optimizer";
-  add_choice(app, spellings("adafactor-variant"), kAdafactorVariants, o.transformers,
-             "whose adafactor: torch or transformers, to which the options below belong")
-      ->default_str("torch")
-      ->group(group);
-  app.add_flag(spellings("relative-step"), o.relative_step, "a learning rate of 1/sqrt(step), at most 0.01")
-      ->group(group);
-  app.add_flag(spellings("warmup-init"), o.warmup_init, "with --relative-step: at most 1e-6 times the step")
-      ->group(group);
-  app.add_flag(spellings("scale-parameter"), o.scale_parameter, "rates relative to a parameter's root mean square")
-      ->group(group);
-  app.add_option(spellings("adafactor-beta1"), o.beta1, "average updates with this weight of the old; 0: off")
-      ->capture_default_str()
-      ->group(group);
+/// "adamw, lion or sgd"
+std::string optimizer_names() {
+  std::string names;
+  const auto& types = optimizer_types();
+  for (std::size_t i = 0; i < types.size(); ++i)
+    names += (i == 0 ? "" : i + 1 == types.size() ? " or " : ", ") + std::string(types[i].name);
+  return names;
+}
+
+/// Options that not every optimizer has.
+void add_own_options(CLI::App& app, OptimizerOptions& o) {
+  for (const auto& option : own_options(o)) {
+    const std::string name(option.name), names = option.has_underscores ? spellings(name) : "--" + name;
+    const std::string help = option.help;
+    const auto add = [&](const auto& value) -> CLI::Option* {
+      using Value = std::decay_t<decltype(value)>;
+      if constexpr (std::is_same_v<Value, bool*>) {
+        return app.add_flag(names, *value, help);
+      } else if constexpr (std::is_same_v<Value, OptimizerOption::TakeWord>) {
+        return name_choices(app.add_option_function<std::string>(names, value, help), option.choices);
+      } else if constexpr (std::is_same_v<Value, std::optional<at::ScalarType>*>) {
+        return add_float_type(app, name, *value, help);
+      } else if constexpr (std::is_same_v<Value, std::optional<double>*>) {
+        return app.add_option(names, *value, help);
+      } else {
+        return app.add_option(names, *value, help)->capture_default_str();
+      }
+    };
+    auto* added = std::visit(add, option.value)->group("Optimizer");
+    if (*option.default_text != 0) added->default_str(option.default_text);
+  }
 }
 
 }  // namespace
@@ -83,11 +85,9 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   const auto* group = "Optimizer";
   name_choices(
       app.add_option_function<std::string>(
-          spellings("optimizer"), [&](const std::string& text) { o.optimizer = parse_optimizer(text); },
-          "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon or "
-          "sgd; the "
-          "Hugging Face trainer's names are known"),
-      optimizer_names())
+          spellings("optimizer"), [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
+          optimizer_names() + "; the Hugging Face trainer's names are known"),
+      optimizer_choices())
       ->default_str("adamw")
       ->group(group);
   app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
@@ -104,25 +104,7 @@ void add_optimizer_options(CLI::App& app, TrainOptions& o) {
   app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd, and of muon, whose own is 0.95")->default_str("0")->group(group);
-  add_choice(app, spellings("muon-adjust-lr"), kMuonRates, o.muon_adjust_lr,
-             "muon's updates of matrices: as large as AdamW's, by which the rest is trained, or as Jordan's")
-      ->default_str("match-rms-adamw")
-      ->group(group);
-  app.add_flag("--nesterov", o.nesterov, "sgd looks ahead")->group(group);
-  add_float_type(app, "momentum-dtype", o.momentum_dtype, "of anyprecision's first moment: float32 (default) or bf16")
-      ->group(group);
-  add_float_type(app, "variance-dtype", o.variance_dtype, "of anyprecision's second moment: bf16 (default) or float32")
-      ->group(group);
-  app.add_flag("--kahan", o.kahan, "anyprecision keeps, in bf16, what rounding takes from an update")->group(group);
-  app.add_flag("--quantize-all", o.eight_bit.everything,
-               "adamw8bit and its kin keep embeddings and vectors in few bits, too")
-      ->group(group);
-  app.add_option("--min-8bit-size,--min_8bit_size", o.eight_bit.least_elements,
-                 "elements from which on adamw8bit and its kin keep a parameter's state in few bits")
-      ->capture_default_str()
-      ->group(group);
-  add_adafactor_options(app, o.adafactor);
+  add_own_options(app, o.optimizer);
 }
 
 namespace {

@@ -70,19 +70,6 @@ constexpr std::array kSavedOptions{"lr",
                                    "marks",
                                    "max-rows",
                                    "optimizer",
-                                   "momentum",
-                                   "nesterov",
-                                   "kahan",
-                                   "momentum-dtype",
-                                   "variance-dtype",
-                                   "quantize-all",
-                                   "min-8bit-size",
-                                   "adafactor-variant",
-                                   "relative-step",
-                                   "warmup-init",
-                                   "scale-parameter",
-                                   "adafactor-beta1",
-                                   "muon-adjust-lr",
                                    "master-dtype",
                                    "freeze",
                                    "train-only",
@@ -90,15 +77,21 @@ constexpr std::array kSavedOptions{"lr",
                                    "child-tuning-p",
                                    "fisher-samples"};
 
-/// Options whose meaning depends on the optimizer.
-constexpr std::array kOfOneOptimizer{"betas",           "eps",
-                                     "momentum",        "nesterov",
-                                     "kahan",           "momentum-dtype",
-                                     "variance-dtype",  "quantize-all",
-                                     "min-8bit-size",   "adafactor-variant",
-                                     "relative-step",   "warmup-init",
-                                     "scale-parameter", "adafactor-beta1",
-                                     "muon-adjust-lr",  "master-dtype"};
+/// Options whose meaning depends on the optimizer: these, and own_options().
+const std::set<std::string_view> kOfOneOptimizer{"betas", "eps", "master-dtype"};
+
+std::set<std::string> own_option_names() {
+  OptimizerOptions options;
+  std::set<std::string> names;
+  for (const auto& option : own_options(options)) names.emplace(option.name);
+  return names;
+}
+
+std::vector<std::string> saved_option_names() {
+  std::vector<std::string> names(kSavedOptions.begin(), kSavedOptions.end());
+  for (const auto& name : own_option_names()) names.push_back(name);
+  return names;
+}
 
 /// Options whose meaning depends on --child-tuning.
 const std::set<std::string_view> kOfOneChild{"child-tuning-p", "fisher-samples"};
@@ -231,8 +224,8 @@ void take_quantization(TrainOptions& options, const QuantizeConfig& stored, cons
 nlohmann::json collect_saved_options(const CLI::App& app) {
   nlohmann::json saved = nlohmann::json::object();
   std::error_code error;
-  for (const char* name : kSavedOptions) {
-    const auto* option = app.get_option(std::string("--") + name);
+  for (const auto& name : saved_option_names()) {
+    const auto* option = app.get_option("--" + name);
     if (option->count() == 0) continue;
     auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
     // Paths are kept absolute, because the run may be resumed in another folder.
@@ -243,15 +236,15 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
                       "make a link to it that has one",
                       name, printable(text)));
     }
-    if (std::string_view(name) == kTexts) {
+    if (name == kTexts) {
       saved[name] = json_text(option->results());
       continue;
     }
-    if (std::string_view(name) == "val-data") {
+    if (name == "val-data") {
       saved[name] = with_whole_paths(text);
       continue;
     }
-    const bool is_path = is_path_option(name) && !(std::string_view(name) == "chat-template" && chat_format(text));
+    const bool is_path = is_path_option(name) && !(name == "chat-template" && chat_format(text));
     saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
   }
   return saved;
@@ -280,20 +273,20 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
                            parse_value(kChildTunings, saved.value("child-tuning", std::string("off")),
                                        "--child-tuning") != options.child_tuning;
   const bool freezing_given = app.get_option("--freeze")->count() + app.get_option("--train-only")->count() > 0;
-  const bool other_optimizer = app.get_option("--optimizer")->count() > 0 &&
-                               parse_optimizer(saved.value("optimizer", std::string("adamw"))) != options.optimizer;
-  for (const char* name : kSavedOptions) {
-    auto* option = app.get_option(std::string("--") + name);
+  const bool other_optimizer =
+      app.get_option("--optimizer")->count() > 0 &&
+      optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;
+  const auto own = own_option_names();
+  for (const auto& name : saved_option_names()) {
+    auto* option = app.get_option("--" + name);
     if (!saved.contains(name) || option->count() > 0) continue;
-    if (other_optimizer &&
-        std::find(kOfOneOptimizer.begin(), kOfOneOptimizer.end(), std::string_view(name)) != kOfOneOptimizer.end())
-      continue;
-    if (steps_given && (std::string(name) == "max-steps" || std::string(name) == "max-epochs")) continue;
+    if (other_optimizer && (kOfOneOptimizer.contains(name) || own.contains(name))) continue;
+    if (steps_given && (name == "max-steps" || name == "max-epochs")) continue;
     if (other_child && kOfOneChild.contains(name)) continue;
-    if (std::string_view(name).starts_with("val-chess-") && options.validation.games.data.empty()) continue;
-    if (std::string_view(name).starts_with("sample-") && !trains(options)) continue;
-    if (std::string_view(name) == "min-delta" && options.validation.patience == 0) continue;
-    if (freezing_given && (std::string(name) == "freeze" || std::string(name) == "train-only")) continue;
+    if (name.starts_with("val-chess-") && options.validation.games.data.empty()) continue;
+    if (name.starts_with("sample-") && !trains(options)) continue;
+    if (name == "min-delta" && options.validation.patience == 0) continue;
+    if (freezing_given && (name == "freeze" || name == "train-only")) continue;
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, text, checkpoint);
     try {
@@ -324,9 +317,8 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
 }
 
 void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
-  // Lion's authors use these betas: the sign of an average needs a longer average.
-  if (options.optimizer == OptimizerKind::lion || options.optimizer == OptimizerKind::lion_8bit)
-    set_if_open(app, "betas", {"0.9", "0.99"});
+  const auto& betas = optimizer_type(options.optimizer.kind).betas;
+  if (!betas.empty()) set_if_open(app, "betas", betas);
   if (options.model.model == "mingpt") return;
   // A user who chooses warm-up or schedule chooses both.
   const bool own_schedule = app.get_option("--warmup-steps")->count() + app.get_option("--lr-schedule")->count() > 0;

@@ -61,7 +61,7 @@ class Optimizers(fsdp_cli.Case):
         self.assertIn("without AdamW4bit state, it starts anew (its optimizer is not AdamW4bit (codes of other sizes))", result.err)
 
     def test_bad_combinations_are_refused_by_name(self):
-        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, anyprecision, lion, sgd, adafactor, adamw8bit, lion8bit, torchao-adamw8bit, torchao-adamw4bit, muon"]),
+        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon, sgd"]),
                                (["--momentum", 0.9], ["--momentum belongs to --optimizer sgd, not to adamw"]),
                                (["--optimizer", "sgd", "--nesterov"], ["--nesterov needs --momentum"]),
                                (["--optimizer", "sgd", "--momentum", 1], ["--momentum is 1", "less than 1"]),

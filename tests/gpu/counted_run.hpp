@@ -142,7 +142,7 @@ class CountingObserver final : public EngineObserver {
 class Run {
  public:
   Run(const std::shared_ptr<DeviceBackend>& backend, int ranks, const ModelConfig& config = codellama_layers(),
-      CudaGraphs graphs = CudaGraphs::automatic, int micro_batches = 1, OptimizerKind optimizer = OptimizerKind::adamw)
+      CudaGraphs graphs = CudaGraphs::automatic, int micro_batches = 1, const std::string& optimizer = "adamw")
       : world_(
             make_lone_rank({ranks, ranks, 0}, [](ProcessGroup& group) { make_mesh(group, Sharding::full_shard, 0); })),
         rows_(kRows * ranks * micro_batches),
@@ -173,7 +173,7 @@ class Run {
     options.precision = at::kBFloat16;
     return options;
   }
-  static TrainerOptions options(std::int64_t rows, int micro_batches, OptimizerKind optimizer) {
+  static TrainerOptions options(std::int64_t rows, int micro_batches, const std::string& optimizer) {
     TrainerOptions options;
     options.optimizer.kind = optimizer;
     options.batches = {kRows, rows, micro_batches};

@@ -70,7 +70,7 @@ nlohmann::ordered_json as_json(const Counts& counts, int parts = 1) {
 std::string ends_early(const std::shared_ptr<DeviceBackend>& backend, Run& adamw) {
   std::string early;
   if (adamw.observer().behind("AdamW").waits < 1) early += "A step does not wait for AdamW. ";
-  Run lion(backend, 1, codellama_layers(), CudaGraphs::automatic, 1, OptimizerKind::lion);
+  Run lion(backend, 1, codellama_layers(), CudaGraphs::automatic, 1, "lion");
   lion.train();
   if (lion.observer().behind("Lion").waits < 1) early += "A step does not wait for Lion. ";
   return early;

@@ -1,5 +1,6 @@
 #pragma once
 // Optimizer updates for the comparison of memory in operation_rooms.hpp.
+#include "lib/engine/optim/optimizer.hpp"
 #include "tests/support/operation_room.hpp"
 
 namespace fsdp::test {
@@ -30,10 +31,16 @@ inline std::vector<OperationCase> update_cases() {
              };
            }},
           {"anyprecision, lion, sgd", [](const Ops& ops, const Inputs& in) {
-             return [&ops, group = update_group(in), m = in.floats(100), v = in.vector(100).to(at::kBFloat16)] {
-               ops.any_precision({group, {m}, {v}, {v}, 0.9, 0.99, 1e-8});
-               ops.lion({group, {m}, 0.9, 0.99});
-               ops.sgd({group, {m}, 0.9, true});
+             std::vector<std::shared_ptr<Optimizer>> optimizers;
+             for (const char* kind : {"anyprecision", "lion", "sgd"}) {
+               OptimizerOptions options;
+               options.kind = kind;
+               options.momentum = 0.9;
+               options.nesterov = options.kahan = true;
+               optimizers.push_back(make_optimizer({ops, {whole_param(in.floats(100))}, options}));
+             }
+             return [optimizers, gradient = in.floats(100)] {
+               for (const auto& optimizer : optimizers) optimizer->step({gradient}, 1e-3, 2.0);
                return Kept{};
              };
            }}};

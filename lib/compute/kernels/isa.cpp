@@ -81,12 +81,7 @@ const Table kTable = {
     .quantize_nf4 = quantize_nf4,
     .dequantize_nf4 = [](Type type, const Nf4Args& a, std::int64_t b,
                          std::int64_t e) { FSDP_FOR_TYPE(dequantize_nf4, a, b, e) },
-    .sgd = sgd,
-    .lion = lion,
-    .any_precision =
-        [](Type param, Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t b, std::int64_t e) {
-          (param == Type::bf16 ? any_precision_of<Bf16> : any_precision_of<float>)(momentum, variance, a, b, e);
-        },
+    .updates = kUpdates,
     .blockwise = blockwise,
     .blockwise_largest = blockwise_largest,
     .adafactor_rows = adafactor_rows,

@@ -13,9 +13,6 @@
 
 namespace fsdp::kernels {
 
-/// Storage types; bf16 and f16 are bit patterns in memory.
-enum class Type { f32, bf16, f16 };
-
 struct EmbedArgs {
   void* out_TD;
   const void* token_VD;
@@ -236,11 +233,8 @@ struct Table {
   // NF4 weights, blocks [begin, end).
   void (*quantize_nf4)(const Nf4QuantizeArgs&, std::int64_t, std::int64_t);
   void (*dequantize_nf4)(Type, const Nf4Args&, std::int64_t, std::int64_t);
-  // Optimizer updates, elements [begin, end).
-  void (*sgd)(const SgdArgs&, std::int64_t, std::int64_t);
-  void (*lion)(const LionArgs&, std::int64_t, std::int64_t);
-  /// All three types are f32 or bf16.
-  void (*any_precision)(Type param, Type momentum, Type variance, const AnyPrecisionArgs&, std::int64_t, std::int64_t);
+  /// Elementwise optimizer updates, elements [begin, end).
+  std::span<const UpdateKernel> updates;
   /// Blocks [begin, end).
   void (*blockwise)(const BlockwiseArgs&, std::int64_t, std::int64_t);
   /// Writes the largest absolute new moments of a block. \param first_and_second  [2]

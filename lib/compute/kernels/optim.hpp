@@ -1,34 +1,41 @@
 // Included by isa.cpp inside a per-instruction-set namespace. Optimizer updates, each one pass over elements [begin,
 // end) of flat arrays: a parameter, its gradient and its states (optim_args.hpp). The formulas are those of
 // torch/optim/sgd.py, Lion (Chen et al., 2023), torchdistx's AnyPrecisionAdamW and torch/optim/_adafactor.py; see
-// optimizer_updates.hpp.
+// lib/engine/optim/optimizers.cpp.
 
-inline void sgd(const SgdArgs& a, std::int64_t begin, std::int64_t end) {
-  if (a.momentum_buffer == nullptr) {
+/// Numbers: momentum, nesterov (0 or 1). States: momentum_buffer, or none without momentum.
+inline void sgd(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
+  float *param = a.floats_of_param(), *momentum_buffer = a.floats_of_state(0);
+  if (momentum_buffer == nullptr) {
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      a.param[i] -= a.lr * (a.grad[i] * a.grad_scale + a.weight_decay * a.param[i]);
+      param[i] -= a.lr * (a.grad[i] * a.grad_scale + a.weight_decay * param[i]);
     }
     return;
   }
-  const float look_ahead = a.nesterov ? a.momentum : 1.0f, direct = a.nesterov ? 1.0f : 0.0f;
+  const float momentum = a.numbers[0];
+  const bool nesterov = a.numbers[1] != 0;
+  const float look_ahead = nesterov ? momentum : 1.0f, direct = nesterov ? 1.0f : 0.0f;
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
-    const float g = a.grad[i] * a.grad_scale + a.weight_decay * a.param[i];
-    const float b = a.momentum * a.momentum_buffer[i] + g;
-    a.momentum_buffer[i] = b;
-    a.param[i] -= a.lr * (direct * g + look_ahead * b);
+    const float g = a.grad[i] * a.grad_scale + a.weight_decay * param[i];
+    const float b = momentum * momentum_buffer[i] + g;
+    momentum_buffer[i] = b;
+    param[i] -= a.lr * (direct * g + look_ahead * b);
   }
 }
 
-inline void lion(const LionArgs& a, std::int64_t begin, std::int64_t end) {
+/// Numbers: beta1, beta2, 1 - beta1, 1 - beta2. States: exp_avg.
+inline void lion(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
+  const float beta1 = a.numbers[0], beta2 = a.numbers[1], rest1 = a.numbers[2], rest2 = a.numbers[3];
+  float *param = a.floats_of_param(), *exp_avg = a.floats_of_state(0);
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
-    const float g = a.grad[i] * a.grad_scale, m = a.exp_avg[i];
-    const float c = a.beta1 * m + a.rest1 * g;
+    const float g = a.grad[i] * a.grad_scale, m = exp_avg[i];
+    const float c = beta1 * m + rest1 * g;
     const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
-    a.param[i] = difference_of_products(a.param[i], a.weight_decay_factor, a.lr, sign);
-    a.exp_avg[i] = a.beta2 * m + a.rest2 * g;
+    param[i] = difference_of_products(param[i], a.decay_factor, a.lr, sign);
+    exp_avg[i] = beta2 * m + rest2 * g;
   }
 }
 
@@ -47,26 +54,29 @@ inline void store_rounded(Bf16* p, std::int64_t i, float v) {
   p[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16);
 }
 
-/// \param a  a copy: its members are no memory that the loop writes to
+/// Numbers: beta1, beta2, 1 - beta1, 1 - beta2, eps, lr / (1 - beta1^t), sqrt(1 - beta2^t). States: exp_avg,
+/// exp_avg_sq, and compensation where it is kept. \param a  a copy: its members are no memory that the loop writes to
 template <typename Param, typename Momentum, typename Variance, bool kCompensated>
-void any_precision_loop(const AnyPrecisionArgs a, std::int64_t begin, std::int64_t end) {
-  auto* exp_avg = static_cast<Momentum*>(a.exp_avg);
-  auto* exp_avg_sq = static_cast<Variance*>(a.exp_avg_sq);
-  auto* compensation = static_cast<Bf16*>(a.compensation);
-  auto* param = static_cast<Param*>(a.param);
+void any_precision_loop(const UpdateArgs a, std::int64_t begin, std::int64_t end) {
+  const float beta1 = a.numbers[0], beta2 = a.numbers[1], rest2 = a.numbers[3];
+  const float step_size = a.numbers[5], denom_correction = a.numbers[6];
+  auto* exp_avg = static_cast<Momentum*>(a.states[0].data);
+  auto* exp_avg_sq = static_cast<Variance*>(a.states[1].data);
+  auto* compensation = static_cast<Bf16*>(a.states[2].data);
+  auto* param = static_cast<Param*>(a.param.data);
   // The same arithmetic as PyTorch's CPU operators that add a scalar, or a multiple of a 16-bit tensor, to a tensor.
-  const float eps = rounded<Variance>(a.eps);
-  const float rest1 = std::is_same_v<Param, Bf16> ? rounded<Momentum>(a.rest1) : a.rest1;
+  const float eps = rounded<Variance>(a.numbers[4]);
+  const float rest1 = std::is_same_v<Param, Bf16> ? rounded<Momentum>(a.numbers[2]) : a.numbers[2];
 #pragma omp simd
   for (std::int64_t i = begin; i < end; ++i) {
     const float g = a.grad[i] * a.grad_scale;
-    const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * a.beta1) + rest1 * g);
-    const float v = rounded<Variance>(rounded<Variance>(load(exp_avg_sq, i) * a.beta2) + a.rest2 * (g * g));
+    const float m = rounded<Momentum>(rounded<Momentum>(load(exp_avg, i) * beta1) + rest1 * g);
+    const float v = rounded<Variance>(rounded<Variance>(load(exp_avg_sq, i) * beta2) + rest2 * (g * g));
     store_rounded(exp_avg, i, m);
     store_rounded(exp_avg_sq, i, v);
-    const float root = rounded<Variance>(rounded<Variance>(std::sqrt(v)) / a.denom_correction);
-    const float update = -a.step_size * (m / rounded<Variance>(root + eps));
-    const float p = rounded<Param>(load(param, i) * a.weight_decay_factor);
+    const float root = rounded<Variance>(rounded<Variance>(std::sqrt(v)) / denom_correction);
+    const float update = -step_size * (m / rounded<Variance>(root + eps));
+    const float p = rounded<Param>(load(param, i) * a.decay_factor);
     if constexpr (kCompensated) {
       const float wanted = rounded<Bf16>(load(compensation, i) + update), q = rounded<Param>(p + wanted);
       store_rounded(param, i, q);
@@ -78,8 +88,8 @@ void any_precision_loop(const AnyPrecisionArgs a, std::int64_t begin, std::int64
 }
 
 template <typename Param, typename Momentum, typename Variance>
-void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
-  if (a.compensation == nullptr) {
+void any_precision(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
+  if (a.states[2].data == nullptr) {
     any_precision_loop<Param, Momentum, Variance, false>(a, begin, end);
   } else {
     any_precision_loop<Param, Momentum, Variance, true>(a, begin, end);
@@ -87,13 +97,22 @@ void any_precision(const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t e
 }
 
 template <typename Param>
-void any_precision_of(Type momentum, Type variance, const AnyPrecisionArgs& a, std::int64_t begin, std::int64_t end) {
-  if (momentum == Type::bf16) {
-    (variance == Type::bf16 ? any_precision<Param, Bf16, Bf16> : any_precision<Param, Bf16, float>)(a, begin, end);
+void any_precision_of(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
+  const bool narrow = a.states[1].type == Type::bf16;
+  if (a.states[0].type == Type::bf16) {
+    (narrow ? any_precision<Param, Bf16, Bf16> : any_precision<Param, Bf16, float>)(a, begin, end);
   } else {
-    (variance == Type::bf16 ? any_precision<Param, float, Bf16> : any_precision<Param, float, float>)(a, begin, end);
+    (narrow ? any_precision<Param, float, Bf16> : any_precision<Param, float, float>)(a, begin, end);
   }
 }
+
+inline void any_precision_of_all(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
+  (a.param.type == Type::bf16 ? any_precision_of<Bf16> : any_precision_of<float>)(a, begin, end);
+}
+
+/// The elementwise updates by name; a new one needs a row here and no other place in lib/compute.
+constexpr UpdateKernel kUpdates[] = {
+    {"sgd", sgd}, {"lion", lion}, {"anyprecision", any_precision_of_all, true}};
 
 // Adafactor: rows [begin, end) of [rows, columns]; a parameter that is not a matrix is one row.
 

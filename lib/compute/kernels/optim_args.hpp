@@ -1,40 +1,42 @@
 #pragma once
 // Arguments of the optimizer kernels. Arrays are flat, one element for each parameter element of this rank unless
 // stated otherwise; a kernel updates elements [begin, end). grad_scale multiplies gradients before use.
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "lib/compute/kernels/moment_code.hpp"
 
 namespace fsdp::kernels {
 
-struct SgdArgs {
-  float* param;
-  const float* grad;
-  float* momentum_buffer;  ///< may be null
-  float lr, weight_decay, grad_scale, momentum;
-  bool nesterov;
+/// Storage types; bf16 and f16 are bit patterns in memory.
+enum class Type { f32, bf16, f16 };
+
+/// An array of a parameter, float32 or bf16; null: there is none.
+struct UpdatedArray {
+  void* data = nullptr;
+  Type type = Type::f32;
 };
 
-struct LionArgs {
-  float* param;
-  const float* grad;
-  float* exp_avg;
-  float lr, weight_decay_factor;  ///< 1 - lr * weight decay
-  float grad_scale, beta1, beta2;
-  float rest1, rest2;  ///< 1 - beta, computed in float64
+/// Arguments of an elementwise update: those of every optimizer, and numbers that each optimizer defines for itself.
+struct UpdateArgs {
+  UpdatedArray param;
+  const float* grad = nullptr;
+  std::array<UpdatedArray, 3> states;
+  float lr = 0, weight_decay = 0;
+  float decay_factor = 1;  ///< 1 - lr * weight decay, computed in float64
+  float grad_scale = 1;
+  std::array<float, 8> numbers{};
+
+  float* floats_of_param() const { return static_cast<float*>(param.data); }
+  float* floats_of_state(std::size_t s) const { return static_cast<float*>(states[s].data); }
 };
 
-struct AnyPrecisionArgs {
-  void* param;  ///< float32 or bf16
-  const float* grad;
-  void* exp_avg;              ///< float32 or bf16
-  void* exp_avg_sq;           ///< float32 or bf16
-  void* compensation;         ///< bf16; may be null
-  float weight_decay_factor;  ///< 1 - lr * weight decay
-  float grad_scale, beta1, beta2, eps;
-  float rest1, rest2;      ///< 1 - beta, computed in float64
-  float step_size;         ///< lr / (1 - beta1^t)
-  float denom_correction;  ///< sqrt(1 - beta2^t)
+struct UpdateKernel {
+  std::string_view name;
+  void (*run)(const UpdateArgs&, std::int64_t begin, std::int64_t end);
+  bool takes_bf16 = false;  ///< else every array is float32
 };
 
 /// A quantized moment of this rank's elements of a parameter.

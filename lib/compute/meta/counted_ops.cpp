@@ -60,10 +60,8 @@ WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& s, bool 
   return work;
 }
 
-double bytes_of_update(const UpdateGroup& group, const std::vector<at::Tensor>& first,
-                       const std::vector<at::Tensor>& second) {
-  return 2 * bytes_of(group.params) + bytes_of(group.grads) + 2 * bytes_of(first) + 2 * bytes_of(second) +
-         bytes_of(group.published);
+double bytes_of_update(const UpdateGroup& group) {
+  return 2 * bytes_of(group.params) + bytes_of(group.grads) + bytes_of(group.published);
 }
 
 }  // namespace fsdp::detail

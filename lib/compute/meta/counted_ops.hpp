@@ -20,9 +20,8 @@ double bytes_of(const std::vector<at::Tensor>& tensors);
 WorkItem product_work(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add);
 /// The work of causal attention: two operations per multiply-add inside the window, and the bytes read and written.
 WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& shape, bool backward);
-/// Bytes that an optimizer update reads and writes.
-double bytes_of_update(const UpdateGroup& group, const std::vector<at::Tensor>& first,
-                       const std::vector<at::Tensor>& second = {});
+/// Bytes that an optimizer update reads and writes, without states.
+double bytes_of_update(const UpdateGroup& group);
 
 /// Adds a WorkItem to the log for each outermost operation of Base. An operation that is called by another one is part
 /// of it, except that products are always counted.
@@ -53,18 +52,11 @@ class CountedOps : public Base {
     const Pass pass(*this, read + elements * (accumulate ? 8 : 4));
     Base::sum_sources(out, n, sources, dtype, accumulate);
   }
-  void sgd(const SgdUpdate& update) const override {
-    const Pass pass(*this, bytes_of_update(update, update.momentum_buffer));
-    Base::sgd(update);
-  }
-  void lion(const LionUpdate& update) const override {
-    const Pass pass(*this, bytes_of_update(update, update.exp_avg));
-    Base::lion(update);
-  }
-  void any_precision(const AnyPrecisionUpdate& update) const override {
-    const Pass pass(*this,
-                    bytes_of_update(update, update.exp_avg, update.exp_avg_sq) + 2 * bytes_of(update.compensation));
-    Base::any_precision(update);
+  void update(const ElementwiseUpdate& update) const override {
+    double bytes = bytes_of_update(update);
+    for (const auto& state : update.states) bytes += 2 * bytes_of(state);
+    const Pass pass(*this, bytes);
+    Base::update(update);
   }
   void blockwise(const BlockwiseUpdate& update) const override {
     const Pass pass(*this, bytes_of({&update.param, &update.param, &update.grad, &update.first.codes,
@@ -173,7 +165,7 @@ class CountedOps : public Base {
   void count(const WorkItem& work) const { log_->add(work); }
   void count_adamw(const AdamWUpdate& update) const {
     WorkItem work;
-    work.bytes = bytes_of_update(update, update.exp_avg, update.exp_avg_sq);
+    work.bytes = bytes_of_update(update) + 2 * bytes_of(update.exp_avg) + 2 * bytes_of(update.exp_avg_sq);
     count(work);
   }
   /// Runs at most `most` of n equal calls of body(), and the last one; the log counts all n.

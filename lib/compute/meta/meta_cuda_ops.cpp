@@ -80,9 +80,7 @@ class HeldTransfer final : public Transfer {
 class NoUpdates final : public AtenOps {
  public:
   NoUpdates() : AtenOps(at::kMeta) {}
-  void sgd(const SgdUpdate&) const override {}
-  void lion(const LionUpdate&) const override {}
-  void any_precision(const AnyPrecisionUpdate&) const override {}
+  void update(const ElementwiseUpdate&) const override {}
   void blockwise(const BlockwiseUpdate&) const override {}
   void blockwise_edges(const BlockwiseUpdate&, const at::Tensor&) const override {}
   void adafactor_statistics(const AdafactorUpdate&) const override {}

@@ -12,9 +12,7 @@ class AtenOps : public Ops {
   bool on_host() const override { return false; }
   double sum_squares(std::span<const GradPart> parts) const override;
   // Offloaded tensors are updated by the host's kernels.
-  void sgd(const SgdUpdate& update) const override;
-  void lion(const LionUpdate& update) const override;
-  void any_precision(const AnyPrecisionUpdate& update) const override;
+  void update(const ElementwiseUpdate& update) const override;
   void blockwise(const BlockwiseUpdate& update) const override;
   void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const override;
   void adafactor_statistics(const AdafactorUpdate& update) const override;

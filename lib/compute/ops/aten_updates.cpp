@@ -7,19 +7,9 @@ const Ops* AtenOps::host_updater(const at::Tensor& x) const {
   return is_on_host(x) && !device().is_cpu() ? &host_ops() : nullptr;
 }
 
-void AtenOps::sgd(const SgdUpdate& u) const {
+void AtenOps::update(const ElementwiseUpdate& u) const {
   const auto* host = host_updater(u.params.front());
-  host != nullptr ? host->sgd(u) : Ops::sgd(u);
-}
-
-void AtenOps::lion(const LionUpdate& u) const {
-  const auto* host = host_updater(u.params.front());
-  host != nullptr ? host->lion(u) : Ops::lion(u);
-}
-
-void AtenOps::any_precision(const AnyPrecisionUpdate& u) const {
-  const auto* host = host_updater(u.params.front());
-  host != nullptr ? host->any_precision(u) : Ops::any_precision(u);
+  host != nullptr ? host->update(u) : Ops::update(u);
 }
 
 void AtenOps::blockwise(const BlockwiseUpdate& u) const {

@@ -18,9 +18,7 @@ class CpuOps : public Ops {
   double sum_squares(std::span<const GradPart> parts) const override;
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override;
-  void sgd(const SgdUpdate& update) const override;
-  void lion(const LionUpdate& update) const override;
-  void any_precision(const AnyPrecisionUpdate& update) const override;
+  void update(const ElementwiseUpdate& update) const override;
   void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const override;
   void blockwise(const BlockwiseUpdate& update) const override;
   void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const override;

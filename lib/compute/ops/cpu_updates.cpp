@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "lib/compute/ops/cpu_ops.hpp"
@@ -18,65 +19,32 @@ namespace {
 /// Least number of elements per thread.
 constexpr std::int64_t kGrain = 32768;
 
-float* floats(const std::vector<at::Tensor>& tensors, std::size_t i) {
-  return tensors.empty() ? nullptr : tensors[i].data_ptr<float>();
+const kernels::UpdateKernel& kernel_named(std::string_view name) {
+  for (const auto& kernel : kernels::table().updates) {
+    if (kernel.name == name) return kernel;
+  }
+  TORCH_CHECK(false, "there is no kernel ", name);
 }
-
-float decay_factor(const UpdateGroup& u) { return static_cast<float>(1 - u.lr * u.weight_decay); }
-float grad_scale(const UpdateGroup& u) { return static_cast<float>(1 / u.grad_divisor); }
 
 }  // namespace
 
-void CpuOps::sgd(const SgdUpdate& u) const {
+void CpuOps::update(const ElementwiseUpdate& u) const {
+  const auto& kernel = kernel_named(u.kernel);
+  const auto array = [&](const at::Tensor& x) -> kernels::UpdatedArray {
+    TORCH_CHECK(kernel.takes_bf16 || x.scalar_type() == at::kFloat, u.kernel, " was given ", x.scalar_type());
+    return {x.data_ptr(), type_of(x)};
+  };
+  kernels::UpdateArgs args;
+  args.lr = static_cast<float>(u.lr);
+  args.weight_decay = static_cast<float>(u.weight_decay);
+  args.decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
+  args.grad_scale = static_cast<float>(1 / u.grad_divisor);
+  for (std::size_t n = 0; n < u.numbers.size(); ++n) args.numbers.at(n) = u.numbers[n];
   for (std::size_t i = 0; i < u.params.size(); ++i) {
-    const kernels::SgdArgs args{floats(u.params, i),
-                                floats(u.grads, i),
-                                floats(u.momentum_buffer, i),
-                                static_cast<float>(u.lr),
-                                static_cast<float>(u.weight_decay),
-                                grad_scale(u),
-                                static_cast<float>(u.momentum),
-                                u.nesterov};
-    launch(u.params[i].numel(), kGrain, [&](auto b, auto e) { kernels::table().sgd(args, b, e); });
-  }
-}
-
-void CpuOps::lion(const LionUpdate& u) const {
-  for (std::size_t i = 0; i < u.params.size(); ++i) {
-    const kernels::LionArgs args{floats(u.params, i),
-                                 floats(u.grads, i),
-                                 floats(u.exp_avg, i),
-                                 static_cast<float>(u.lr),
-                                 decay_factor(u),
-                                 grad_scale(u),
-                                 static_cast<float>(u.beta1),
-                                 static_cast<float>(u.beta2),
-                                 static_cast<float>(1 - u.beta1),
-                                 static_cast<float>(1 - u.beta2)};
-    launch(u.params[i].numel(), kGrain, [&](auto b, auto e) { kernels::table().lion(args, b, e); });
-  }
-}
-
-void CpuOps::any_precision(const AnyPrecisionUpdate& u) const {
-  for (std::size_t i = 0; i < u.params.size(); ++i) {
-    const auto &momentum = u.exp_avg[i], &variance = u.exp_avg_sq[i];
-    const kernels::AnyPrecisionArgs args{u.params[i].data_ptr(),
-                                         floats(u.grads, i),
-                                         momentum.data_ptr(),
-                                         variance.data_ptr(),
-                                         u.compensation.empty() ? nullptr : u.compensation[i].data_ptr(),
-                                         decay_factor(u),
-                                         grad_scale(u),
-                                         static_cast<float>(u.beta1),
-                                         static_cast<float>(u.beta2),
-                                         static_cast<float>(u.eps),
-                                         static_cast<float>(1 - u.beta1),
-                                         static_cast<float>(1 - u.beta2),
-                                         u.step_size(),
-                                         u.denom_correction()};
-    launch(u.params[i].numel(), kGrain, [&](auto b, auto e) {
-      kernels::table().any_precision(type_of(u.params[i]), type_of(momentum), type_of(variance), args, b, e);
-    });
+    args.param = array(u.params[i]);
+    args.grad = u.grads[i].data_ptr<float>();
+    for (std::size_t s = 0; s < u.states.size(); ++s) args.states.at(s) = array(u.states[s][i]);
+    launch(u.params[i].numel(), kGrain, [&](auto b, auto e) { kernel.run(args, b, e); });
   }
 }
 

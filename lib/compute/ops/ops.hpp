@@ -137,9 +137,7 @@ class Ops {
 
   // --- optimizers
   virtual void adamw(const AdamWUpdate& update) const;
-  virtual void sgd(const SgdUpdate& update) const;
-  virtual void lion(const LionUpdate& update) const;
-  virtual void any_precision(const AnyPrecisionUpdate& update) const;
+  virtual void update(const ElementwiseUpdate& update) const;
   virtual void blockwise(const BlockwiseUpdate& update) const;
   /// Writes the largest absolute new moments of this rank's parts of its first and last block. \param largest  float64
   /// [2, 2]: [first or last block, first or second moment]

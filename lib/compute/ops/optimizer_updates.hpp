@@ -6,8 +6,9 @@
 // so that clipping and the loss scale need no pass of their own.
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <vector>
 
 #include "lib/compute/kernels/moment_code.hpp"
@@ -33,32 +34,20 @@ struct AdamWUpdate : UpdateGroup {
   double beta1 = 0, beta2 = 0, eps = 0;
 };
 
-/// torch/optim/sgd.py without dampening: g += wd p; b = mu b + g; p -= lr b, or lr (g + mu b) with nesterov.
-struct SgdUpdate : UpdateGroup {
-  std::vector<at::Tensor> momentum_buffer;  ///< empty: no momentum
-  double momentum = 0;
-  bool nesterov = false;
+/// One parameter of an ElementwiseUpdate: master weight, gradient divided by grad_divisor, and states.
+struct UpdatedTensors {
+  at::Tensor param;
+  at::Tensor grad;  ///< may be overwritten
+  std::vector<at::Tensor> states;
 };
 
-/// Chen et al., 2023: p *= 1 - lr wd; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
-struct LionUpdate : UpdateGroup {
-  std::vector<at::Tensor> exp_avg;
-  double beta1 = 0, beta2 = 0;
-};
-
-/// torchdistx's AnyPrecisionAdamW: AdamW whose moments, and params, are float32 or bf16. The result of each operation
-/// is rounded to the dtype of the tensor that keeps it. With `compensation` (bf16), the rounding error of a parameter's
-/// update is carried over to the next update (Kahan summation).
-struct AnyPrecisionUpdate : UpdateGroup {
-  std::vector<at::Tensor> exp_avg, exp_avg_sq;
-  std::vector<at::Tensor> compensation;  ///< empty: none
-  double beta1 = 0, beta2 = 0, eps = 0;
-  // Bias corrections are float32, as in torchdistx: low-precision moments show any other rounding.
-  float step_size() const { return static_cast<float>(lr) / (1.0f - power(beta1)); }
-  float denom_correction() const { return std::sqrt(1.0f - power(beta2)); }
-
- private:
-  float power(double beta) const { return std::pow(static_cast<float>(beta), static_cast<float>(step)); }
+/// An update of each element by nothing but the element, its gradient and its states. An optimizer describes such an
+/// update twice: as a kernel of the host, and as a formula for every other device, to which tests compare the kernel.
+struct ElementwiseUpdate : UpdateGroup {
+  std::vector<std::vector<at::Tensor>> states = {};  ///< by state, then by parameter
+  std::string_view kernel = {};                      ///< name in kernels::Table::updates
+  std::vector<float> numbers = {};                   ///< constants of the kernel, in its order (optim.hpp)
+  std::function<void(const UpdatedTensors& tensors)> formula = {};  ///< updates param and states in place
 };
 
 /// Formats of quantized moments of AdamW and Lion.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "lib/base/error.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 
@@ -124,6 +125,16 @@ class Adafactor final : public Optimizer {
 };
 
 }  // namespace
+
+void check_adafactor(const OptimizerOptions& options) {
+  const auto& ours = options.adafactor;
+  for (const auto& [given, option] :
+       {std::pair(ours.relative_step, "--relative-step"), std::pair(ours.warmup_init, "--warmup-init"),
+        std::pair(ours.scale_parameter, "--scale-parameter"), std::pair(ours.beta1 != 0, "--adafactor-beta1")}) {
+    if (given && !ours.transformers) throw UsageError(std::string(option) + " needs --adafactor-variant transformers");
+  }
+  if (ours.warmup_init && !ours.relative_step) throw UsageError("--warmup-init needs --relative-step");
+}
 
 std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input) {
   return std::make_unique<Adafactor>(std::move(input));

@@ -29,9 +29,9 @@ MomentKeys keys_of(MomentFormat format, bool is_first) {
   return {name, name + ".codes", name + ".scale", name + ".qmap"};
 }
 
-MomentFormat format_of(OptimizerKind kind) {
-  if (kind == OptimizerKind::adamw_torchao_8bit) return MomentFormat::torchao_8bit;
-  return kind == OptimizerKind::adamw_torchao_4bit ? MomentFormat::torchao_4bit : MomentFormat::bitsandbytes_8bit;
+MomentFormat format_of(std::string_view kind) {
+  if (kind == "torchao-adamw8bit") return MomentFormat::torchao_8bit;
+  return kind == "torchao-adamw4bit" ? MomentFormat::torchao_4bit : MomentFormat::bitsandbytes_8bit;
 }
 
 /// The elements of a parameter on one rank, and the blocks that contain them.
@@ -91,7 +91,7 @@ class Blockwise final : public Optimizer {
   }
 
  private:
-  bool is_lion() const { return options().kind == OptimizerKind::lion_8bit; }
+  bool is_lion() const { return options().kind == "lion8bit"; }
   bool is_packed() const { return format_ == MomentFormat::torchao_4bit; }
   std::int64_t block() const { return moment_block(format_); }
 
@@ -126,7 +126,7 @@ class Blockwise final : public Optimizer {
     if (members.empty()) return;
     if (!is_lion()) return adamw_update(group, params, members, {moments_[0].wide, moments_[1].wide});
     const auto [chosen, chosen_params] = choose(group, params, members);
-    ops().lion({chosen, states(moments_[0].wide, chosen_params), options().beta1, options().beta2});
+    ops().update(lion_update(chosen, states(moments_[0].wide, chosen_params), options()));
   }
 
   /// Describes the update of this rank's elements as flat tensors.

@@ -30,7 +30,7 @@ class Muon final : public Optimizer {
     return is_hidden_matrix(param) ? StepState::none : StepState::tensor;
   }
   nlohmann::json group_fields() const override {
-    return {{"momentum", options().momentum},
+    return {{"momentum", momentum()},
             {"nesterov", true},
             {"ns_coefficients", {3.4445, -4.775, 2.0315}},
             {"ns_steps", 5},
@@ -60,7 +60,8 @@ class Muon final : public Optimizer {
   }
 
  private:
-  bool matches_adamw() const { return options().muon_adjust_lr == MuonAdjustLr::match_rms_adamw; }
+  double momentum() const { return options().momentum.value_or(0.95); }
+  bool matches_adamw() const { return options().muon_adjust_lr != MuonAdjustLr::original; }
   bool is_hidden_matrix(std::size_t i) const { return param(i).in_block && param(i).layout.shape.size() == 2; }
 
   /// Describes the update of this rank's rows.
@@ -74,7 +75,7 @@ class Muon final : public Optimizer {
     u.param = rows(group.params[n]);
     u.grad = rows(group.grads[n]);
     u.momentum_buffer = rows(state("momentum_buffer", i));
-    u.momentum = options().momentum;
+    u.momentum = momentum();
     u.lr = group.lr;
     u.rate = group.lr * adjusted;
     u.weight_decay = group.weight_decay;

@@ -7,11 +7,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lib/compute/ops/ops.hpp"
@@ -21,21 +24,6 @@
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
-
-enum class OptimizerKind {
-  adamw,
-  anyprecision,
-  lion,
-  sgd,
-  adafactor,
-  adamw_8bit,  ///< this and lion_8bit follow bitsandbytes
-  lion_8bit,
-  adamw_torchao_8bit,
-  adamw_torchao_4bit,
-  muon
-};
-/// True if the moments are 8-bit or 4-bit codes.
-bool keeps_codes(OptimizerKind kind);
 
 struct AdafactorOptions {
   bool transformers = false;     ///< follow the class of transformers instead of torch's
@@ -58,17 +46,18 @@ enum class MuonAdjustLr {
 };
 
 struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::adamw;
+  std::string kind = "adamw";         ///< a name of optimizer_types()
   double beta1 = 0.9, beta2 = 0.999;  ///< adamw and lion of all kinds, anyprecision
   double eps = 1e-8;                  ///< adamw of all kinds, anyprecision
   double weight_decay = 0.01;
-  double momentum = 0;                                                         ///< sgd, muon
-  bool nesterov = false;                                                       ///< sgd with momentum
-  at::ScalarType momentum_dtype = at::kFloat, variance_dtype = at::kBFloat16;  ///< anyprecision: float32 or bf16
-  bool kahan = false;                                                          ///< anyprecision
+  std::optional<double> momentum;  ///< sgd (none: 0) and muon (none: 0.95)
+  bool nesterov = false;           ///< sgd with momentum
+  /// anyprecision: float32 or bf16; none: float32 and bf16
+  std::optional<at::ScalarType> momentum_dtype, variance_dtype;
+  bool kahan = false;  ///< anyprecision
   AdafactorOptions adafactor;
   EightBitOptions eight_bit;
-  MuonAdjustLr muon_adjust_lr = MuonAdjustLr::match_rms_adamw;
+  std::optional<MuonAdjustLr> muon_adjust_lr;  ///< none: match_rms_adamw
   ChildTuningOptions child_tuning;
 };
 
@@ -191,14 +180,47 @@ class Optimizer {
   bool choosing_child_ = false;
 };
 
+/// A row of the table of optimizers: whatever the program knows about an optimizer beside its class.
+struct OptimizerType {
+  std::string_view name;
+  std::vector<std::string_view> aliases = {};  ///< names of the Hugging Face trainer
+  std::vector<std::string_view> options = {};  ///< options that not every optimizer has
+  std::vector<std::string> betas = {};         ///< of its authors; empty: those of every run
+  std::unique_ptr<Optimizer> (*make)(OptimizerInput) = nullptr;
+  void (*check)(const OptimizerOptions&) = nullptr;  ///< \throws UsageError about options; may be null
+
+  bool has(std::string_view option) const;
+};
+/// In the order of the help.
+const std::vector<OptimizerType>& optimizer_types();
+/// All names and aliases: "adamw, lion, adamw_torch".
+std::string optimizer_choices();
+/// Finds an optimizer by its name or an alias. \throws UsageError naming the choices
+const OptimizerType& optimizer_type(std::string_view name);
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 
-/// Parses adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, lion, lion8bit, sgd, adafactor, muon,
-/// or the Hugging Face trainer's name for one of them. \throws UsageError naming the choices
-OptimizerKind parse_optimizer(std::string_view text);
-std::string_view to_string(OptimizerKind kind);
+/// An option of OptimizerOptions that not every optimizer has (OptimizerType::options).
+struct OptimizerOption {
+  using TakeWord = std::function<void(const std::string&)>;  ///< \throws UsageError naming the choices
+  std::string_view name;                                     ///< "momentum" for --momentum
+  std::string_view owner;                                    ///< the optimizer that refusals name
+  const char* help = "";
+  const char* default_text = "";  ///< for the help, where it is not the value
+  /// Where the value is. double: at least 0 and less than 1; std::int64_t: at least 1; ScalarType: float32 or bf16
+  std::variant<bool*, double*, std::optional<double>*, std::int64_t*, std::optional<at::ScalarType>*, TakeWord> value;
+  std::string choices = "";     ///< of a TakeWord: "torch, transformers"
+  bool given = false;           ///< the value is not the default
+  bool has_underscores = true;  ///< --a_b is --a-b
+};
+/// In the order of the help, with values in `options`, which must outlive the result.
+std::vector<OptimizerOption> own_options(OptimizerOptions& options);
+
+/// Chen et al., 2023: p *= 1 - lr wd; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
+ElementwiseUpdate lion_update(const UpdateGroup& group, const std::vector<at::Tensor>& exp_avg,
+                              const OptimizerOptions& options);
 
 std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input);
+void check_adafactor(const OptimizerOptions& options);
 std::unique_ptr<Optimizer> make_blockwise(OptimizerInput input);
 std::unique_ptr<Optimizer> make_muon(OptimizerInput input);
 

@@ -1,5 +1,10 @@
-// The optimizers: the states of each, and the Ops function that updates them.
+// The optimizers whose updates are elementwise, and the table of all.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+/// Loshchilov and Hutter, 2019; torch/optim/adamw.py.
 class AdamW final : public Optimizer {
  public:
   explicit AdamW(OptimizerInput input) : Optimizer(std::move(input)) {
@@ -30,11 +36,16 @@ class AdamW final : public Optimizer {
   }
 };
 
+float float_of(double value) { return static_cast<float>(value); }
+
+/// torchdistx's AnyPrecisionAdamW: AdamW whose moments, and params, are float32 or bf16. The result of each operation
+/// is rounded to the dtype of the tensor that keeps it. With `compensation` (bf16), the rounding error of a parameter's
+/// update is carried over to the next update (Kahan summation).
 class AnyPrecision final : public Optimizer {
  public:
   explicit AnyPrecision(OptimizerInput input) : Optimizer(std::move(input)) {
-    add_state("exp_avg", options().momentum_dtype);
-    add_state("exp_avg_sq", options().variance_dtype);
+    add_state("exp_avg", options().momentum_dtype.value_or(at::kFloat));
+    add_state("exp_avg_sq", options().variance_dtype.value_or(at::kBFloat16));
     if (options().kahan) add_state("compensation", at::kBFloat16);
   }
   std::string name() const override { return "AnyPrecisionAdamW"; }
@@ -46,9 +57,44 @@ class AnyPrecision final : public Optimizer {
 
  protected:
   void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
-    ops().any_precision({group, states("exp_avg", params), states("exp_avg_sq", params),
-                         options().kahan ? states("compensation", params) : std::vector<at::Tensor>(), options().beta1,
-                         options().beta2, options().eps});
+    const auto beta1 = options().beta1, beta2 = options().beta2, eps = options().eps;
+    // Bias corrections are float32, as in torchdistx: low-precision moments show any other rounding.
+    const auto power = [&](double beta) { return std::pow(float_of(beta), static_cast<float>(group.step)); };
+    const float step_size = float_of(group.lr) / (1.0f - power(beta1)), correction = std::sqrt(1.0f - power(beta2));
+    ElementwiseUpdate u{group};
+    u.states = {states("exp_avg", params), states("exp_avg_sq", params)};
+    if (options().kahan) u.states.push_back(states("compensation", params));
+    u.kernel = "anyprecision";
+    u.numbers = {float_of(beta1), float_of(beta2), float_of(1 - beta1), float_of(1 - beta2),
+                 float_of(eps),   step_size,       correction};
+    u.formula = [=, decay_factor = 1 - group.lr * group.weight_decay](const UpdatedTensors& t) {
+      const auto &param = t.param, &momentum = t.states[0], &variance = t.states[1];
+      // Computes in float32 and rounds after each operation: 16-bit operators of ATen may round a factor such as beta2
+      // first.
+      const auto rounded = [](const at::Tensor& x, const at::Tensor& like) {
+        return x.to(like.scalar_type()).to(at::kFloat);
+      };
+      auto rest1 = at::full({}, 1 - beta1, t.grad.options());
+      if (param.scalar_type() == at::kBFloat16) rest1 = rounded(rest1, momentum);
+      const auto m = rounded(rounded(momentum.to(at::kFloat).mul(beta1), momentum).addcmul(t.grad, rest1), momentum);
+      momentum.copy_(m);
+      const auto v =
+          rounded(rounded(variance.to(at::kFloat).mul(beta2), variance).addcmul(t.grad, t.grad, 1 - beta2), variance);
+      variance.copy_(v);
+      const auto least = at::full({}, eps, v.options()).to(variance.scalar_type()).to(at::kFloat);
+      const auto root = rounded(rounded(v.sqrt(), variance).div(correction), variance);
+      const auto update = m.div(rounded(root.add(least), variance)).mul_(-step_size);
+      const auto before = rounded(param.to(at::kFloat).mul(decay_factor), param);
+      if (t.states.size() == 2) {
+        param.copy_(before.add(update));
+        return;
+      }
+      const auto& compensation = t.states[2];
+      const auto wanted = rounded(compensation.to(at::kFloat).add(update), compensation);
+      param.copy_(before.add(wanted));
+      compensation.copy_(wanted + rounded(before - param.to(at::kFloat), param));
+    };
+    ops().update(u);
   }
 };
 
@@ -61,98 +107,224 @@ class Lion final : public Optimizer {
 
  protected:
   void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
-    ops().lion({group, states("exp_avg", params), options().beta1, options().beta2});
+    ops().update(lion_update(group, states("exp_avg", params), options()));
   }
 };
 
+/// torch/optim/sgd.py without dampening: g += wd p; b = mu b + g; p -= lr b, or lr (g + mu b) with nesterov.
 class Sgd final : public Optimizer {
  public:
   explicit Sgd(OptimizerInput input) : Optimizer(std::move(input)) {
-    if (options().momentum > 0) add_state("momentum_buffer");
+    if (momentum() > 0) add_state("momentum_buffer");
   }
   std::string name() const override { return "SGD"; }
   StepState kind_of_step(std::size_t /*param*/) const override { return StepState::none; }
   nlohmann::json group_fields() const override {
-    return {{"momentum", options().momentum}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
+    return {{"momentum", momentum()}, {"dampening", 0}, {"nesterov", options().nesterov}, {"maximize", false}};
   }
 
  protected:
   void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
-    ops().sgd({group, options().momentum > 0 ? states("momentum_buffer", params) : std::vector<at::Tensor>(),
-               options().momentum, options().nesterov});
+    const auto momentum = this->momentum();
+    const auto nesterov = options().nesterov;
+    ElementwiseUpdate u{group};
+    if (momentum > 0) u.states = {states("momentum_buffer", params)};
+    u.kernel = "sgd";
+    u.numbers = {float_of(momentum), nesterov ? 1.0f : 0.0f};
+    u.formula = [=, lr = group.lr, weight_decay = group.weight_decay](const UpdatedTensors& t) {
+      const auto& step = t.grad.add_(t.param, weight_decay);
+      if (!t.states.empty()) {
+        const auto& buffer = t.states[0];
+        buffer.mul_(momentum).add_(step);
+        nesterov ? step.add_(buffer, momentum) : step.copy_(buffer);
+      }
+      t.param.sub_(step, lr);
+    };
+    ops().update(u);
   }
+
+ private:
+  double momentum() const { return options().momentum.value_or(0); }
 };
 
-using Name = NamedValue<OptimizerKind>;
-/// For each kind, this program's name comes first, then those of the Hugging Face trainer.
-constexpr std::array kNames{Name{"adamw", OptimizerKind::adamw},
-                            Name{"anyprecision", OptimizerKind::anyprecision},
-                            Name{"lion", OptimizerKind::lion},
-                            Name{"sgd", OptimizerKind::sgd},
-                            Name{"adafactor", OptimizerKind::adafactor},
-                            Name{"adamw8bit", OptimizerKind::adamw_8bit},
-                            Name{"lion8bit", OptimizerKind::lion_8bit},
-                            Name{"torchao-adamw8bit", OptimizerKind::adamw_torchao_8bit},
-                            Name{"torchao-adamw4bit", OptimizerKind::adamw_torchao_4bit},
-                            Name{"muon", OptimizerKind::muon},
-                            Name{"adamw_8bit", OptimizerKind::adamw_8bit},
-                            Name{"adamw_bnb_8bit", OptimizerKind::adamw_8bit},
-                            Name{"adamw_torch", OptimizerKind::adamw},
-                            Name{"adamw_torch_fused", OptimizerKind::adamw},
-                            Name{"adamw_hf", OptimizerKind::adamw},
-                            Name{"adamw_anyprecision", OptimizerKind::anyprecision},
-                            Name{"adamw_torch_8bit", OptimizerKind::adamw_torchao_8bit},
-                            Name{"adamw_torch_4bit", OptimizerKind::adamw_torchao_4bit},
-                            Name{"paged_adamw_32bit", OptimizerKind::adamw},
-                            Name{"paged_adamw_8bit", OptimizerKind::adamw_8bit},
-                            Name{"lion_32bit", OptimizerKind::lion},
-                            Name{"lion_8bit", OptimizerKind::lion_8bit},
-                            Name{"paged_lion_32bit", OptimizerKind::lion},
-                            Name{"paged_lion_8bit", OptimizerKind::lion_8bit}};
+void check_sgd(const OptimizerOptions& options) {
+  if (options.nesterov && options.momentum.value_or(0) == 0)
+    throw UsageError("--nesterov needs --momentum, which is 0");
+}
 
-std::unique_ptr<Optimizer> make_plain(OptimizerInput input) {
-  switch (input.options.kind) {
-    case OptimizerKind::anyprecision:
-      return std::make_unique<AnyPrecision>(std::move(input));
-    case OptimizerKind::lion:
-      return std::make_unique<Lion>(std::move(input));
-    case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(std::move(input));
-    case OptimizerKind::adafactor:
-      return make_adafactor(std::move(input));
-    case OptimizerKind::adamw_8bit:
-    case OptimizerKind::lion_8bit:
-    case OptimizerKind::adamw_torchao_8bit:
-    case OptimizerKind::adamw_torchao_4bit:
-      return make_blockwise(std::move(input));
-    case OptimizerKind::muon:
-      return make_muon(std::move(input));
-    case OptimizerKind::adamw:
-      break;
-  }
-  return std::make_unique<AdamW>(std::move(input));
+template <typename Class>
+std::unique_ptr<Optimizer> make(OptimizerInput input) {
+  return std::make_unique<Class>(std::move(input));
 }
 
 }  // namespace
 
+ElementwiseUpdate lion_update(const UpdateGroup& group, const std::vector<at::Tensor>& exp_avg,
+                              const OptimizerOptions& options) {
+  const auto beta1 = options.beta1, beta2 = options.beta2;
+  ElementwiseUpdate u{group};
+  u.states = {exp_avg};
+  u.kernel = "lion";
+  u.numbers = {float_of(beta1), float_of(beta2), float_of(1 - beta1), float_of(1 - beta2)};
+  u.formula = [=, lr = group.lr, decay_factor = 1 - group.lr * group.weight_decay](const UpdatedTensors& t) {
+    const auto sign = t.states[0].mul(beta1).add_(t.grad, 1 - beta1).sign_();
+    t.param.mul_(decay_factor).sub_(sign, lr);
+    t.states[0].mul_(beta2).add_(t.grad, 1 - beta2);
+  };
+  return u;
+}
+
+const std::vector<OptimizerType>& optimizer_types() {
+  static const std::vector<OptimizerType> types{
+      {.name = "adamw",
+       .aliases = {"adamw_torch", "adamw_torch_fused", "adamw_hf", "paged_adamw_32bit"},
+       .make = make<AdamW>},
+      {.name = "adamw8bit",  // this and lion8bit follow bitsandbytes
+       .aliases = {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"},
+       .options = {"quantize-all", "min-8bit-size"},
+       .make = make_blockwise},
+      {.name = "torchao-adamw8bit",
+       .aliases = {"adamw_torch_8bit"},
+       .options = {"quantize-all", "min-8bit-size"},
+       .make = make_blockwise},
+      {.name = "torchao-adamw4bit",
+       .aliases = {"adamw_torch_4bit"},
+       .options = {"quantize-all", "min-8bit-size"},
+       .make = make_blockwise},
+      {.name = "anyprecision",
+       .aliases = {"adamw_anyprecision"},
+       .options = {"momentum-dtype", "variance-dtype", "kahan", "master-dtype"},
+       .make = make<AnyPrecision>},
+      {.name = "adafactor",
+       .options = {"adafactor-variant", "relative-step", "warmup-init", "scale-parameter", "adafactor-beta1"},
+       .make = make_adafactor,
+       .check = check_adafactor},
+      {.name = "lion",
+       .aliases = {"lion_32bit", "paged_lion_32bit"},
+       .betas = {"0.9", "0.99"},  // the sign of an average needs a longer average
+       .make = make<Lion>},
+      {.name = "lion8bit",
+       .aliases = {"lion_8bit", "paged_lion_8bit"},
+       .options = {"quantize-all", "min-8bit-size"},
+       .betas = {"0.9", "0.99"},
+       .make = make_blockwise},
+      {.name = "muon", .options = {"momentum", "muon-adjust-lr"}, .make = make_muon},
+      {.name = "sgd", .options = {"momentum", "nesterov"}, .make = make<Sgd>, .check = check_sgd}};
+  return types;
+}
+
+namespace {
+
+constexpr std::array kAdafactorVariants{NamedValue<bool>{"torch", false}, NamedValue<bool>{"transformers", true}};
+constexpr std::array kMuonRates{
+    NamedValue<MuonAdjustLr>{"match-rms-adamw", MuonAdjustLr::match_rms_adamw},
+    NamedValue<MuonAdjustLr>{"original", MuonAdjustLr::original},
+    NamedValue<MuonAdjustLr>{"match_rms_adamw", MuonAdjustLr::match_rms_adamw, /*is_listed=*/false}};
+
+}  // namespace
+
+std::vector<OptimizerOption> own_options(OptimizerOptions& o) {
+  const auto take_muon_rate = [&o](const std::string& text) {
+    o.muon_adjust_lr = parse_value(kMuonRates, text, "--muon-adjust-lr");
+  };
+  const auto take_adafactor = [&o](const std::string& text) {
+    o.adafactor.transformers = parse_value(kAdafactorVariants, text, "--adafactor-variant");
+  };
+  return {{.name = "momentum",
+           .owner = "sgd",
+           .help = "of sgd, and of muon, whose own is 0.95",
+           .default_text = "0",
+           .value = &o.momentum,
+           .given = o.momentum.has_value()},
+          {.name = "muon-adjust-lr",
+           .owner = "muon",
+           .help = "muon's updates of matrices: as large as AdamW's, by which the rest is trained, or as Jordan's",
+           .default_text = "match-rms-adamw",
+           .value = take_muon_rate,
+           .choices = choices_of(kMuonRates),
+           .given = o.muon_adjust_lr.has_value()},
+          {.name = "nesterov", .owner = "sgd", .help = "sgd looks ahead", .value = &o.nesterov, .given = o.nesterov},
+          {.name = "momentum-dtype",
+           .owner = "anyprecision",
+           .help = "of anyprecision's first moment: float32 (default) or bf16",
+           .value = &o.momentum_dtype,
+           .given = o.momentum_dtype.has_value()},
+          {.name = "variance-dtype",
+           .owner = "anyprecision",
+           .help = "of anyprecision's second moment: bf16 (default) or float32",
+           .value = &o.variance_dtype,
+           .given = o.variance_dtype.has_value()},
+          {.name = "kahan",
+           .owner = "anyprecision",
+           .help = "anyprecision keeps, in bf16, what rounding takes from an update",
+           .value = &o.kahan,
+           .given = o.kahan},
+          {.name = "quantize-all",
+           .owner = "adamw8bit",
+           .help = "adamw8bit and its kin keep embeddings and vectors in few bits, too",
+           .value = &o.eight_bit.everything,
+           .given = o.eight_bit.everything,
+           .has_underscores = false},
+          {.name = "min-8bit-size",
+           .owner = "adamw8bit",
+           .help = "elements from which on adamw8bit and its kin keep a parameter's state in few bits",
+           .value = &o.eight_bit.least_elements,
+           .given = o.eight_bit.least_elements != EightBitOptions().least_elements},
+          {.name = "adafactor-variant",
+           .owner = "adafactor",
+           .help = "whose adafactor: torch or transformers, to which the options below belong",
+           .default_text = "torch",
+           .value = take_adafactor,
+           .choices = choices_of(kAdafactorVariants),
+           .given = o.adafactor.transformers},
+          {.name = "relative-step",
+           .owner = "adafactor",
+           .help = "a learning rate of 1/sqrt(step), at most 0.01",
+           .value = &o.adafactor.relative_step,
+           .given = o.adafactor.relative_step},
+          {.name = "warmup-init",
+           .owner = "adafactor",
+           .help = "with --relative-step: at most 1e-6 times the step",
+           .value = &o.adafactor.warmup_init,
+           .given = o.adafactor.warmup_init},
+          {.name = "scale-parameter",
+           .owner = "adafactor",
+           .help = "rates relative to a parameter's root mean square",
+           .value = &o.adafactor.scale_parameter,
+           .given = o.adafactor.scale_parameter},
+          {.name = "adafactor-beta1",
+           .owner = "adafactor",
+           .help = "average updates with this weight of the old; 0: off",
+           .value = &o.adafactor.beta1,
+           .given = o.adafactor.beta1 != 0}};
+}
+
+bool OptimizerType::has(std::string_view option) const {
+  return std::find(options.begin(), options.end(), option) != options.end();
+}
+
+std::string optimizer_choices() {
+  std::string names, aliases;
+  for (const auto& type : optimizer_types()) {
+    names += (names.empty() ? "" : ", ") + std::string(type.name);
+    for (const auto alias : type.aliases) aliases += ", " + std::string(alias);
+  }
+  return names + aliases;
+}
+
+const OptimizerType& optimizer_type(std::string_view name) {
+  for (const auto& type : optimizer_types()) {
+    if (type.name == name || std::find(type.aliases.begin(), type.aliases.end(), name) != type.aliases.end())
+      return type;
+  }
+  throw UsageError("--optimizer is '" + std::string(name) + "', choose from " + optimizer_choices());
+}
+
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {
-  auto optimizer = make_plain(std::move(input));
+  const auto& type = optimizer_type(input.options.kind);
+  auto optimizer = type.make(std::move(input));
   optimizer->expect_child(false);
   return optimizer;
 }
-
-bool keeps_codes(OptimizerKind kind) {
-  return kind == OptimizerKind::adamw_8bit || kind == OptimizerKind::lion_8bit ||
-         kind == OptimizerKind::adamw_torchao_8bit || kind == OptimizerKind::adamw_torchao_4bit;
-}
-
-OptimizerKind parse_optimizer(std::string_view text) {
-  if (const auto kind = find_value(kNames, text)) return *kind;
-  std::string choices;
-  for (const auto& name : kNames) choices += (choices.empty() ? "" : ", ") + std::string(name.text);
-  throw UsageError("--optimizer is '" + std::string(text) + "', choose from " + choices);
-}
-
-std::string_view to_string(OptimizerKind kind) { return name_of(kNames, kind); }
 
 }  // namespace fsdp

@@ -266,9 +266,9 @@ class StateReader {
 };
 
 /// The optimizer that a run of ours had; one that does not say had AdamW.
-OptimizerKind saved_optimizer(const RunManifest& run) {
-  if (!run.options.is_object()) return OptimizerKind::adamw;
-  return parse_optimizer(run.options.value("optimizer", std::string("adamw")));
+std::string_view saved_optimizer(const RunManifest& run) {
+  if (!run.options.is_object()) return "adamw";
+  return optimizer_type(run.options.value("optimizer", std::string("adamw"))).name;
 }
 
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without

@@ -34,8 +34,8 @@ struct StateWish {
   };
   std::vector<std::vector<Tensor>> params;  ///< by index in the model's parameters
   std::vector<bool> has_step;               ///< by parameter: a "step" too
-  OptimizerKind kind = OptimizerKind::adamw;
-  std::string optimizer;  ///< for messages
+  std::string kind = "adamw";               ///< OptimizerType::name
+  std::string optimizer;                    ///< for messages
 };
 StateWish wish_of(const Optimizer& optimizer);
 

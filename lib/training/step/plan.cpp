@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <variant>
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -70,64 +72,43 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 
 namespace {
 
-/// \param belongs_to  (given, option, kind): refuses an option of another optimizer
-template <typename BelongsTo>
-void check_adafactor_options(const TrainOptions& o, const BelongsTo& belongs_to) {
-  const auto& ours = o.adafactor;
-  belongs_to(ours.transformers, "--adafactor-variant", OptimizerKind::adafactor);
-  for (const auto& [given, option] :
-       {std::pair(ours.relative_step, "--relative-step"), std::pair(ours.warmup_init, "--warmup-init"),
-        std::pair(ours.scale_parameter, "--scale-parameter"), std::pair(ours.beta1 != 0, "--adafactor-beta1")}) {
-    belongs_to(given, option, OptimizerKind::adafactor);
-    if (given && !ours.transformers) throw UsageError(fmt::format("{} needs --adafactor-variant transformers", option));
-  }
-  if (ours.warmup_init && !ours.relative_step) throw UsageError("--warmup-init needs --relative-step");
-  if (!(ours.beta1 >= 0 && ours.beta1 < 1))
-    throw UsageError(fmt::format("--adafactor-beta1 is {}, it must be at least 0 and less than 1", ours.beta1));
+void refuse_option(std::string_view option, std::string_view owner, const OptimizerType& chosen) {
+  throw UsageError(fmt::format("{} belongs to --optimizer {}, not to {}", option, owner, chosen.name));
 }
 
-/// \param belongs_to  as above
-template <typename BelongsTo>
-void check_master_dtype(const TrainOptions& o, const BelongsTo& belongs_to) {
+void check_master_dtype(const TrainOptions& o, const OptimizerType& chosen) {
   const auto wanted = o.sharding.master_dtype.value_or(at::kFloat);
   if (wanted == at::kFloat) return;
-  belongs_to(true, "--master-dtype bf16", OptimizerKind::anyprecision);
+  if (!chosen.has("master-dtype")) refuse_option("--master-dtype bf16", "anyprecision", chosen);
   if (wanted != at::kBFloat16)
     throw UsageError(fmt::format("--master-dtype is {}, it must be float32 or bf16", float_type_name(wanted)));
   if (o.sharding.param_dtype.value_or(o.sharding.precision) != at::kBFloat16)
     throw UsageError("--master-dtype bf16 needs --precision bf16: weights are not kept in less than they are used in");
 }
 
-/// Options that another optimizer would pass over in silence.
+void check_range(std::string_view option, double value) {
+  if (!(value >= 0 && value < 1))
+    throw UsageError(fmt::format("{} is {}, it must be at least 0 and less than 1", option, value));
+}
+
+/// Refuses values out of range, and options that the chosen optimizer would ignore.
 void check_optimizer_options(const TrainOptions& o) {
-  const auto belongs_to = [&](bool given, const char* option, OptimizerKind kind) {
-    if (!given || o.optimizer == kind) return;
-    throw UsageError(
-        fmt::format("{} belongs to --optimizer {}, not to {}", option, to_string(kind), to_string(o.optimizer)));
-  };
-  if (o.optimizer != OptimizerKind::muon) belongs_to(o.momentum.has_value(), "--momentum", OptimizerKind::sgd);
-  belongs_to(o.muon_adjust_lr.has_value(), "--muon-adjust-lr", OptimizerKind::muon);
-  belongs_to(o.nesterov, "--nesterov", OptimizerKind::sgd);
-  belongs_to(o.momentum_dtype.has_value(), "--momentum-dtype", OptimizerKind::anyprecision);
-  belongs_to(o.variance_dtype.has_value(), "--variance-dtype", OptimizerKind::anyprecision);
-  belongs_to(o.kahan, "--kahan", OptimizerKind::anyprecision);
-  check_master_dtype(o, belongs_to);
-  check_adafactor_options(o, belongs_to);
-  if (!keeps_codes(o.optimizer)) {
-    belongs_to(o.eight_bit.everything, "--quantize-all", OptimizerKind::adamw_8bit);
-    belongs_to(o.eight_bit.least_elements != EightBitOptions().least_elements, "--min-8bit-size",
-               OptimizerKind::adamw_8bit);
+  auto options = o.optimizer;
+  const auto& chosen = optimizer_type(options.kind);
+  for (const auto& option : own_options(options)) {
+    const auto name = "--" + std::string(option.name);
+    if (option.given && !chosen.has(option.name)) refuse_option(name, option.owner, chosen);
+    if (const auto* value = std::get_if<double*>(&option.value)) check_range(name, **value);
+    if (const auto* value = std::get_if<std::optional<double>*>(&option.value))
+      check_range(name, (*value)->value_or(0));
+    if (const auto* value = std::get_if<std::int64_t*>(&option.value); value != nullptr && **value < 1)
+      throw UsageError(fmt::format("{} is {}, it must be at least 1", name, **value));
+    if (const auto* value = std::get_if<std::optional<at::ScalarType>*>(&option.value);
+        value != nullptr && **value == at::kHalf)
+      throw UsageError(fmt::format("{} is fp16, choose float32 or bf16", name));
   }
-  if (o.eight_bit.least_elements < 1)
-    throw UsageError(fmt::format("--min-8bit-size is {}, it must be at least 1", o.eight_bit.least_elements));
-  const auto momentum = o.momentum.value_or(0);
-  if (!(momentum >= 0 && momentum < 1))
-    throw UsageError(fmt::format("--momentum is {}, it must be at least 0 and less than 1", momentum));
-  if (o.nesterov && momentum == 0) throw UsageError("--nesterov needs --momentum, which is 0");
-  for (const auto& [dtype, option] :
-       {std::pair(o.momentum_dtype, "--momentum-dtype"), std::pair(o.variance_dtype, "--variance-dtype")}) {
-    if (dtype == at::kHalf) throw UsageError(fmt::format("{} is fp16, choose float32 or bf16", option));
-  }
+  check_master_dtype(o, chosen);
+  if (chosen.check != nullptr) chosen.check(options);
 }
 
 ChildTuningOptions plan_child_tuning(const TrainOptions& o) {
@@ -160,20 +141,11 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   not_negative(options.weight_decay, "--weight-decay");
   not_negative(options.clip_grad_norm, "--clip-grad-norm");
   check_optimizer_options(options);
-  OptimizerOptions optimizer;
-  optimizer.kind = options.optimizer;
+  auto optimizer = options.optimizer;
   optimizer.beta1 = options.betas[0];
   optimizer.beta2 = options.betas[1];
   optimizer.eps = options.eps;
   optimizer.weight_decay = options.weight_decay;
-  optimizer.momentum = options.momentum.value_or(options.optimizer == OptimizerKind::muon ? 0.95 : 0.0);
-  optimizer.nesterov = options.nesterov;
-  optimizer.momentum_dtype = options.momentum_dtype.value_or(optimizer.momentum_dtype);
-  optimizer.variance_dtype = options.variance_dtype.value_or(optimizer.variance_dtype);
-  optimizer.kahan = options.kahan;
-  optimizer.adafactor = options.adafactor;
-  optimizer.eight_bit = options.eight_bit;
-  optimizer.muon_adjust_lr = options.muon_adjust_lr.value_or(optimizer.muon_adjust_lr);
   optimizer.child_tuning = plan_child_tuning(options);
   return optimizer;
 }

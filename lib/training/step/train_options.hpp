@@ -86,14 +86,7 @@ struct TrainOptions {
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps
-  OptimizerKind optimizer = OptimizerKind::adamw;
-  std::optional<double> momentum;                                 ///< of sgd (none: 0) and muon (none: 0.95)
-  bool nesterov = false;                                          ///< of sgd
-  std::optional<c10::ScalarType> momentum_dtype, variance_dtype;  ///< of anyprecision
-  bool kahan = false;                                             ///< of anyprecision
-  AdafactorOptions adafactor;
-  EightBitOptions eight_bit;
-  std::optional<MuonAdjustLr> muon_adjust_lr;
+  OptimizerOptions optimizer;       ///< its kind and own_options(); what every optimizer has is below
   ChildTuning child_tuning = ChildTuning::off;
   double child_tuning_p = ChildTuningOptions().p;
   std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none

@@ -87,7 +87,7 @@ TEST_SUITE("fsdp/families in bf16 against transformers'") {
           setup.clip = 1.0;
           if (way.narrow) {
             setup.policy.precision.master_dtype = at::kBFloat16;
-            setup.optimizer.kind = OptimizerKind::anyprecision;
+            setup.optimizer.kind = "anyprecision";
             setup.optimizer.momentum_dtype = setup.optimizer.variance_dtype = at::kBFloat16;
             setup.optimizer.kahan = way.kahan;
           }

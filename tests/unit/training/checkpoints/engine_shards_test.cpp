@@ -7,7 +7,6 @@
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
 
-using fsdp::OptimizerKind;
 using fsdp::ProcessGroup;
 using fsdp::Sharding;
 using fsdp::test::FullState;
@@ -50,12 +49,12 @@ TEST_SUITE("checkpoint/engine shards") {
   TEST_CASE("any ranks read what any other wrote, bit for bit, with each kind of optimizer's states") {
     const TempDir dir;
     SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
-    for (const auto kind : {OptimizerKind::adamw, OptimizerKind::adamw_8bit, OptimizerKind::muon}) {
+    for (const std::string kind : {"adamw", "adamw8bit", "muon"}) {
       job.optimizer.kind = kind;
       job.optimizer.eight_bit.least_elements = 64;
       for (const auto& [ranks, sharding] :
            {std::pair{1, Sharding::full_shard}, {3, Sharding::full_shard}, {4, Sharding::hybrid_full_shard}}) {
-        const auto folder = dir / (std::string(to_string(kind)) + std::to_string(ranks));
+        const auto folder = dir / (kind + std::to_string(ranks));
         CAPTURE(folder);
         const auto saved = save_shards_of(job, ranks, sharding, folder);
         CHECK_FALSE(std::filesystem::exists(folder.string() + ".tmp"));
@@ -99,7 +98,7 @@ TEST_SUITE("checkpoint/engine shards") {
     deeper.model.num_layers = 3;
     CHECK_THROWS_AS(load(deeper), fsdp::FormatError);
     auto other = job;
-    other.optimizer.kind = OptimizerKind::muon;
+    other.optimizer.kind = "muon";
     CHECK_THROWS_AS(load(other), fsdp::FormatError);
   }
 }
