@@ -39,19 +39,6 @@ inline void lion(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// Numbers: momentum, 1 - momentum. States: momentum_buffer.
-inline void signum(const UpdateArgs& a, std::int64_t begin, std::int64_t end) {
-  const float momentum = a.numbers[0], rest = a.numbers[1];
-  float *param = a.floats_of_param(), *momentum_buffer = a.floats_of_state(0);
-#pragma omp simd
-  for (std::int64_t i = begin; i < end; ++i) {
-    const float m = momentum * momentum_buffer[i] + rest * (a.grad[i] * a.grad_scale);
-    const float sign = static_cast<float>(m > 0.0f) - static_cast<float>(m < 0.0f);
-    momentum_buffer[i] = m;
-    param[i] = difference_of_products(param[i], a.decay_factor, a.lr, sign);
-  }
-}
-
 /// \return `value` rounded to T, computed in registers, so that loops vectorize. NaNs that arithmetic produces stay
 /// NaNs.
 template <typename T>
@@ -125,7 +112,7 @@ inline void any_precision_of_all(const UpdateArgs& a, std::int64_t begin, std::i
 
 /// The elementwise updates by name; a new one needs a row here and no other place in lib/compute.
 constexpr UpdateKernel kUpdates[] = {
-    {"sgd", sgd}, {"signum", signum}, {"lion", lion}, {"anyprecision", any_precision_of_all, true}};
+    {"sgd", sgd}, {"lion", lion}, {"anyprecision", any_precision_of_all, true}};
 
 // Adafactor: rows [begin, end) of [rows, columns]; a parameter that is not a matrix is one row.
 

@@ -147,32 +147,6 @@ class Sgd final : public Optimizer {
   double momentum() const { return options().momentum.value_or(0); }
 };
 
-/// Bernstein et al., 2018, with decoupled decay: m = mu m + (1 - mu) g; p *= 1 - lr wd; p -= lr sign(m).
-class Signum final : public Optimizer {
- public:
-  explicit Signum(OptimizerInput input) : Optimizer(std::move(input)) { add_state("momentum_buffer"); }
-  std::string name() const override { return "Signum"; }
-  StepState kind_of_step(std::size_t /*param*/) const override { return StepState::none; }
-  nlohmann::json group_fields() const override { return {{"momentum", momentum()}}; }
-
- protected:
-  void update(const UpdateGroup& group, const std::vector<std::size_t>& params) override {
-    const auto momentum = this->momentum();
-    ElementwiseUpdate u{group};
-    u.states = {states("momentum_buffer", params)};
-    u.kernel = "signum";
-    u.numbers = {float_of(momentum), float_of(1 - momentum)};
-    u.formula = [=, lr = group.lr, decay_factor = 1 - group.lr * group.weight_decay](const UpdatedTensors& t) {
-      t.states[0].mul_(momentum).add_(t.grad, 1 - momentum);
-      t.param.mul_(decay_factor).sub_(t.states[0].sign(), lr);
-    };
-    ops().update(u);
-  }
-
- private:
-  double momentum() const { return options().momentum.value_or(0.9); }
-};
-
 void check_sgd(const OptimizerOptions& options) {
   if (options.nesterov && options.momentum.value_or(0) == 0)
     throw UsageError("--nesterov needs --momentum, which is 0");
@@ -235,8 +209,7 @@ const std::vector<OptimizerType>& optimizer_types() {
        .betas = {"0.9", "0.99"},
        .make = make_blockwise},
       {.name = "muon", .options = {"momentum", "muon-adjust-lr"}, .make = make_muon},
-      {.name = "sgd", .options = {"momentum", "nesterov"}, .make = make<Sgd>, .check = check_sgd},
-      {.name = "signum", .options = {"momentum"}, .make = make<Signum>}};
+      {.name = "sgd", .options = {"momentum", "nesterov"}, .make = make<Sgd>, .check = check_sgd}};
   return types;
 }
 
@@ -259,7 +232,7 @@ std::vector<OptimizerOption> own_options(OptimizerOptions& o) {
   };
   return {{.name = "momentum",
            .owner = "sgd",
-           .help = "of sgd, of muon, whose own is 0.95, and of signum, whose own is 0.9",
+           .help = "of sgd, and of muon, whose own is 0.95",
            .default_text = "0",
            .value = &o.momentum,
            .given = o.momentum.has_value()},
