@@ -68,13 +68,14 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
 void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* compared) {
   const auto group = "Sharding, precision, memory";
   using enum Sharding;
-  name_choices(app.add_option_function<std::string>(
-                   "--sharding",
-                   one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
-                                  {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
-                                  [](const std::string& text) { return parse_value(kShardings, text, "--sharding"); }),
-                   "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard"),
-               choices_of(kShardings))
+  name_choices(
+      app.add_option_function<std::string>(
+          "--sharding",
+          one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
+                         {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
+                         [](const std::string& text) { return parse_value(kShardingNames, text, "--sharding"); }),
+          "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard"),
+      choices_of(kShardingNames))
       ->default_str("full-shard")
       ->group(group);
   app.add_option(spellings("shard-group-size"), o.shard_group_size,
@@ -96,7 +97,7 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
       ->description("the same as --activation-checkpointing all")
       ->configurable(false)
       ->group(group);
-  add_choice(app, spellings("backward-prefetch"), kPrefetches, o.backward_prefetch,
+  add_choice(app, spellings("backward-prefetch"), kPrefetchNames, o.backward_prefetch,
              "gather the next unit before (pre), after (post) or not during a unit's backward")
       ->default_str("pre")
       ->group(group);
@@ -106,7 +107,7 @@ void add_sharding_options(CLI::App& app, ShardingOptions& o, ComparedOptions* co
          "gather the next unit before a unit's forward (the default on GPUs)")
       ->group(group);
   add_choice(
-      app, spellings("cuda-graphs"), kCudaGraphs, o.cuda_graphs,
+      app, spellings("cuda-graphs"), kCudaGraphsNames, o.cuda_graphs,
       "ask a GPU for a micro-batch's forward and backward as a whole: auto (one GPU whose kernels are shorter than "
       "their launches), on or off")
       ->default_str("auto")
@@ -121,14 +122,14 @@ void add_compute_dtype(CLI::App& app, ShardingOptions& o, const std::string& gro
   const auto parse = [&](const std::string& text) {
     o.compute_dtype = text.empty() || text == "auto"
                           ? std::nullopt
-                          : std::optional(parse_value(kComputeTypes, text, "--compute-dtype"));
+                          : std::optional(parse_value(kComputeTypeNames, text, "--compute-dtype"));
   };
   name_choices(
       app.add_option_function<std::string>(
           spellings("compute-dtype"), parse,
           "of products: auto (as activations), fp8 (blocks multiply in 8 bits, on Hopper, Ada and newer GPUs), "
           "or, with --quantize, of those with matrices of 4 bits"),
-      choices_of(kComputeTypes))
+      choices_of(kComputeTypeNames))
       ->default_str("auto")
       ->group(group);
 }
@@ -140,9 +141,9 @@ void add_precision_options(CLI::App& app, ShardingOptions& o, ComparedOptions* c
           "--precision",
           one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
                          {c10::ScalarType::Float, c10::ScalarType::BFloat16},
-                         [](const std::string& text) { return parse_value(kFloatTypes, text, "--precision"); }),
+                         [](const std::string& text) { return parse_value(kFloatTypeNames, text, "--precision"); }),
           "float32, bf16 or fp16: sets the three below; masters stay float32"),
-      choices_of(kFloatTypes))
+      choices_of(kFloatTypeNames))
       ->default_str("float32")
       ->group(group);
   app.add_flag(spellings("allow-emulated-bf16"), o.allow_emulated_bf16,

@@ -68,7 +68,7 @@ void resolve_names(TrainOptions& options);
 
 // Groups of options, in training_options.cpp.
 void add_optimizer_options(CLI::App& app, TrainOptions& options);
-/// Adapters, frozen parameters, a child: options that choose what is trained.
+/// Options for adapters, frozen parameters and a child.
 void add_method_options(CLI::App& app, TrainOptions& options);
 void add_validation_options(CLI::App& app, TrainOptions& options);
 /// Replaces --keep-best without a value, or with the value true, by loss, and false by none.

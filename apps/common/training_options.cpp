@@ -13,9 +13,9 @@ namespace fsdp {
 CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optional<c10::ScalarType>& value,
                             const std::string& help) {
   const auto parse = [&value, name](const std::string& text) {
-    value = text.empty() ? std::nullopt : std::optional(parse_value(kFloatTypes, text, "--" + name));
+    value = text.empty() ? std::nullopt : std::optional(parse_value(kFloatTypeNames, text, "--" + name));
   };
-  return name_choices(app.add_option_function<std::string>(spellings(name), parse, help), choices_of(kFloatTypes));
+  return name_choices(app.add_option_function<std::string>(spellings(name), parse, help), choices_of(kFloatTypeNames));
 }
 
 namespace {

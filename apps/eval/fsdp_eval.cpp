@@ -100,10 +100,11 @@ void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
   add_loss_options(app, o);
   add_chess_and_text_options(app, o);
   const auto* group = "Sharding, precision";
-  fsdp::add_choice(app, "--precision", fsdp::kFloatTypes, o.sharding.precision, "float32, bf16 or fp16")
+  fsdp::add_choice(app, "--precision", fsdp::kFloatTypeNames, o.sharding.precision, "float32, bf16 or fp16")
       ->default_str("float32")
       ->group(group);
-  fsdp::add_choice(app, "--sharding", fsdp::kShardings, o.sharding.sharding, "how parameters are split over the ranks")
+  fsdp::add_choice(app, "--sharding", fsdp::kShardingNames, o.sharding.sharding,
+                   "how parameters are split over the ranks")
       ->default_str("full-shard")
       ->group(group);
   fsdp::add_quantize_options(

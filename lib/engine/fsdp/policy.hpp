@@ -55,7 +55,7 @@ struct EnginePolicy {
 bool gathers_again_in_backward(Sharding sharding);  ///< full_shard and its hybrid
 bool is_hybrid(Sharding sharding);
 
-inline constexpr std::array kShardings{
+inline constexpr std::array kShardingNames{
     NamedValue<Sharding>{"full-shard", Sharding::full_shard},
     NamedValue<Sharding>{"grad-shard", Sharding::grad_shard},
     NamedValue<Sharding>{"no-shard", Sharding::no_shard},
@@ -63,17 +63,17 @@ inline constexpr std::array kShardings{
     NamedValue<Sharding>{"hybrid-grad-shard", Sharding::hybrid_grad_shard},
     NamedValue<Sharding>{"hybrid-shard", Sharding::hybrid_full_shard},
 };
-inline constexpr std::array kPrefetches{
+inline constexpr std::array kPrefetchNames{
     NamedValue<BackwardPrefetch>{"none", BackwardPrefetch::none},
     NamedValue<BackwardPrefetch>{"pre", BackwardPrefetch::pre},
     NamedValue<BackwardPrefetch>{"post", BackwardPrefetch::post},
 };
-inline constexpr std::array kCudaGraphs{
+inline constexpr std::array kCudaGraphsNames{
     NamedValue<CudaGraphs>{"auto", CudaGraphs::automatic},
     NamedValue<CudaGraphs>{"on", CudaGraphs::on},
     NamedValue<CudaGraphs>{"off", CudaGraphs::off},
 };
-inline constexpr std::array kFloatTypes{
+inline constexpr std::array kFloatTypeNames{
     NamedValue<c10::ScalarType>{"float32", c10::ScalarType::Float},
     NamedValue<c10::ScalarType>{"bf16", c10::ScalarType::BFloat16},
     NamedValue<c10::ScalarType>{"fp16", c10::ScalarType::Half},
@@ -81,17 +81,17 @@ inline constexpr std::array kFloatTypes{
     NamedValue<c10::ScalarType>{"bfloat16", c10::ScalarType::BFloat16},
     NamedValue<c10::ScalarType>{"float16", c10::ScalarType::Half},
 };
-/// kFloatTypes, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it.
-inline constexpr auto kComputeTypes = [] {
-  std::array<NamedValue<c10::ScalarType>, kFloatTypes.size() + 1> all{};
-  std::copy(kFloatTypes.begin(), kFloatTypes.end(), all.begin());
+/// kFloatTypeNames, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it.
+inline constexpr auto kComputeTypeNames = [] {
+  std::array<NamedValue<c10::ScalarType>, kFloatTypeNames.size() + 1> all{};
+  std::copy(kFloatTypeNames.begin(), kFloatTypeNames.end(), all.begin());
   all.back() = {"fp8", c10::ScalarType::Float8_e4m3fn};
   return all;
 }();
 
-inline std::string_view to_string(Sharding sharding) { return name_of(kShardings, sharding); }
-inline std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetches, prefetch); }
-inline std::string_view float_type_name(c10::ScalarType type) { return name_of(kFloatTypes, type); }
+inline std::string_view to_string(Sharding sharding) { return name_of(kShardingNames, sharding); }
+inline std::string_view to_string(BackwardPrefetch prefetch) { return name_of(kPrefetchNames, prefetch); }
+inline std::string_view float_type_name(c10::ScalarType type) { return name_of(kFloatTypeNames, type); }
 
 inline constexpr const char* kCheckpointingChoices = "all, none, every:N";
 /// none, all or every:N as the N of every N-th block; 0: none. \throws UsageError naming the choices

@@ -32,7 +32,7 @@ DataForm find_data_form(const std::filesystem::path& file, const DataSelection& 
   }
   if (selection.form == DataForm::text || has_records) return selection.form;
   throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
-                   std::string(name_of(kDataForms, selection.form)) + " are read from JSON Lines and Parquet");
+                   std::string(name_of(kDataFormNames, selection.form)) + " are read from JSON Lines and Parquet");
 }
 
 }  // namespace fsdp

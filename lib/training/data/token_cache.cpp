@@ -78,7 +78,7 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
   }
   hash.add(options.field);
   const auto& chat = options.conversations;
-  hash.add(fmt::format("{} {} {} {}", name_of(kDataForms, chat.form), chat.train_on == TrainOn::all,
+  hash.add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
                        chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
   // The tokenizer's own chat template, or a name, a file or a folder that was given instead.
   hash.add(chat.chat_template);

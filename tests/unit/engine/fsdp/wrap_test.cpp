@@ -46,19 +46,19 @@ TEST_SUITE("fsdp/wrap") {
 }
 
 TEST_SUITE("fsdp/policy") {
-  TEST_CASE("kShardings: parses the output of to_string; hybrid-shard means hybrid-full-shard") {
+  TEST_CASE("kShardingNames: parses the output of to_string; hybrid-shard means hybrid-full-shard") {
     for (const char* text : {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}) {
-      CHECK((to_string(parse_value(kShardings, text, "--sharding")) == text));
+      CHECK((to_string(parse_value(kShardingNames, text, "--sharding")) == text));
     }
-    CHECK((parse_value(kShardings, "hybrid-shard", "--sharding") == Sharding::hybrid_full_shard));
-    CHECK_THROWS_AS(parse_value(kShardings, "FULL_SHARD", "--sharding"), UsageError);
+    CHECK((parse_value(kShardingNames, "hybrid-shard", "--sharding") == Sharding::hybrid_full_shard));
+    CHECK_THROWS_AS(parse_value(kShardingNames, "FULL_SHARD", "--sharding"), UsageError);
     for (const char* text : {"none", "pre", "post"})
-      CHECK((to_string(parse_value(kPrefetches, text, "--backward-prefetch")) == text));
-    CHECK_THROWS_AS(parse_value(kPrefetches, "both", "--backward-prefetch"), UsageError);
+      CHECK((to_string(parse_value(kPrefetchNames, text, "--backward-prefetch")) == text));
+    CHECK_THROWS_AS(parse_value(kPrefetchNames, "both", "--backward-prefetch"), UsageError);
     for (const char* text : {"float32", "bf16", "fp16"})
-      CHECK((float_type_name(parse_value(kFloatTypes, text, "--precision")) == text));
-    CHECK((parse_value(kFloatTypes, "bfloat16", "--x") == c10::ScalarType::BFloat16));
-    CHECK_THROWS_WITH_AS(parse_value(kFloatTypes, "int8", "--reduce-dtype"),
+      CHECK((float_type_name(parse_value(kFloatTypeNames, text, "--precision")) == text));
+    CHECK((parse_value(kFloatTypeNames, "bfloat16", "--x") == c10::ScalarType::BFloat16));
+    CHECK_THROWS_WITH_AS(parse_value(kFloatTypeNames, "int8", "--reduce-dtype"),
                          doctest::Contains("--reduce-dtype is 'int8'"), UsageError);
   }
 
