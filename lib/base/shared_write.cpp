@@ -22,10 +22,11 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path) {
   return path.parent_path() / (".tmp." + unique_name());
 }
 
-/// A temporary file, removed by the destructor unless it was renamed.
+/// A temporary file, removed by the destructor unless it was renamed, also where writing the text fails: the destructor
+/// runs as soon as the delegated constructor is done.
 class Temporary {
  public:
-  Temporary(std::filesystem::path path, std::string_view text, bool synced) : path_(std::move(path)) {
+  Temporary(std::filesystem::path path, std::string_view text, bool synced) : Temporary(std::move(path)) {
     auto file = File::create_new(path_);
     file.write(text);
     if (synced) file.sync();
@@ -37,6 +38,7 @@ class Temporary {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  explicit Temporary(std::filesystem::path path) : path_(std::move(path)) {}
   std::filesystem::path path_;
 };
 
@@ -47,10 +49,11 @@ bool create_with_o_excl(const std::filesystem::path& path, std::string_view text
     fail(path, "create", errno);
   }
   const auto written = ::write(fd, text.data(), text.size());
-  const int error = errno;
+  const int error = written < 0 ? errno : ENOSPC;
   ::close(fd);
-  if (written != static_cast<ssize_t>(text.size())) fail(path, "write", error);
-  return true;
+  if (written == static_cast<ssize_t>(text.size())) return true;
+  ::unlink(path.c_str());  // what is there without its whole text would stay in everybody's way
+  fail(path, "write", error);
 }
 
 }  // namespace
