@@ -15,14 +15,23 @@ static_assert(std::atomic<int>::is_always_lock_free);  // required in a signal h
 
 constexpr std::array<int, 7> kSignals{SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU, SIGHUP, SIGPIPE};
 
-// LibTorch's libraries install a handler for SIGHUP when they are loaded, which hides that nohup had it ignored. This
-// function runs before their initialisers.
-bool hangup_is_ignored = false;
-void note_hangup() {
+// Signals that the caller had ignored stay so: SIGHUP by nohup, SIGINT where a shell without job control starts a
+// command in the background. LibTorch's libraries install handlers when they are loaded, which hides this; the function
+// runs before their initialisers.
+bool hangup_is_ignored = false, interrupt_is_ignored = false;
+bool is_ignored_now(int number) {
   struct sigaction action {};
-  hangup_is_ignored = ::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
-[[gnu::section(".preinit_array"), gnu::used]] void (*const note_hangup_early)() = note_hangup;
+void note_ignored() {
+  hangup_is_ignored = is_ignored_now(SIGHUP);
+  interrupt_is_ignored = is_ignored_now(SIGINT);
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*const note_ignored_early)() = note_ignored;
+
+bool stays_ignored(int number) {
+  return (number == SIGHUP && hangup_is_ignored) || (number == SIGINT && interrupt_is_ignored);
+}
 
 extern "C" void on_stop_signal(int number) {
   if (number == SIGINT && received_signal == SIGINT) ::_exit(130);
@@ -36,7 +45,7 @@ StopSignal::StopSignal() {
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    const bool ignore = kSignals[i] == SIGPIPE || (kSignals[i] == SIGHUP && hangup_is_ignored);
+    const bool ignore = kSignals[i] == SIGPIPE || stays_ignored(kSignals[i]);
     action.sa_handler = ignore ? SIG_IGN : on_stop_signal;
     ::sigaction(kSignals[i], &action, &previous_[i]);
   }
@@ -46,8 +55,8 @@ StopSignal::StopSignal() {
 StopSignal::~StopSignal() {
   const bool inside_another = previous_[0].sa_handler == on_stop_signal;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    // Restore the default action unless objects are nested, because programs may be started with some signals ignored.
-    if (!inside_another) previous_[i].sa_handler = kSignals[i] == SIGHUP && hangup_is_ignored ? SIG_IGN : SIG_DFL;
+    // Restore the default action unless objects are nested: libraries' handlers are not wanted.
+    if (!inside_another) previous_[i].sa_handler = stays_ignored(kSignals[i]) ? SIG_IGN : SIG_DFL;
     ::sigaction(kSignals[i], &previous_[i], nullptr);
   }
 }

@@ -5,9 +5,10 @@
 
 namespace fsdp {
 
-/// During its lifetime, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP (unless it was ignored, as by nohup) only
-/// set a flag; a second SIGINT ends the process at once. SIGPIPE is ignored, so that a log whose reader has ended (`|
-/// head`, a dead `tee`) does not end the run. Nested objects share the flag.
+/// During its lifetime, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP only set a flag; a second SIGINT ends the
+/// process at once. SIGHUP and SIGINT stay ignored where the program was started so, as by nohup and in the background
+/// of a script. SIGPIPE is ignored, so that a log whose reader has ended (`| head`, a dead `tee`) does not end the run.
+/// Nested objects share the flag.
 class StopSignal {
  public:
   StopSignal();

@@ -26,6 +26,9 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}")
     sys.exit(SKIPPED)
 
+# In the background of a script SIGINT is ignored, and would be in the programs that are tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 VOCAB = 97
 SEQ_LEN = 32
 # 2 layers, 32 wide, vocabulary 97: a step takes milliseconds.

@@ -86,8 +86,8 @@ class Stop(fsdp_cli.Case):
                     self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
                     self.evaluate(self.checkpoints(name) / "latest", "--data", self.val_data)
 
-    def test_nohup_is_kept(self):
-        process = subprocess.Popen(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *fsdp_cli.command(
+    def test_what_nohup_and_background_jobs_of_a_script_ignore_stays_ignored(self):
+        process = subprocess.Popen(["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *fsdp_cli.command(
             "fsdp-finetune", self.train_arguments("nohup", "--max-steps", 100000), 0)], stderr=subprocess.DEVNULL, env=fsdp_cli.environment())
         self.addCleanup(fsdp_cli.end_group, process)
         metrics = self.run_directory("nohup") / "metrics.jsonl"
@@ -95,6 +95,7 @@ class Stop(fsdp_cli.Case):
         while (not metrics.exists() or metrics.read_bytes().count(b"\n") < 20) and time.monotonic() < end:
             time.sleep(0.01)
         process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
         with self.assertRaises(subprocess.TimeoutExpired):
             process.wait(2)
         process.send_signal(signal.SIGTERM)
