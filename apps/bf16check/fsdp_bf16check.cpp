@@ -1,11 +1,17 @@
 // fsdp-bf16check: says whether bf16 is native, emulated or absent on every rank of this job, and why.
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
-#include "apps/bf16check/bf16_fact_source.hpp"
 #include "apps/common/torch_main.hpp"
 #include "lib/bf16/bf16_check.hpp"
+#include "lib/bf16/local.hpp"
 #include "lib/ranks/mpi_environment.hpp"
+
+namespace fsdp {
+/// A program for tests links a definition that is not weak, which wins.
+[[gnu::weak]] std::unique_ptr<Bf16FactSource> program_bf16_facts() { return make_bf16_fact_source(); }
+}  // namespace fsdp
 
 int main(int argc, char** argv) {
   CLI::App app{

@@ -1,6 +1,6 @@
 #pragma once
-// Start-up code that all programs share and that does not need LibTorch: option spellings, config files, exit codes,
-// and the end of a job that failed.
+// Start-up code that all programs share and that does not need LibTorch: how options are spelt, chosen and described,
+// config files, exit codes, and the end of a job that failed.
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
@@ -33,6 +33,17 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, const Table& ta
   };
   return name_choices(app.add_option_function<std::string>(names, parse, help), choices_of(table));
 }
+
+// For the manual pages and bash completion that cmake/manual/ makes (describe_options.cpp).
+
+/// True for `PROGRAM --describe-options` with no other argument. The build uses this option, so --help does not list
+/// it.
+bool asks_for_description(int argc, char** argv);
+
+/// Returns JSON with the program's name, description, usage and footer, and its options in the order of --help: names,
+/// kind of value, number of values, default, group, description and choices. Call after all
+/// options have been added.
+std::string describe_options(CLI::App& app);
 
 /// True on the first rank only, as the launcher's environment variables say, so it can be asked before MPI starts. Help
 /// and messages about options are printed once per job.

@@ -1,4 +1,4 @@
-#include "apps/common/describe_options.hpp"
+#include "apps/common/app_main.hpp"
 
 #include <algorithm>
 #include <memory>

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "apps/common/number_checks.hpp"
-#include "apps/common/text_options.hpp"
+#include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 
 namespace fsdp {

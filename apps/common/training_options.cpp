@@ -4,7 +4,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/finetune_options.hpp"
-#include "apps/common/quantize_options.hpp"
+#include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "lib/base/error.hpp"
 

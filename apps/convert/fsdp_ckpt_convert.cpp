@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/common/app_main.hpp"
-#include "apps/common/quantize_options.hpp"
+#include "apps/common/shared_options.hpp"
 #include "lib/files/transform/convert_job.hpp"
 #include "lib/ranks/mpi_plugin.hpp"
 

@@ -1,6 +1,8 @@
 // fsdp-download: fetches a model or data set from the Hugging Face hub into the local cache, resumable and verified.
 // The command `tokens` turns texts into token files (fsdp_download_tokens.cpp).
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +14,6 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
 #include "apps/download/fsdp_download_tokens.hpp"
-#include "lib/base/core_dump.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/download.hpp"
@@ -191,6 +192,15 @@ ExitCode download(const Arguments& arguments, const HubSettings& settings, const
                        format_bytes(static_cast<double>(result.received_bytes)), format_duration(result.seconds)));
   if (!arguments.job.json) print_line(result.snapshot.string());
   return ExitCode::ok;
+}
+
+/// Disables core dumps of this process, regardless of ulimit and core_pattern, and debuggers of the same user. root can
+/// still read its memory.
+void forbid_core_dumps() {
+  // A core_pattern that is a pipe ignores the limit, so the process is also marked as not dumpable.
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 int fetch_main(int argc, char** argv) {

@@ -9,7 +9,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
-#include "apps/common/text_options.hpp"
+#include "apps/common/shared_options.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/progress.hpp"
 #include "lib/base/stop_signal.hpp"

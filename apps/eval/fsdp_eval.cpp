@@ -1,9 +1,8 @@
 // fsdp-eval: computes the loss, chess scores and generated text of one checkpoint, or compares two checkpoints.
 #include <nlohmann/json.hpp>
 
-#include "apps/common/quantize_options.hpp"
 #include "apps/common/runs_options.hpp"
-#include "apps/common/text_options.hpp"
+#include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
 #include "lib/hub/snapshot_store.hpp"

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/checkpointing.hpp"
-#include "apps/finetune/choose_child.hpp"
 #include "apps/finetune/describe.hpp"
 #include "apps/finetune/final_exports.hpp"
-#include "apps/finetune/restore.hpp"
 #include "apps/finetune/speed_reporter.hpp"
 #include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation.hpp"
@@ -25,6 +24,7 @@
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/load.hpp"
+#include "lib/training/checkpoints/restart.hpp"
 #include "lib/training/evaluate/generate.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/initialize.hpp"
@@ -33,6 +33,211 @@
 namespace fsdp {
 namespace detail {
 namespace {
+
+/// Returns the saved state. A loss scale belongs to fp16: when only one of the two runs uses fp16, the loss scale
+/// starts as in a new run.
+/// \param fresh  the state of a new run in this run's precision
+RunState continued_state(const RunManifest& saved, const RunState& fresh, bool is_half) {
+  auto state = saved.state;
+  std::string precision;
+  if (saved.options.is_object()) precision = saved.options.value("precision", std::string());
+  // The precision of --param-dtype fp16 is not saved, but the loss scale of such a run is hardly ever 1.
+  const bool was_half = state.loss_scale != 1.0 || precision == "fp16" || precision == "float16";
+  if (was_half != is_half) {
+    state.loss_scale = fresh.loss_scale;
+    state.good_steps = fresh.good_steps;
+  }
+  return state;
+}
+
+/// Performs one restart, which may fall back to an older checkpoint.
+class Restore {
+ public:
+  Restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer, const Logger& log)
+      : world_(world), setup_(setup), runtime_(runtime), trainer_(trainer), log_(log), point_(*setup.restart) {}
+
+  RestartPoint run();
+
+ private:
+  OptimizerPlan load();
+  void take_run(const OptimizerPlan& state);
+  void take_weights(const OptimizerPlan& state);
+  /// The position at which a run continues from a checkpoint that does not state it, with a text for the log.
+  struct Place {
+    std::int64_t step = 0, samples = 0;
+    std::string text;
+  };
+  Place place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const;
+  std::string name() const;
+  std::string about_optimizer(const OptimizerPlan& state) const;
+
+  ProcessGroup& world_;
+  const RunSetup& setup_;
+  ModelRuntime& runtime_;
+  Trainer* trainer_;
+  const Logger& log_;
+  RestartPoint point_;
+};
+
+RestartPoint Restore::run() {
+  const auto state = load();
+  if (point_.knows_run) {
+    take_run(state);
+  } else {
+    take_weights(state);
+  }
+  point_.checkpoint.reset();
+  return point_;
+}
+
+/// Loads the checkpoint, or an older one when a rank finds it damaged.
+OptimizerPlan Restore::load() {
+  for (;;) {
+    try {
+      return load_checkpoint(runtime_, trainer_ ? &trainer_->optimizer() : nullptr, *point_.checkpoint);
+    } catch (const FormatError& error) {  // thrown on every rank
+      if (point_.candidates.size() == 1) throw;
+      warn_of_checkpoint(world_, point_, error.what(), log_);
+      point_.candidates.erase(point_.candidates.begin());
+      take_first_usable(world_, point_, log_);
+    }
+  }
+}
+
+void Restore::take_run(const OptimizerPlan& state) {
+  const auto& stood = point_.manifest.state;
+  if (trainer_) {
+    const bool scaled = runtime_.policy().precision.needs_loss_scale();
+    trainer_->state() = continued_state(point_.manifest, trainer_->state(), scaled);
+    if (!state.found) trainer_->optimizer().set_steps(0);
+    if (!state.child) trainer_->state().fisher_batches = 0;
+  }
+  log_.info(fmt::format("restart   {}   step {}, {} seen, saved by {}{}", name(), stood.step,
+                        format_count_of(stood.samples, "sample"), format_count_of(point_.manifest.world_size, "rank"),
+                        point_.is_ours && state.found && state.remark.empty() ? "" : about_optimizer(state)));
+  if (const auto& left = setup_.options.left_behind; !left.empty())
+    log_.info(
+        fmt::format("options   the run was started with {}, which a restart does not take over: give them again "
+                    "where they are wanted",
+                    fmt::join(left, " ")));
+}
+
+void Restore::take_weights(const OptimizerPlan& state) {
+  auto& stood = point_.manifest.state;
+  const auto place = place_of(*point_.checkpoint, state);
+  stood.step = place.step;
+  if (trainer_) {
+    stood = trainer_->state();  // with the initial loss scale for fp16
+    stood.step = place.step;
+    stood.samples = place.samples;
+    stood.optimizer_steps = state.steps;
+    trainer_->state() = stood;
+  }
+  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", name(),
+                        place.text, about_optimizer(state),
+                        place.step == 0 ? "options or random state" : "data position, options or random state"));
+}
+
+std::string Restore::name() const {
+  const auto path = point_.candidates.front().string();
+  return point_.is_ours ? path : fmt::format("{} ({})", path, point_.checkpoint->source().info().format);
+}
+
+/// Computes the position from a number of steps or epochs, when the checkpoint has nothing else.
+Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const {
+  Place place;
+  const auto product = [&](std::int64_t a, std::int64_t b, const char* what) {
+    std::int64_t result = 0;
+    if (__builtin_mul_overflow(a, b, &result))
+      throw FormatError(fmt::format("{}: {} {} are more than can be counted", checkpoint.path().string(), a, what));
+    return result;
+  };
+  const auto per_step = setup_.batches.rows_per_step;
+  if (checkpoint.step()) {
+    place.step = checkpoint.step()->second;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {} (its '{}')", place.step, checkpoint.step()->first);
+  } else if (checkpoint.epochs_done() && setup_.train_data) {
+    place.samples = product(*checkpoint.epochs_done(), setup_.train_data->num_rows(), "epochs");
+    place.step = (place.samples + per_step / 2) / per_step;
+    place.text = fmt::format(
+        "after {} of {} (its 'epoch_number' {}): step {}", format_count_of(*checkpoint.epochs_done(), "epoch"),
+        format_count_of(setup_.train_data->num_rows(), "row"), *checkpoint.epochs_done() - 1, place.step);
+  } else {
+    place.step = state.steps;
+    place.samples = product(place.step, per_step, "steps");
+    place.text = fmt::format("step {}{}", place.step, state.found ? " (its optimizer's)" : "");
+  }
+  return place;
+}
+
+std::string Restore::about_optimizer(const OptimizerPlan& state) const {
+  if (!trainer_) return "";
+  const auto remark = state.remark.empty() ? "" : " (" + state.remark + ")";
+  const auto optimizer = trainer_->optimizer().name();
+  if (!state.found) return fmt::format("   without {} state, it starts anew{}", optimizer, remark);
+  return fmt::format("   {} state of {}{}", optimizer, format_count_of(state.steps, "step"), remark);
+}
+
+/// Loads runtime and trainer from setup.restart, or from an older checkpoint when the newest one is damaged, and logs
+/// which one was loaded. Collective.
+/// \param trainer  null: evaluation only
+/// \return the checkpoint that was loaded
+RestartPoint restore(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, Trainer* trainer,
+                     const Logger& log) {
+  return Restore(world, setup, runtime, trainer, log).run();
+}
+
+void tell_of_child(const RunContext& context, const ChildSummary& child, const std::string& measured) {
+  const auto share = [&](std::int64_t n) {
+    return 100.0 * static_cast<double>(n) / static_cast<double>(std::max<std::int64_t>(1, child.elements));
+  };
+  context.log.info(fmt::format(
+      "child     {} of the blocks' {} elements are trained ({:.2f} %)   {}, sums from {:.3g} on",
+      format_count(child.kept), format_count(child.elements), share(child.kept), measured, child.threshold));
+  if (child.kept == child.wanted || context.world.rank() != 0) return;
+  context.log.warning(fmt::format(
+      "{} elements more than --child-tuning-p asks for ({:.2f} %) are trained: they are all equal to the least that is",
+      format_count(child.kept - child.wanted), share(child.wanted)));
+}
+
+// The pass over training data at the start of Child-Tuning-D, which estimates the Fisher information.
+
+/// Measures the remaining batches of the Fisher pass and chooses the child network. Does nothing when no child is to be
+/// chosen. Collective.
+/// \param stop_wanted  asked on every rank before each micro-batch
+/// \param after_batch  called after each global batch, when the state can be saved
+/// \return false when stopped before all batches were measured
+bool choose_child(const RunContext& context, const std::function<bool()>& stop_wanted,
+                  const std::function<void()>& after_batch, nlohmann::json& report) {
+  auto& trainer = context.trainer;
+  if (!trainer.optimizer().is_choosing_child()) return true;
+  const auto& options = context.setup.options;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto total = trainer.fisher_batches(), done = trainer.state().fisher_batches;
+  Progress progress(context.log, context.world.rank() == 0 && !options.runtime.quiet,
+                    static_cast<double>(options.log_every));
+  while (trainer.state().fisher_batches < total) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto before = trainer.state().fisher_batches;
+    if (!trainer.measure_fisher(stop_wanted)) {
+      progress.finish();
+      return false;
+    }
+    const auto batch = trainer.state().fisher_batches;
+    if (batch == before) continue;  // the batch is repeated with a smaller loss scale
+    progress.step(batch, total, fmt::format("fisher    batch {} of {}", batch, total), seconds_since(start));
+    after_batch();
+  }
+  progress.finish();
+  const auto child = trainer.choose_child();
+  tell_of_child(context, child,
+                fmt::format("{} of {} measured in {}", format_count_of(total - done, "batch", "batches"),
+                            format_count_of(context.setup.batches.rows_per_step, "sample"),
+                            format_duration(seconds_since(begin))));
+  report["child"] = {{"elements", child.elements}, {"kept", child.kept}, {"threshold", child.threshold}};
+  return true;
+}
 
 std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runtime) {
   if (!setup.train_data) return nullptr;

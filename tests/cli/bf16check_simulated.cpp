@@ -1,4 +1,5 @@
-// fsdp-bf16check on simulated hardware: replaces apps/bf16check/bf16_fact_source.cpp in a program for tests.
+// fsdp-bf16check on simulated hardware: replaces program_bf16_facts() of apps/bf16check/fsdp_bf16check.cpp in a program
+// for tests.
 //
 // FSDP_SIMULATED_FACTS holds a JSON object of merge patches (RFC 7396) for the facts of ranks:
 // {"1": {...}, "*": {...}}, "*" for all ranks. FSDP_SIMULATED_HANG names a rank whose measurement never ends.
@@ -7,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "apps/bf16check/bf16_fact_source.hpp"
+#include "lib/bf16/local.hpp"
 
 namespace fsdp {
 namespace {

@@ -1,8 +1,20 @@
-#include "apps/common/text_options.hpp"
+#include "apps/common/shared_options.hpp"
+
+#include <array>
 
 #include "apps/common/app_main.hpp"
 
 namespace fsdp {
+
+namespace {
+constexpr std::array kNf4{NamedValue<bool>{"nf4", true}, NamedValue<bool>{"none", false}};
+}
+
+void add_quantize_options(CLI::App& app, QuantizeConfig& o, const std::string& help, const std::string& group) {
+  add_choice(app, "--quantize", kNf4, o.nf4, help)->default_str("none")->group(group);
+  app.add_flag(spellings("double-quant"), o.double_quant, "with --quantize: its scales in 8 bits, too")->group(group);
+}
+
 void add_conversation_options(CLI::App& app, ConversationOptions& o, const std::string& form_option,
                               const std::string& group) {
   add_choice(app, spellings(form_option), kDataFormNames, o.form,
