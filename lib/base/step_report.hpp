@@ -21,7 +21,6 @@ struct StepReport {
   double data_wait_seconds = 0;
   std::int64_t peak_memory_bytes = 0;
   std::int64_t peak_rss_bytes = 0;                                 ///< resident set so far, libraries included
-  double cpu_seconds = 0;                                          ///< of all threads since the start
   std::int64_t reserved_bytes = 0;                                 ///< CUDA
   std::int64_t alloc_retries = 0;                                  ///< CUDA, since the start
   std::int64_t num_ooms = 0;                                       ///< CUDA, likewise
@@ -88,8 +87,6 @@ inline constexpr std::array kStepMetrics{
                .field = &StepReport::peak_rss_bytes,
                .tag = "memory/peak_resident_bytes",
                .worst_of_ranks = true},
-    StepMetric{
-        .key = "cpu_seconds", .field = &StepReport::cpu_seconds, .tag = "train/cpu_seconds", .worst_of_ranks = true},
     StepMetric{.key = "reserved_memory_bytes",
                .field = &StepReport::reserved_bytes,
                .tag = "memory/reserved_bytes",

@@ -293,9 +293,6 @@ void Trainer::read_memory(StepReport& report) const {
   report.peak_memory_bytes = host_memory_stats().peak_bytes;
   struct rusage usage {};
   if (::getrusage(RUSAGE_SELF, &usage) == 0) report.peak_rss_bytes = std::int64_t{1024} * usage.ru_maxrss;
-  for (const auto& time : {usage.ru_utime, usage.ru_stime}) {
-    report.cpu_seconds += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  }
   if (runtime_.backend() == nullptr) return;
   const auto memory = runtime_.backend()->memory(runtime_.device().index());
   report.peak_memory_bytes = memory.allocated_peak_bytes;
