@@ -120,28 +120,6 @@ const PickleDict* pickled_mapping(const PickleValue& value) {
   return nullptr;
 }
 
-bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < length) return false;
-    std::uint32_t point = lead & (0xff >> (length + 1));
-    for (std::size_t k = 1; k < length; ++k) {
-      const auto byte = static_cast<unsigned char>(text[i + k]);
-      if ((byte & 0xc0) != 0x80) return false;
-      point = point << 6 | (byte & 0x3f);
-    }
-    constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (point < smallest[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
-    i += length;
-  }
-  return true;
-}
-
 nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file) { return JsonMaker(file).make(value); }
 
 }  // namespace fsdp

@@ -140,7 +140,4 @@ const PickleDict* pickled_mapping(const PickleValue& value);
 /// \throws FormatError naming a value that JSON cannot hold: bytes, tensors, other objects
 nlohmann::json pickle_to_json(const PickleValue& value, const std::string& file);
 
-/// True for strict UTF-8: shortest forms only, no surrogates, nothing beyond U+10FFFF.
-bool is_utf8(std::string_view text);
-
 }  // namespace fsdp

@@ -2,6 +2,7 @@
 #include "lib/files/write/torch_target.hpp"
 
 #include "lib/base/error.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/files/formats/pickle_value.hpp"
 #include "lib/files/formats/pickle_writer.hpp"
 #include "lib/files/formats/torch_blob_writer.hpp"

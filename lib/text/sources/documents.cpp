@@ -6,8 +6,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/text/chat/messages.hpp"
-#include "lib/text/sources/file_names.hpp"
-#include "lib/text/sources/foreign_format.hpp"
+#include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/parquet_documents.hpp"
 
 namespace fsdp {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace fsdp {
 namespace {

@@ -8,11 +8,10 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/text/tokenizer/added_vocabulary.hpp"
-#include "lib/text/tokenizer/byte_alphabet.hpp"
 #include "lib/text/tokenizer/byte_level_tokenizer.hpp"
-#include "lib/text/tokenizer/gpt2_merges.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
+#include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
 namespace {

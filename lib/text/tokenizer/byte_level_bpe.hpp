@@ -2,6 +2,7 @@
 // GPT-2's tokenizer: byte-level byte-pair encoding, built in or read from vocab.json and merges.txt.
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
@@ -21,3 +22,12 @@ std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& voca
                                                const TokenizerConfig& config = {});
 
 }  // namespace fsdp
+
+namespace fsdp::detail {
+
+// data/gpt2/merges.txt as part of the program; its source file is generated when the build is configured.
+
+/// The whole file, unchanged.
+std::string_view gpt2_merges_text();
+
+}  // namespace fsdp::detail

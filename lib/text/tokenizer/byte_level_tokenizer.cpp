@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/text/tokenizer/byte_alphabet.hpp"
 #include "lib/text/tokenizer/nfc.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {

@@ -10,7 +10,6 @@
 
 #include "lib/text/tokenizer/added_tokens.hpp"
 #include "lib/text/tokenizer/bpe_merges.hpp"
-#include "lib/text/tokenizer/document_marks.hpp"
 #include "lib/text/tokenizer/pre_tokenizer.hpp"
 #include "lib/text/tokenizer/token_texts.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/text/tokenizer/document_marks.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 

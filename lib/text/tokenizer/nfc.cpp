@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace fsdp {
 namespace {

@@ -7,10 +7,9 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/text/tokenizer/byte_alphabet.hpp"
 #include "lib/text/tokenizer/byte_level_bpe.hpp"
-#include "lib/text/tokenizer/gpt2_merges.hpp"
 #include "lib/text/tokenizer/sentencepiece_tokenizer.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
 #include "lib/text/tokenizer/tokenizer_json.hpp"
 
 namespace fsdp {

@@ -1,11 +1,58 @@
 #include "lib/text/tokenizer/token_texts.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace fsdp {
+namespace {
+
+constexpr std::size_t kNumPrintable = 188;
+constexpr int kNoByte = -1;
+
+bool is_printable_latin1(int byte) {
+  return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
+
+/// \param character  one valid character
+/// \return the byte it stands for or kNoByte
+int byte_of_character(std::string_view character, const std::array<std::uint8_t, 256>& alphabet) {
+  if (character.size() > 2) return kNoByte;
+  int code = static_cast<std::uint8_t>(character[0]);
+  if (character.size() == 2) code = ((code & 0x1F) << 6) | (static_cast<std::uint8_t>(character[1]) & 0x3F);
+  if (code < 256) return is_printable_latin1(code) ? code : kNoByte;
+  const auto index = kNumPrintable + static_cast<std::size_t>(code - 256);
+  return index < alphabet.size() ? alphabet[index] : kNoByte;
+}
+
+}  // namespace
+
+std::array<std::uint8_t, 256> byte_alphabet() {
+  std::array<std::uint8_t, 256> alphabet{};
+  std::size_t next = 0;
+  for (const bool printable : {true, false}) {
+    for (int byte = 0; byte < 256; ++byte) {
+      if (is_printable_latin1(byte) == printable) alphabet[next++] = static_cast<std::uint8_t>(byte);
+    }
+  }
+  return alphabet;
+}
+
+std::string bytes_of_piece(std::string_view piece) {
+  static const auto alphabet = byte_alphabet();
+  std::string bytes;
+  for (std::size_t at = 0; at < piece.size();) {
+    const std::size_t length = utf8_character_length(piece.substr(at));
+    const int byte = length == 0 ? kNoByte : byte_of_character(piece.substr(at, length), alphabet);
+    if (byte == kNoByte) return std::string(piece);
+    bytes += static_cast<char>(byte);
+    at += length;
+  }
+  return bytes;
+}
 
 const std::string& TokenTexts::of(std::int32_t id) const {
   if (id < 0 || id >= size()) {

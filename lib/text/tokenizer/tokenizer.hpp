@@ -10,9 +10,22 @@
 #include <vector>
 
 #include "lib/text/tokenizer/added_tokens.hpp"
-#include "lib/text/tokenizer/document_marks.hpp"
 
 namespace fsdp {
+
+// The marks a tokenizer puts around a whole text.
+
+struct DocumentMarks {
+  std::vector<std::int32_t> before;
+  std::vector<std::int32_t> after;
+
+  /// The marks with `ids` between them.
+  std::vector<std::int32_t> around(std::vector<std::int32_t> ids) const {
+    ids.insert(ids.begin(), before.begin(), before.end());
+    ids.insert(ids.end(), after.begin(), after.end());
+    return ids;
+  }
+};
 
 /// CodeLlama's marks for filling in the middle of a text.
 struct InfillIds {

@@ -3,6 +3,7 @@
 // config.json says of the tokenizer. One description of all of them, as AutoTokenizer of transformers 5.23 reads them.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,5 +58,23 @@ AddedToken read_added_token(const JsonValue& value);
 /// Puts the added tokens into a vocabulary: an id beyond it makes it larger.
 /// \throws FormatError for an id that is negative or too far beyond to be meant
 void add_to_vocabulary(const std::vector<AddedToken>& tokens, const std::string& where, TokenTexts& texts);
+
+// The added tokens of a vocabulary with their ids, from all the files that name them.
+//
+// Source: src/tokenizer/added_vocabulary.rs of tokenizers 0.23; __init__ of TokenizersBackend in transformers 5.23.
+
+/// A vocabulary without its added tokens.
+struct VocabularyPieces {
+  std::string where;  ///< its file, for errors
+  std::int64_t count = 0;
+  std::function<std::optional<std::int32_t>(const std::string&)> find;  ///< the id of a piece as the file spells it
+  bool renames = false;  ///< the config may give a piece another name, as it may of a tokenizer.model
+};
+
+/// The added tokens of the vocabulary's file, then those that the files beside it add or change. A name that is a piece
+/// has its id; all others have the next ids in order. Sorted by id, each once. \throws FormatError naming file, token
+/// and ids where a file writes another id than the library gives
+std::vector<AddedToken> all_added_tokens(const VocabularyPieces& pieces, const std::vector<AddedToken>& of_file,
+                                         const TokenizerConfig& config);
 
 }  // namespace fsdp

@@ -1,22 +1,192 @@
 #include "lib/text/tokenizer/tokenizer_json.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/text/tokenizer/byte_alphabet.hpp"
+#include "lib/text/tokenizer/added_tokens.hpp"
 #include "lib/text/tokenizer/byte_fallback_bpe.hpp"
 #include "lib/text/tokenizer/byte_level_tokenizer.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
-#include "lib/text/tokenizer/oniguruma.hpp"
-#include "lib/text/tokenizer/tokenizer_json_model.hpp"
+#include "lib/text/tokenizer/pre_tokenizer.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
 namespace {
 
-using detail::refuse_type;
-using detail::steps_of;
-using detail::type_of;
+/// `model`, as written.
+struct JsonModel {
+  std::vector<std::string> pieces;  ///< by id; empty ones are gaps
+  std::vector<std::pair<std::string, std::string>> merges;
+  bool byte_fallback = false;
+  bool ignore_merges = false;
+};
+
+constexpr std::size_t kMostIdGap = 1 << 16;
+
+std::vector<std::string> read_pieces(const JsonValue& vocab, std::size_t num_added) {
+  const auto& json = vocab.object();
+  const std::size_t limit = json.size() + num_added + kMostIdGap;
+  std::vector<std::string> pieces;
+  pieces.reserve(json.size());
+  for (const auto& [piece, id] : json.items()) {
+    const JsonValue value(id, vocab.where() + ": '" + piece + "'");
+    const std::int64_t number = value.integer();
+    if (number < 0 || number >= static_cast<std::int64_t>(limit)) {
+      value.fail("has id " + std::to_string(number) + ", but there are " + std::to_string(json.size()) + " pieces");
+    }
+    if (piece.empty()) value.fail("is empty");
+    const auto index = static_cast<std::size_t>(number);
+    if (index >= pieces.size()) pieces.resize(index + 1);
+    if (!pieces[index].empty()) value.fail("has id " + std::to_string(number) + " as '" + pieces[index] + "' has");
+    pieces[index] = piece;
+  }
+  return pieces;
+}
+
+std::pair<std::string, std::string> read_merge(const JsonValue& merge) {
+  if (merge.is_string()) {
+    const std::string& text = merge.string();
+    const std::size_t space = text.find(' ');
+    if (space == 0 || space == text.npos || space + 1 == text.size() || space != text.rfind(' ')) {
+      merge.fail("is '" + text.substr(0, 60) + "', expected two pieces with one space between them");
+    }
+    return {text.substr(0, space), text.substr(space + 1)};
+  }
+  const auto pair = merge.elements();
+  if (pair.size() != 2) merge.fail("has " + std::to_string(pair.size()) + " pieces, expected two");
+  return {pair[0].string(), pair[1].string()};
+}
+
+void read_template(const JsonValue& processor, DocumentMarks& marks) {
+  const JsonValue specials = processor.get("special_tokens");
+  bool before = true;
+  for (const JsonValue& step : processor.at("single").elements()) {
+    if (!step.get("Sequence").is_null()) {
+      if (!before) step.fail("repeats the text, which is not supported");
+      before = false;
+      continue;
+    }
+    const std::string& name = step.at("SpecialToken").at("id").string();
+    for (const JsonValue& id : specials.at(name).at("ids").elements()) {
+      const std::int64_t number = id.integer();
+      if (number < 0 || number > INT32_MAX) id.fail("is no token id");
+      (before ? marks.before : marks.after).push_back(static_cast<std::int32_t>(number));
+    }
+  }
+  if (before) processor.at("single").fail("leaves out the text");
+}
+
+/// `value`'s "type".
+const std::string& type_of(const JsonValue& value) { return value.at("type").string(); }
+
+/// Refuses a step of an unknown type. \param supported  what could stand there
+[[noreturn]] void refuse_type(const JsonValue& value, const std::string& supported) {
+  value.fail("type " + type_of(value) + " is not supported, expected " + supported);
+}
+
+/// The steps of a normalizer or pre-tokenizer: those of a Sequence, itself, or none for null.
+/// \param list  what a Sequence calls its members: "normalizers", "pretokenizers", ...
+std::vector<JsonValue> steps_of(const JsonValue& value, std::string_view list) {
+  if (value.is_null()) return {};
+  if (type_of(value) != "Sequence") return {value};
+  return value.at(list).elements();
+}
+
+/// \param num_added  how many more ids the added tokens take: gaps in the ids are theirs
+JsonModel read_model(const JsonValue& model, std::size_t num_added) {
+  // Files of old versions do not name the type; only BPE has merges.
+  const auto type = model.optional_string("type");
+  if (type ? *type != "BPE" : model.get("merges").is_null()) {
+    model.fail("type " + type.value_or("(none)") + " is not supported, expected BPE");
+  }
+  for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!model.optional_string(option).value_or("").empty()) model.get(option).fail("is not supported");
+  }
+  const JsonValue dropout = model.get("dropout");
+  if (!dropout.is_null() && dropout.json() != 0.0) dropout.fail("is not supported");
+  JsonModel read;
+  read.byte_fallback = model.boolean("byte_fallback", false);
+  read.ignore_merges = model.boolean("ignore_merges", false);
+  read.pieces = read_pieces(model.at("vocab"), num_added);
+  const auto merges = model.at("merges").elements();
+  read.merges.reserve(merges.size());
+  for (const JsonValue& merge : merges) read.merges.push_back(read_merge(merge));
+  return read;
+}
+
+/// The file's added tokens, in its order.
+std::vector<AddedToken> read_added_tokens(const JsonValue& list) {
+  std::vector<AddedToken> tokens;
+  std::set<std::int64_t> ids;
+  if (list.is_null()) return tokens;
+  for (const JsonValue& value : list.elements()) {
+    AddedToken token = read_added_token(value);
+    const std::int64_t id = value.at("id").integer();
+    if (id < 0 || id > INT32_MAX) value.fail("has id " + std::to_string(id));
+    if (!ids.insert(id).second) value.fail("has an id that another added token has");
+    token.id = static_cast<std::int32_t>(id);
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+/// The file's added tokens and what the config adds or changes.
+std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vector<AddedToken>& of_file,
+                                        const std::string& where, const TokenizerConfig& config) {
+  const PieceIds ids(model.pieces);
+  const auto find = [&](const std::string& name) {
+    const std::int32_t id = ids.find(name);
+    return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
+  };
+  const auto is_piece = [](const std::string& piece) { return !piece.empty(); };
+  const auto count = std::count_if(model.pieces.begin(), model.pieces.end(), is_piece);
+  return all_added_tokens({where, count, find}, of_file, config);
+}
+
+/// The marks of a post-processor.
+/// \param vocab_size  ids must be below
+DocumentMarks read_post_processor(const JsonValue& post_processor, std::int64_t vocab_size) {
+  DocumentMarks marks;
+  bool has_template = false;
+  for (const JsonValue& step : steps_of(post_processor, "processors")) {
+    if (type_of(step) == "ByteLevel") continue;  // only moves offsets
+    if (type_of(step) != "TemplateProcessing" || has_template)
+      refuse_type(step, "ByteLevel and one TemplateProcessing");
+    has_template = true;
+    read_template(step, marks);
+  }
+  for (const auto* ids : {&marks.before, &marks.after}) {
+    for (const std::int32_t id : *ids) {
+      if (id >= vocab_size) post_processor.fail("adds id " + std::to_string(id) + ", which is not in the vocabulary");
+    }
+  }
+  return marks;
+}
+
+/// The id of a mark: the configured name's, else that of the first usual name that is an added token.
+std::optional<std::int32_t> find_mark(const std::optional<std::string>& name,
+                                      const std::vector<std::string_view>& usual_names,
+                                      const std::vector<AddedToken>& tokens) {
+  const auto find = [&](std::string_view text) -> std::optional<std::int32_t> {
+    const auto found =
+        std::find_if(tokens.begin(), tokens.end(), [&](const auto& token) { return token.text == text; });
+    return found == tokens.end() ? std::nullopt : std::optional(found->id);
+  };
+  if (name) return find(*name);
+  for (const std::string_view usual : usual_names) {
+    if (const auto id = find(usual)) return id;
+  }
+  return {};
+}
 
 SplitPattern compiled(const std::string& pattern, const JsonValue& where, SplitKeeps keeps = SplitKeeps::all) {
   try {
@@ -62,8 +232,8 @@ std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps, con
   return patterns;
 }
 
-std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, detail::JsonModel model,
-                                           std::vector<AddedToken> added, const TokenizerConfig& config) {
+std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonModel model, std::vector<AddedToken> added,
+                                           const TokenizerConfig& config) {
   if (model.byte_fallback) root.get("model").fail("byte_fallback with a ByteLevel pre-tokenizer is not supported");
   ByteLevelParts parts;
   for (const JsonValue& step : steps_of(root.get("normalizer"), "normalizers")) {
@@ -77,11 +247,11 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, detail::JsonMo
   std::vector<MergePair> merges;
   for (const auto& [left, right] : model.merges) merges.push_back({bytes_of_piece(left), bytes_of_piece(right)});
   parts.merges = merge_table(merges, PieceIds(parts.pieces), root.get("model").where());
-  parts.bos = detail::find_mark(config.bos_token, {"<|begin_of_text|>", "<|endoftext|>", "<s>"}, added);
-  parts.eos = detail::find_mark(config.eos_token, {"<|end_of_text|>", "<|endoftext|>", "</s>"}, added);
+  parts.bos = find_mark(config.bos_token, {"<|begin_of_text|>", "<|endoftext|>", "<s>"}, added);
+  parts.eos = find_mark(config.eos_token, {"<|end_of_text|>", "<|endoftext|>", "</s>"}, added);
   TokenTexts texts(parts.pieces);
   add_to_vocabulary(added, root.where(), texts);
-  parts.marks = detail::read_post_processor(root.get("post_processor"), texts.size());
+  parts.marks = read_post_processor(root.get("post_processor"), texts.size());
   parts.added_tokens = std::move(added);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
@@ -125,7 +295,7 @@ LlamaPiece llama_piece(const std::string& text) {
   return {text, byte ? LlamaPiece::Kind::byte : LlamaPiece::Kind::text};
 }
 
-std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detail::JsonModel& model,
+std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const JsonModel& model,
                                               std::vector<AddedToken> added, const TokenizerConfig& config) {
   if (model.ignore_merges) root.get("model").fail("ignore_merges with byte_fallback is not supported");
   ByteFallbackParts parts;
@@ -141,8 +311,8 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
   for (const auto& [left, right] : model.merges) merges.push_back({left, right});
   parts.merges = merge_table(merges, PieceIds(model.pieces), root.get("model").where());
   for (const auto& piece : model.pieces) llama.pieces.push_back(llama_piece(piece));
-  llama.bos = detail::find_mark(config.bos_token, {"<s>"}, added);
-  llama.eos = detail::find_mark(config.eos_token, {"</s>"}, added);
+  llama.bos = find_mark(config.bos_token, {"<s>"}, added);
+  llama.eos = find_mark(config.eos_token, {"</s>"}, added);
   for (const auto& id : {llama.bos, llama.eos}) {
     if (id && static_cast<std::size_t>(*id) < llama.pieces.size()) {
       llama.pieces[static_cast<std::size_t>(*id)].kind = LlamaPiece::Kind::control;
@@ -150,7 +320,7 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
   }
   add_tokens(added, root.where(), llama.pieces);
   llama.infill = find_infill_ids(llama.pieces, config);
-  llama.marks = detail::read_post_processor(root.get("post_processor"), static_cast<std::int64_t>(llama.pieces.size()));
+  llama.marks = read_post_processor(root.get("post_processor"), static_cast<std::int64_t>(llama.pieces.size()));
   parts.added_tokens = std::move(added);
   return std::make_unique<ByteFallbackBpe>(std::move(parts));
 }
@@ -160,9 +330,9 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const detai
 std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file, const TokenizerConfig& config) {
   const auto json = read_json_object(file);
   const JsonValue root(json, file.string());
-  const auto of_file = detail::read_added_tokens(root.get("added_tokens"));
-  auto model = detail::read_model(root.at("model"), of_file.size() + config.added_tokens.size());
-  auto added = detail::added_tokens_of(model, of_file, root.where(), config);
+  const auto of_file = read_added_tokens(root.get("added_tokens"));
+  auto model = read_model(root.at("model"), of_file.size() + config.added_tokens.size());
+  auto added = added_tokens_of(model, of_file, root.where(), config);
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
   if (!steps.empty() && type_of(steps.back()) == "ByteLevel") {
     return make_byte_level(root, std::move(model), std::move(added), config);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "lib/files/formats/pickle_value.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {

@@ -10,8 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/text/token_files/token_file.hpp"
-#include "lib/text/tokenizer/gpt2_merges.hpp"
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/tokenizer/random_texts.hpp"
 

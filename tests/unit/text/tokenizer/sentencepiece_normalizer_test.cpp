@@ -1,5 +1,3 @@
-#include "lib/text/tokenizer/sentencepiece_normalizer.hpp"
-
 #include <doctest/doctest.h>
 
 #include <random>

@@ -9,7 +9,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 namespace fsdp::test {
 

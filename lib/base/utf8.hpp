@@ -1,5 +1,5 @@
 #pragma once
-// UTF-8 as the tokenizers need it: where a text is valid, and where a stream of bytes may be cut.
+// UTF-8: where a text is valid, and where a stream of bytes may be cut.
 #include <cstddef>
 #include <string_view>
 
@@ -11,6 +11,7 @@ std::size_t utf8_character_length(std::string_view text);
 
 /// Length of the longest prefix that is valid UTF-8.
 std::size_t utf8_valid_prefix(std::string_view text);
+inline bool is_utf8(std::string_view text) { return utf8_valid_prefix(text) == text.size(); }
 
 /// Length of the prefix that may be printed now: all but a last character whose bytes have not all come yet
 /// (at most 3 bytes). Bytes that no continuation can make valid are not held back.

@@ -1,4 +1,4 @@
-#include "lib/text/tokenizer/oniguruma.hpp"
+#include "lib/text/tokenizer/pre_tokenizer.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/text/tokenizer/pre_tokenizer.hpp"
-#include "lib/text/tokenizer/split_pattern.hpp"
 
 namespace {
 
@@ -21,7 +19,7 @@ Words split(const std::string& pattern, std::string_view text) {
 
 }  // namespace
 
-TEST_SUITE("tokenizer/oniguruma") {
+TEST_SUITE("tokenizer/pre_tokenizer") {
   TEST_CASE("split: matches and what lies between them are words") {
     CHECK(split("b+", "abbab") == Words{"a", "bb", "a", "b"});
     CHECK(split("b+", "") == Words{});

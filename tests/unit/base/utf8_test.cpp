@@ -1,10 +1,10 @@
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-TEST_SUITE("tokenizer/utf8") {
+TEST_SUITE("base/utf8") {
   TEST_CASE("utf8_character_length: the first and last character of every length") {
     CHECK(fsdp::utf8_character_length(std::string_view("\0", 1)) == 1);
     CHECK(fsdp::utf8_character_length("\x7F") == 1);

@@ -1,4 +1,4 @@
-#include "lib/text/tokenizer/utf8.hpp"
+#include "lib/base/utf8.hpp"
 
 #include <algorithm>
 #include <cstdint>
