@@ -24,7 +24,7 @@
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/load.hpp"
-#include "lib/training/checkpoints/restart.hpp"
+#include "lib/training/run/restart.hpp"
 #include "lib/training/evaluate/generate.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/step/initialize.hpp"

@@ -13,7 +13,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/sources/data_files.hpp"
-#include "lib/text/sources/document_stream.hpp"
+#include "lib/text/sources/documents.hpp"
 
 namespace fsdp {
 namespace {

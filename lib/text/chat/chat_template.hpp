@@ -1,9 +1,9 @@
 #pragma once
 // Renders conversations as text with the chat templates that many models share, selected by name.
 //
-// Source: the templates (chat_template, in Jinja) of the models' tokenizers; known_templates.hpp lists the known
-// template texts.
+// Source: the templates (chat_template, in Jinja) of the models' tokenizers.
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,5 +55,21 @@ RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage
 
 /// `text` without white space at both ends, as Python's str.strip() and Jinja's `trim` remove it.
 std::string_view python_strip(std::string_view text);
+
+// Chat templates are programs in Jinja. None is run here: their texts are compared with those that are known.
+
+/// The format that a template's text writes, where it is one of the known texts: byte by byte, but for line ends
+/// (CRLF) and a last one. Compared by FNV-1a of 128 bits.
+std::optional<ChatFormat> recognise_template(std::string_view text);
+
+/// The template for `tokenizer`'s conversations.
+/// \param asked      a format's name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty or
+///                   "auto": the tokenizer's own
+/// \param tokenizer  kBuiltInTokenizer or a directory: chat_template.jinja, else chat_template in
+///                   tokenizer_config.json (of several the one called default). bos_token and eos_token come from
+///                   there, too
+/// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError naming the file and what
+///         the template begins with when it is none of the known ones; IoError
+ChatTemplate find_chat_template(const std::string& asked, const std::string& tokenizer);
 
 }  // namespace fsdp

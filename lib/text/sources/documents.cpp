@@ -1,7 +1,9 @@
 #include "lib/text/sources/documents.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
@@ -11,6 +13,18 @@
 
 namespace fsdp {
 namespace {
+
+DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
+  const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  const bool messages = has("messages"), pair = has("prompt") && has("completion"), text = has("text");
+  if (messages + pair + text > 1) {
+    throw UsageError(file.string() + ": has " + (messages ? "'messages'" : "'prompt' and 'completion'") + " and " +
+                     (text ? "'text'" : "'prompt' and 'completion'") +
+                     "; say which of them to read: text, prompt-completion or messages (--form; in fsdp-finetune and "
+                     "fsdp-eval --data-form)");
+  }
+  return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text;
+}
 
 std::string first_bytes(const std::filesystem::path& file) {
   const auto handle = File::open_read(file);
@@ -52,6 +66,18 @@ class PlainText : public Documents {
 };
 
 }  // namespace
+
+DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto kind = data_file_kind(file);
+  const bool has_records = kind == DataFileKind::json_lines || kind == DataFileKind::parquet;
+  if (selection.form == DataForm::automatic) {
+    if (!selection.field.empty() || !has_records) return DataForm::text;
+    return form_of(kind == DataFileKind::parquet ? parquet_columns(file) : detail::first_json_keys(file), file);
+  }
+  if (selection.form == DataForm::text || has_records) return selection.form;
+  throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
+                   std::string(name_of(kDataFormNames, selection.form)) + " are read from JSON Lines and Parquet");
+}
 
 DataFileKind data_file_kind(const std::filesystem::path& file) {
   using detail::NamedKind;
@@ -112,6 +138,38 @@ std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const
                                                      : std::vector<std::string>{"prompt", "completion"};
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
   return open_parquet_records(file, fields);
+}
+
+DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection,
+                               std::int64_t max_documents)
+    : files_(std::move(files)),
+      selection_(std::move(selection)),
+      documents_left_(max_documents > 0 ? max_documents : std::numeric_limits<std::int64_t>::max()) {
+  for (const auto& file : files_) {
+    forms_.push_back(find_data_form(file, selection_));  // all of them now, not after hours
+    file_bytes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(file)));
+    bytes_total_ += file_bytes_.back();
+  }
+}
+
+bool DocumentStream::next(std::string& text) {
+  if (documents_left_ == 0) return false;
+  while (documents_ == nullptr || !documents_->next(text)) {
+    if (documents_ != nullptr) bytes_before_ += file_bytes_[next_file_ - 1];
+    documents_.reset();
+    if (next_file_ == files_.size()) return false;
+    const auto& file = files_[next_file_++];
+    documents_ = form() == DataForm::text ? open_documents(file, selection_.field)
+                                          : open_records(file, {form(), selection_.field});
+  }
+  --documents_left_;
+  return true;
+}
+
+bool DocumentStream::has(DataForm form) const { return std::find(forms_.begin(), forms_.end(), form) != forms_.end(); }
+
+std::int64_t DocumentStream::bytes_read() const {
+  return bytes_before_ + (documents_ != nullptr ? documents_->bytes_read() : 0);
 }
 
 }  // namespace fsdp

@@ -4,10 +4,36 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "lib/text/sources/data_form.hpp"
+#include "lib/text/chat/conversation_options.hpp"
 
 namespace fsdp {
+
+// Finding out what the samples of a data file are.
+
+/// Which of a file's keys or columns are read.
+struct DataSelection {
+  DataForm form = DataForm::text;
+  std::string field;  ///< of texts or messages; empty: the usual one
+};
+
+/// The form of a file's samples, never automatic. One that is asked for is taken. Otherwise a field that is named holds
+/// texts, and without one JSON Lines (by its first object) and Parquet (by its columns) are looked into: `messages`,
+/// else `prompt` and `completion`, else texts. CSV and plain files hold texts.
+/// \throws UsageError when CSV or a plain file is to hold anything else, and when a file has the keys of several forms;
+///         IoError; FormatError
+DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection);
+
+/// The key or column of messages.
+inline std::string messages_field(const DataSelection& selection) {
+  return selection.field.empty() ? "messages" : selection.field;
+}
+
+namespace detail {
+/// The keys of a JSON Lines file's first object; none where that line is none.
+std::vector<std::string> first_json_keys(const std::filesystem::path& file);
+}  // namespace detail
 
 class Documents {
  public:
@@ -65,5 +91,38 @@ std::unique_ptr<Documents> open_json_records(const std::filesystem::path& file);
 std::unique_ptr<Documents> open_csv(const std::filesystem::path& file, const std::string& field, char separator);
 std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file);
 }  // namespace detail
+
+// The documents of several files, one after the other.
+
+class DocumentStream {
+ public:
+  /// \param max_documents  0: all
+  /// \throws IoError when a file cannot be opened; FormatError when one is no data file; as find_data_form()
+  DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection, std::int64_t max_documents);
+
+  /// A text, or the JSON object of a sample of another form. \return false at the end of the last file.
+  /// \throws as Documents::next, open_documents and open_records
+  bool next(std::string& text);
+  /// The form of the sample that next() returned last.
+  DataForm form() const { return forms_[next_file_ - 1]; }
+  /// Some file's samples are of this form.
+  bool has(DataForm form) const;
+  /// Where the document that next() gave last stands.
+  std::string where() const { return documents_->where(); }
+  /// Bytes read so far, of bytes_total(), the size of all files.
+  std::int64_t bytes_read() const;
+  std::int64_t bytes_total() const { return bytes_total_; }
+
+ private:
+  std::vector<std::filesystem::path> files_;
+  std::vector<std::int64_t> file_bytes_;
+  std::vector<DataForm> forms_;  ///< of each file
+  DataSelection selection_;
+  std::int64_t documents_left_;
+  std::int64_t bytes_total_ = 0;
+  std::int64_t bytes_before_ = 0;  ///< of the files that are done
+  std::size_t next_file_ = 0;
+  std::unique_ptr<Documents> documents_;
+};
 
 }  // namespace fsdp

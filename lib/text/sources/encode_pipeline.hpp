@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "lib/text/chat/conversation_encoder.hpp"
-#include "lib/text/sources/data_form.hpp"
-#include "lib/text/sources/document_stream.hpp"
+#include "lib/text/sources/documents.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
 namespace fsdp {

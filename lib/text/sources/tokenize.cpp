@@ -11,9 +11,9 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/text/chat/known_templates.hpp"
+#include "lib/text/chat/chat_template.hpp"
 #include "lib/text/sources/data_files.hpp"
-#include "lib/text/sources/document_stream.hpp"
+#include "lib/text/sources/documents.hpp"
 #include "lib/text/sources/encode_pipeline.hpp"
 #include "lib/text/token_files/token_file_writer.hpp"
 

@@ -1,8 +1,7 @@
 // The symbols of libfsdp_parquet.so; see parquet_column.hpp. No exception crosses them.
 #include <exception>
 
-#include "lib/text/sources/plugin/record_columns.hpp"
-#include "lib/text/sources/plugin/text_column.hpp"
+#include "lib/text/sources/plugin/parquet_columns.hpp"
 
 #define FSDP_EXPORT extern "C" __attribute__((visibility("default")))
 

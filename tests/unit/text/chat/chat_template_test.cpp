@@ -8,7 +8,6 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/chat/known_templates.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {

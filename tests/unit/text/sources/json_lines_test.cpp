@@ -1,4 +1,4 @@
-#include "lib/text/sources/data_form.hpp"
+#include "lib/text/sources/documents.hpp"
 #include "tests/unit/text/sources/corpus_support.hpp"
 
 using namespace fsdp::test;

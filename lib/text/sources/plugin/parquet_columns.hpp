@@ -1,4 +1,5 @@
 #pragma once
+// Columns of a Parquet file as documents.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -6,6 +7,9 @@
 #include "lib/text/sources/plugin/parquet_column.hpp"
 
 namespace fsdp::detail {
+
+/// Opens a column, reading the file's footer only. \throws std::exception
+std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field);
 
 /// Opens several columns together: each row becomes the text of a JSON object.
 /// \param fields  top-level columns, one a line; one that begins with '?' may be missing

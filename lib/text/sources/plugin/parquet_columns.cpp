@@ -1,0 +1,411 @@
+#include "lib/text/sources/plugin/parquet_columns.hpp"
+
+#include <arrow/memory_pool.h>
+#include <arrow/record_batch.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/column_reader.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/schema.h>
+#include <parquet/types.h>
+
+#include <array>
+#include <cstdint>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lib/text/sources/plugin/json_value.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// A leaf of byte strings, once per row or in one list per row. Of the definition levels (the Dremel encoding) there is
+/// one for every optional or repeated node on the way from the root to the leaf.
+struct ColumnChoice {
+  int leaf = 0;                  ///< among all leaves of the file
+  bool list = false;             ///< an element of a list; otherwise the cell itself
+  std::int16_t list_level = 0;   ///< definition level from which on there is an element
+  std::int16_t value_level = 0;  ///< definition level of a value that is not null
+  std::string name;
+};
+
+/// "'text', 'Moves'", for messages.
+std::string column_names(const parquet::schema::GroupNode& root) {
+  std::string names;
+  for (int i = 0; i < root.field_count() && names.size() < 200; ++i) {
+    names += (names.empty() ? "'" : ", '") + root.field(i)->name() + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
+/// The place of the top-level column `name`; -1: there is none. \throws std::runtime_error when there are two
+int find_column(const parquet::schema::GroupNode& root, const std::string& name) {
+  int found = -1;
+  for (int i = 0; i < root.field_count(); ++i) {
+    if (root.field(i)->name() != name) continue;
+    if (found >= 0) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    found = i;
+  }
+  return found;
+}
+
+int find_field(const parquet::schema::GroupNode& root, const std::string& field) {
+  if (!field.empty()) return find_column(root, field);
+  const int text = find_column(root, "text");
+  return text >= 0 ? text : find_column(root, "Moves");
+}
+
+/// A record with one member has one leaf, as a string has. Of a list the groups are its own two.
+bool is_within_record(const parquet::ColumnDescriptor& leaf, const parquet::schema::Node& root) {
+  const auto is_list = [](const parquet::schema::Node& node) {
+    return node.logical_type() != nullptr && node.logical_type()->is_list();
+  };
+  for (const auto* node = leaf.schema_node()->parent(); node != nullptr && node != &root; node = node->parent()) {
+    const auto* above = node->parent();
+    if (!is_list(*node) && !(node->is_repeated() && above != nullptr && is_list(*above))) return true;
+  }
+  return false;
+}
+
+bool holds_text(const parquet::ColumnDescriptor& leaf) {
+  if (leaf.physical_type() != parquet::Type::BYTE_ARRAY) return false;
+  const auto& type = leaf.logical_type();
+  return type == nullptr || type->is_none() || type->is_string() || type->is_enum() || type->is_JSON();
+}
+
+std::string type_name(const parquet::ColumnDescriptor& leaf) {
+  const auto& type = leaf.logical_type();
+  const auto physical = parquet::TypeToString(leaf.physical_type());
+  return type == nullptr || type->is_none() ? physical : physical + " " + type->ToString();
+}
+
+/// \param field  a top-level column; empty: `text`, else `Moves`
+/// \throws std::runtime_error when there is no such column or it holds no texts, saying which there are
+ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::string& field) {
+  const auto& root = *schema.group_node();
+  const int index = find_field(root, field);
+  if (index < 0) {
+    throw std::runtime_error("has no column " + (field.empty() ? "'text' or 'Moves'" : "'" + field + "'") + ", only " +
+                             column_names(root) +
+                             "; --data-field names the one to read (of fsdp-download tokens: --field)");
+  }
+  ColumnChoice choice;
+  choice.name = root.field(index)->name();
+  int leaves = 0;
+  for (int i = 0; i < schema.num_columns(); ++i) {
+    if (schema.GetColumnRoot(i) != root.field(index).get()) continue;
+    choice.leaf = i;
+    ++leaves;
+  }
+  if (leaves != 1) {
+    throw std::runtime_error("column '" + choice.name + "' is a record of " + std::to_string(leaves) +
+                             " columns, expected strings or lists of strings");
+  }
+  const auto& leaf = *schema.Column(choice.leaf);
+  if (is_within_record(leaf, root)) {
+    throw std::runtime_error("column '" + choice.name + "' holds records (of '" + leaf.name() +
+                             "'), expected strings or lists of strings");
+  }
+  if (leaf.max_repetition_level() > 1) {
+    throw std::runtime_error("column '" + choice.name + "' holds lists of lists, expected strings or lists of strings");
+  }
+  if (!holds_text(leaf)) {
+    throw std::runtime_error("column '" + choice.name + "' holds " + type_name(leaf) +
+                             ", expected strings or lists of strings");
+  }
+  choice.value_level = leaf.max_definition_level();
+  // Optional nodes below the list stand for null elements, those above it for null lists; the definition level of an
+  // empty list is one less than that of the list.
+  std::int16_t below = 0;
+  for (const parquet::schema::Node* node = leaf.schema_node().get(); node != nullptr && node != &root;
+       node = node->parent()) {
+    if (node->is_repeated()) {
+      choice.list = true;
+      choice.list_level = static_cast<std::int16_t>(choice.value_level - below);
+      break;
+    }
+    if (node->is_optional()) ++below;
+  }
+  return choice;
+}
+
+constexpr std::int64_t kBatch = 1024;
+constexpr std::int64_t kBuffer_bytes = 1 << 20;
+
+std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
+  // Plain malloc instead of Arrow's own pool, and pages as they come instead of whole columns of a row group.
+  parquet::ReaderProperties properties(arrow::system_memory_pool());
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(kBuffer_bytes);
+  properties.set_page_checksum_verification(true);
+  return parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false, properties);
+}
+
+/// Byte strings with their levels, a batch at a time.
+class TextColumn : public ParquetColumn {
+ public:
+  TextColumn(const std::string& file, const std::string& field)
+      : reader_(open_file(file)), metadata_(reader_->metadata()), choice_(choose_column(*metadata_->schema(), field)) {}
+
+  Step next(std::string& text) noexcept override {
+    try {
+      if (!read_row(text)) return Step::end;
+      return Step::document;
+    } catch (const std::bad_alloc&) {
+      return fail(text, "out of memory");
+    } catch (const std::exception& error) {
+      return fail(text, error.what());
+    } catch (...) {
+      return fail(text, "cannot be read");
+    }
+  }
+  std::int64_t row() const noexcept override { return next_row_ - 1; }
+  std::int64_t num_rows() const noexcept override { return metadata_->num_rows(); }
+
+ private:
+  Step fail(std::string& text, const char* what) const noexcept {
+    try {
+      text = "row group " + std::to_string(group_) + ", row " + std::to_string(next_row_) + ": " + what;
+    } catch (...) {
+      text.clear();
+    }
+    return Step::failed;
+  }
+
+  bool read_row(std::string& text) {
+    text.clear();
+    while (group_ < 0 || rows_left_ == 0) {
+      if (group_ >= 0 && available()) throw std::runtime_error("the row group goes on after its last row");
+      if (group_ + 1 >= metadata_->num_row_groups()) return false;
+      open_group(group_ + 1);
+    }
+    if (!available()) throw std::runtime_error("the row group ends early, it is damaged");
+    if (choice_.list && rep_levels_[level_] != 0) throw std::runtime_error("the row begins within a list");
+    std::size_t elements = 0;
+    do {
+      take(text, elements);
+    } while (choice_.list && available() && rep_levels_[level_] != 0);
+    --rows_left_;
+    ++next_row_;
+    return true;
+  }
+
+  void take(std::string& text, std::size_t& elements) {
+    const auto level = choice_.value_level > 0 ? def_levels_[level_] : choice_.value_level;
+    ++level_;
+    if (level < choice_.value_level) {
+      if (choice_.list && level >= choice_.list_level) {
+        throw std::runtime_error("the list in column '" + choice_.name + "' has a null at position " +
+                                 std::to_string(elements));
+      }
+      return;  // null, or an empty list
+    }
+    if (value_ >= values_read_) throw std::runtime_error("a value is missing, the page is damaged");
+    if (elements++ > 0) text += ' ';
+    const auto& value = values_[static_cast<std::size_t>(value_++)];
+    text.append(reinterpret_cast<const char*>(value.ptr), value.len);
+  }
+
+  /// \return false at the end of the row group
+  bool available() {
+    while (level_ == levels_read_) {
+      if (!column_->HasNext()) return false;
+      level_ = 0;
+      value_ = 0;
+      // The values point into the page, which the next call may let go.
+      levels_read_ = static_cast<std::size_t>(
+          column_->ReadBatch(kBatch, def_levels_.data(), rep_levels_.data(), values_.data(), &values_read_));
+      if (levels_read_ == 0) throw std::runtime_error("the page holds fewer values than it says, it is damaged");
+    }
+    return true;
+  }
+
+  void open_group(int group) {
+    column_.reset();
+    row_group_.reset();
+    group_ = group;
+    level_ = levels_read_ = 0;
+    row_group_ = reader_->RowGroup(group);
+    rows_left_ = row_group_->metadata()->num_rows();
+    if (rows_left_ < 0) throw std::runtime_error("the number of its rows is negative, the footer is damaged");
+    column_ = std::dynamic_pointer_cast<parquet::ByteArrayReader>(row_group_->Column(choice_.leaf));
+    if (column_ == nullptr) throw std::runtime_error("column '" + choice_.name + "' holds no strings");
+  }
+
+  std::unique_ptr<parquet::ParquetFileReader> reader_;
+  std::shared_ptr<parquet::FileMetaData> metadata_;
+  ColumnChoice choice_;
+  int group_ = -1;
+  std::int64_t rows_left_ = 0;  ///< of the row group
+  std::int64_t next_row_ = 0;   ///< in the file
+  std::shared_ptr<parquet::RowGroupReader> row_group_;
+  std::shared_ptr<parquet::ByteArrayReader> column_;
+  std::array<std::int16_t, kBatch> def_levels_{};
+  std::array<std::int16_t, kBatch> rep_levels_{};
+  std::array<parquet::ByteArray, kBatch> values_{};
+  std::size_t level_ = 0, levels_read_ = 0;
+  std::int64_t value_ = 0, values_read_ = 0;
+};
+
+constexpr std::int64_t kBatch_rows = 64;
+constexpr std::int64_t kRecordBuffer_bytes = 1 << 20;
+
+void check(const arrow::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <class T>
+T checked(arrow::Result<T> result) {
+  check(result.status());
+  return std::move(result).ValueUnsafe();
+}
+
+// Newer versions of Arrow return the reader; older ones store it through an argument.
+template <class Builder>
+std::unique_ptr<parquet::arrow::FileReader> build(Builder& builder) {
+  if constexpr (requires { builder.Build(); }) {
+    return checked(builder.Build());
+  } else {
+    std::unique_ptr<parquet::arrow::FileReader> reader;
+    check(builder.Build(&reader));
+    return reader;
+  }
+}
+
+template <class Reader>
+std::shared_ptr<arrow::RecordBatchReader> batches_of(Reader& reader, const std::vector<int>& groups,
+                                                     const std::vector<int>& leaves) {
+  if constexpr (requires { reader.GetRecordBatchReader(groups, leaves); }) {
+    return checked(reader.GetRecordBatchReader(groups, leaves));
+  } else {
+    std::unique_ptr<arrow::RecordBatchReader> batches;
+    check(reader.GetRecordBatchReader(groups, leaves, &batches));
+    return batches;
+  }
+}
+
+std::unique_ptr<parquet::arrow::FileReader> open_record_file(const std::string& file) {
+  parquet::ReaderProperties pages(arrow::system_memory_pool());
+  pages.enable_buffered_stream();
+  pages.set_buffer_size(kRecordBuffer_bytes);
+  pages.set_page_checksum_verification(true);
+  parquet::ArrowReaderProperties batches;
+  batches.set_batch_size(kBatch_rows);
+  batches.set_pre_buffer(false);
+  batches.set_use_threads(false);
+  parquet::arrow::FileReaderBuilder builder;
+  check(builder.OpenFile(file, /*memory_map=*/false, pages));
+  builder.memory_pool(arrow::system_memory_pool())->properties(batches);
+  return build(builder);
+}
+
+/// The leaves below the fields.
+std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::string_view fields) {
+  const auto& root = *schema.group_node();
+  std::vector<int> leaves;
+  while (!fields.empty()) {
+    const auto end = std::min(fields.find('\n'), fields.size());
+    auto name = std::string(fields.substr(0, end));
+    fields.remove_prefix(std::min(end + 1, fields.size()));
+    const bool optional = name.starts_with('!');
+    if (optional) name.erase(0, 1);
+    const int index = find_column(root, name);
+    if (index < 0) {
+      if (optional) continue;
+      throw std::runtime_error("has no column '" + name + "', only " + column_names(root));
+    }
+    for (int i = 0; i < schema.num_columns(); ++i) {
+      if (schema.GetColumnRoot(i) == root.field(index).get()) leaves.push_back(i);
+    }
+  }
+  return leaves;
+}
+
+class RecordColumns : public ParquetColumn {
+ public:
+  RecordColumns(const std::string& file, std::string_view fields)
+      : fields_("\n" + std::string(fields) + "\n"), reader_(open_record_file(file)) {
+    const auto metadata = reader_->parquet_reader()->metadata();
+    num_rows_ = metadata->num_rows();
+    std::vector<int> groups(static_cast<std::size_t>(metadata->num_row_groups()));
+    std::iota(groups.begin(), groups.end(), 0);
+    batches_ = batches_of(*reader_, groups, choose_leaves(*metadata->schema(), fields));
+  }
+
+  Step next(std::string& text) noexcept override {
+    try {
+      return read_row(text) ? Step::document : Step::end;
+    } catch (const std::bad_alloc&) {
+      return fail(text, "out of memory");
+    } catch (const std::exception& error) {
+      return fail(text, error.what());
+    } catch (...) {
+      return fail(text, "cannot be read");
+    }
+  }
+  std::int64_t row() const noexcept override { return next_row_ - 1; }
+  std::int64_t num_rows() const noexcept override { return num_rows_; }
+
+ private:
+  Step fail(std::string& text, const char* what) const noexcept {
+    try {
+      text = "row " + std::to_string(next_row_) + ": " + what;
+    } catch (...) {
+      text.clear();
+    }
+    return Step::failed;
+  }
+
+  bool read_row(std::string& text) {
+    while (batch_ == nullptr || at_ == batch_->num_rows()) {
+      check(batches_->ReadNext(&batch_));
+      at_ = 0;
+      if (batch_ != nullptr) continue;
+      if (next_row_ != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      return false;
+    }
+    text = "{";
+    for (int i = 0; i < batch_->num_columns(); ++i) {
+      if (i > 0) text += ',';
+      append_json_string(batch_->column_name(i), text);
+      text += ':';
+      const bool looked_at = fields_.find("\n!" + batch_->column_name(i) + "\n") != fields_.npos;
+      looked_at ? append_presence(*batch_->column(i), at_, text) : append_json_value(*batch_->column(i), at_, text);
+    }
+    text += '}';
+    ++at_;
+    ++next_row_;
+    return true;
+  }
+
+  std::string fields_;  ///< each between line ends
+  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::shared_ptr<arrow::RecordBatchReader> batches_;
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  std::int64_t at_ = 0;        ///< in the batch
+  std::int64_t next_row_ = 0;  ///< in the file
+  std::int64_t num_rows_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field) {
+  return std::make_unique<TextColumn>(file, field);
+}
+
+std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields) {
+  return std::make_unique<RecordColumns>(file, fields);
+}
+
+std::string column_lines(const std::string& file) {
+  const auto reader = parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false);
+  const auto& root = *reader->metadata()->schema()->group_node();
+  std::string lines;
+  for (int i = 0; i < root.field_count(); ++i) lines += root.field(i)->name() + "\n";
+  return lines;
+}
+
+}  // namespace fsdp::detail
