@@ -7,9 +7,9 @@ namespace fsdp {
 namespace {
 
 std::recursive_mutex& library_mutex() {
-  // The state it guards, HDF5's, is one per process: so is the mutex.
+  // HDF5 has one state per process, and this mutex guards that state.
   static std::recursive_mutex mutex;
-  // HDF5 loses memory on damaged files, and at exit complains of that at length. Everything is closed before.
+  // HDF5 leaks memory on damaged files and reports the leaks at exit at length. All handles are closed before.
   [[maybe_unused]] static const herr_t quiet = H5dont_atexit();
   return mutex;
 }
@@ -17,7 +17,7 @@ std::recursive_mutex& library_mutex() {
 extern "C" herr_t append_description(unsigned, const H5E_error2_t* error, void* text) {
   auto& joined = *static_cast<std::string*>(text);
   if (error->desc == nullptr) return 0;
-  // The same sentence often comes up from level to level: say it once.
+  // Levels of the stack often repeat a sentence: keep only the first.
   if (joined.ends_with(error->desc)) return 0;
   if (!joined.empty()) joined += ": ";
   joined += error->desc;
@@ -55,7 +55,7 @@ Hdf5Properties unlocked_file_access(const std::filesystem::path& file) {
 }
 
 Hdf5File open_hdf5_read(const std::filesystem::path& file) {
-  // HDF5 hides the reason of the operating system deep in its stack: ask the system itself first.
+  // HDF5 hides the reason of the operating system deep in its stack: try to open the file directly first.
   if (std::filesystem::is_directory(file)) throw FormatError(file.string() + ": is a directory, not an HDF5 file");
   File::open_read(file).close();
   const Hdf5Scope scope;

@@ -1,7 +1,7 @@
 #pragma once
-// The few parts of the HDF5 C API that the data sets need: owned handles, and failures as exceptions that carry the
-// library's own error stack. HDF5 keeps process-wide state and may be built without thread safety, so every call into
-// it, closing handles included, is made inside an Hdf5Scope.
+// Owned handles of the HDF5 C API, and its failures as exceptions that carry the library's error stack. HDF5 keeps
+// process-wide state and may be built without thread safety, so every call into it, including closing handles, is made
+// inside an Hdf5Scope.
 #include <hdf5.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// While it lives this thread alone is inside HDF5, and HDF5 prints nothing on stderr. May be nested.
+/// During its life this thread alone is inside HDF5, and HDF5 prints nothing on stderr. Scopes may be nested.
 class Hdf5Scope {
  public:
   Hdf5Scope();
@@ -27,8 +27,8 @@ class Hdf5Scope {
   void* printer_data_ = nullptr;
 };
 
-/// Owns one HDF5 identifier; `Close` is the function of its kind. A failing close in the destructor is ignored: what
-/// was written is made sure of by the checked close().
+/// Owns one HDF5 identifier; `Close` is the close function of its kind. The destructor ignores a failing close; writers
+/// call close() and check its result.
 template <herr_t (*Close)(hid_t)>
 class UniqueHid {
  public:
@@ -48,7 +48,7 @@ class UniqueHid {
   }
 
   hid_t get() const noexcept { return id_; }
-  /// \return the library's answer, negative on failure; nothing is owned afterwards
+  /// \return the status of the library, negative on failure; the object owns nothing afterwards
   [[nodiscard]] herr_t close() noexcept { return Close(std::exchange(id_, H5I_INVALID_HID)); }
 
  private:
@@ -61,11 +61,13 @@ using Hdf5Space = UniqueHid<H5Sclose>;
 using Hdf5Type = UniqueHid<H5Tclose>;
 using Hdf5Properties = UniqueHid<H5Pclose>;
 
-/// The error stack of the last failed call, outermost first: "unable to open file: file signature not found".
-/// Empty when HDF5 reported none. Call it in the scope of the failed call: entering another one clears the stack.
+/// Returns the error stack of the last failed call, outermost first: "unable to open file: file signature not found".
+/// Empty when HDF5 reported no error. To be called in the Hdf5Scope of the failed call, because entering another one
+/// clears the stack.
 std::string hdf5_error_stack();
 
-/// Passes `result` (an identifier or a status) through unless it is negative; in the scope of the call that gave it.
+/// Returns `result` (an identifier or a status) unless it is negative. To be called in the Hdf5Scope of the call that
+/// returned `result`.
 /// \throws FormatError "FILE: cannot WHAT: <error stack>"
 hid_t check_hdf5(hid_t result, const std::filesystem::path& file, const std::string& what);
 
@@ -73,9 +75,9 @@ hid_t check_hdf5(hid_t result, const std::filesystem::path& file, const std::str
 /// \param file  for the message
 Hdf5Properties unlocked_file_access(const std::filesystem::path& file);
 
-/// Opens for reading, taking no file lock, so that any number of processes may read and file systems without
-/// flock(2) (Lustre and GPFS as often mounted) work.
-/// \throws IoError when it cannot be opened at all; FormatError when it is no HDF5 file or a truncated one
+/// Opens a file for reading without a file lock, so that any number of processes may read it, also on file systems
+/// without flock(2) (Lustre and GPFS as often mounted).
+/// \throws IoError when the file cannot be opened; FormatError when it is not an HDF5 file or is truncated
 Hdf5File open_hdf5_read(const std::filesystem::path& file);
 
 }  // namespace fsdp
@@ -85,10 +87,10 @@ namespace fsdp::detail {
 
 bool has_dataset(const Hdf5File& handle, const char* name);
 
-/// The names in the root group, quoted and cut after some, for a message: "'tokens', 'offsets'".
+/// Lists the names in the root group for a message, at most about 200 characters: "'tokens', 'offsets'".
 std::string member_names(const Hdf5File& handle);
 
-/// The lengths of all dimensions. \throws FormatError
+/// Returns the lengths of all dimensions. \throws FormatError
 std::vector<hsize_t> dataset_shape(const Hdf5Dataset& dataset, const std::filesystem::path& file,
                                    const std::string& name);
 

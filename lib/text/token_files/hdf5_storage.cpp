@@ -71,8 +71,8 @@ bool is_unlimited(const Hdf5Space& selection) {
   return false;
 }
 
-/// In a source's name "%b" stands for a number and "%%" for a percent sign.
-/// \return nothing when there is a "%b"
+/// In the name of a source "%b" stands for a number and "%%" for a percent sign.
+/// \return the plain name; nothing when the name contains "%b"
 std::optional<std::string> plain_name(const std::string& name) {
   std::string plain;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -85,7 +85,8 @@ std::optional<std::string> plain_name(const std::string& name) {
   return plain;
 }
 
-/// Where HDF5 looks for a source, in its order (H5Pset_virtual_prefix(3), H5F_prefix_open_file in its source).
+/// Lists the paths where HDF5 looks for a source, in its order (H5Pset_virtual_prefix(3), H5F_prefix_open_file in
+/// HDF5).
 std::vector<fs::path> candidates(const fs::path& file, const std::string& name) {
   std::vector<fs::path> found;
   fs::path relative = name;
@@ -114,7 +115,8 @@ std::vector<fs::path> candidates(const fs::path& file, const std::string& name) 
   return found;
 }
 
-/// The file that HDF5 will take. \throws FormatError when there is none, or when looking for it would wait for ever
+/// Opens the file that HDF5 will take as the source. \throws FormatError when there is none, or when looking for it
+/// would wait for ever
 std::pair<Hdf5File, fs::path> open_source_file(const fs::path& file, const std::string& name) {
   if (name == ".") return {open_hdf5_read(file), file};
   std::string reason;
@@ -126,7 +128,7 @@ std::pair<Hdf5File, fs::path> open_source_file(const fs::path& file, const std::
     try {
       return {open_hdf5_read(path), path};
     } catch (const Error& unreadable) {
-      if (reason.empty()) reason = unreadable.what();  // HDF5 goes on looking, too
+      if (reason.empty()) reason = unreadable.what();  // HDF5 also goes on to the next candidate
     }
   }
   if (!reason.empty()) throw FormatError(reason);
@@ -148,7 +150,8 @@ Source check_source(const fs::path& file, const Mapping& mapping, int depth) {
   if (!plausible_size(dataset, path, count, source.type.size_bytes)) {
     throw FormatError(path.string() + ": dataset '" + *name + "' claims more elements than the file holds");
   }
-  // Later reads of a source are not seen here. Looking up all chunks takes time with the square of their number.
+  // Later reads of a source are not checked, so all its chunks are looked up here. The time for this grows with the
+  // square of their number, which is limited.
   const ChunkSizes chunks(dataset, path);
   if (count > 0 && chunks.count(source.shape) - 1 < kMostChunks_looked_at) {
     chunks.check(dataset, path, std::vector<hsize_t>(source.shape.size(), 0), source.shape);
@@ -177,7 +180,7 @@ void check_extent(const Mapping& mapping, const Source& source, const fs::path& 
                     "] is too small for what is taken from it");
 }
 
-/// The elements that no source provides. Mappings are removed one by one.
+/// Elements of a virtual dataset that no source provides. take() removes the elements of one mapping.
 class Uncovered {
  public:
   Uncovered(const Hdf5Dataset& dataset, const fs::path& file, const std::string& name)
@@ -209,7 +212,7 @@ class Uncovered {
   static constexpr const char* kWhat = "add up a virtual dataset's sources";
   std::vector<hsize_t> shape_;
   Hdf5Space space_;
-  std::uint64_t taken_ = 0;  ///< by number only, where HDF5 cannot tell
+  std::uint64_t taken_ = 0;  ///< elements removed by number only, where HDF5 cannot subtract selections
 };
 
 /// \throws FormatError for a virtual dataset whose size or whose source names depend on which files are there
@@ -259,9 +262,9 @@ void check_virtual_sources(const Hdf5Dataset& dataset, const fs::path& file, con
 // Datasets of any layout.
 
 constexpr const char* kLayout = "read the layout of a dataset";
-// Deflate, the strongest of the usual filters, compresses by a factor of 1032 at most.
+// Deflate, the strongest of the usual filters, compresses by a factor of at most 1032.
 constexpr std::uint64_t kMostGain = 2000;
-// Chunks up to this are believed: other filters gain more where all ids are the same.
+// Chunks up to this size are accepted: other filters compress more where all ids are equal.
 constexpr std::uint64_t kHarmlessChunk_bytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLargest = (std::uint64_t{1} << 63) - 1;
 
@@ -269,7 +272,7 @@ std::string dataset_of(const std::filesystem::path& file, const std::string& nam
   return file.string() + ": dataset '" + name + "' ";
 }
 
-/// Both arguments fit; what does not fit any more is said to be the largest number.
+/// Multiplies; returns the largest number on overflow.
 std::uint64_t multiplied(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::uint64_t>::max() : product;
@@ -283,7 +286,8 @@ std::uint64_t file_bytes(const std::filesystem::path& file) {
 
 constexpr const char* kLinkMark = "is a link into another file, '";
 
-/// Called for an external link before its file is opened. The message, as the error of the call that met the link.
+/// Called by HDF5 before it opens the target of an external link. Pushes the message that open_dataset() finds in the
+/// error stack of the failed call.
 extern "C" herr_t refuse_external_link(const char*, const char*, const char* target, const char*, unsigned*, hid_t,
                                        void*) {
   H5Epush2(H5E_DEFAULT, "", "", 0, H5E_ERR_CLS, H5E_LINK, H5E_TRAVERSE, "%s%s'", kLinkMark, target);
@@ -333,7 +337,7 @@ void check_stored_below(const Hdf5Dataset& dataset, const std::filesystem::path&
   const auto layout = H5Pget_layout(creation_properties(dataset, file).get());
   if (layout == H5D_VIRTUAL) return check_virtual_sources(dataset, file, name, depth);
   if (layout == H5D_CHUNKED) return check_chunks_stored(dataset, file, name);
-  if (layout != H5D_CONTIGUOUS) return;  // within the header
+  if (layout != H5D_CONTIGUOUS) return;  // compact: the values are in the header
   H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
   check_hdf5(H5Dget_space_status(dataset.get(), &status), file, "ask how much of '" + name + "' is stored");
   if (status != H5D_SPACE_STATUS_ALLOCATED) {
@@ -394,7 +398,7 @@ ChunkSizes::ChunkSizes(const Hdf5Dataset& dataset, const std::filesystem::path& 
     throw FormatError(file.string() + ": claims chunks of " + std::to_string(bytes) + " bytes, which a file of " +
                       std::to_string(in_file) + " bytes cannot hold; it is damaged");
   }
-  // A filter that gains nothing adds a little.
+  // A filter that does not compress adds a few bytes.
   stored_bytes_ = (filtered_ ? std::min(in_file, multiplied(bytes, 2) | 0xffff) : bytes) & kLargest;
 }
 
@@ -429,7 +433,7 @@ void ChunkSizes::check(const Hdf5Dataset& dataset, const std::filesystem::path& 
                         (filtered_ ? "the most are " : "all have ") + std::to_string(stored_bytes_) +
                         "; the file is damaged");
     }
-    // To the next chunk, the last dimension first.
+    // Advance to the next chunk, the last dimension first.
     std::size_t d = rank;
     while (d > 0 && (at[d - 1] += shape_[d - 1]) >= start[d - 1] + count[d - 1]) {
       at[d - 1] = first[d - 1];

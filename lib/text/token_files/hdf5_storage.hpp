@@ -1,7 +1,7 @@
 #pragma once
-// Whether what a dataset claims to hold is stored. HDF5 reads as zeros, without a word, what was never written and what
-// a virtual dataset takes from a file that is not there, and it follows links and external storage into any file of the
-// user. Call inside an Hdf5Scope.
+// Checks that the values of a dataset are stored. HDF5 silently reads zeros for values that were never written and for
+// those that a virtual dataset takes from a missing file, and it follows links and external storage into any file of
+// the user. All functions are called inside an Hdf5Scope.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -17,19 +17,19 @@ namespace fsdp::detail {
 /// \throws FormatError naming file, dataset and the other file, or the library's reason
 Hdf5Dataset open_dataset(const Hdf5File& handle, const std::filesystem::path& file, const std::string& name);
 
-/// Makes sure that every element was written: contiguous storage is there, no chunk is missing, and a virtual dataset
-/// takes each element from a dataset that is there, large enough and itself complete. To be called once, before the
-/// first read.
+/// Checks that every element was written: contiguous storage exists, no chunk is missing, and a virtual dataset takes
+/// each element from a dataset that exists, is large enough and is itself complete. To be called once, before the first
+/// read.
 /// \throws FormatError naming file and dataset, and the source that is missing
 void check_stored(const Hdf5Dataset& dataset, const std::filesystem::path& file, const std::string& name);
 
-/// True when the file can hold `count` elements: what it claims is not believed before it is allocated for. A virtual
-/// dataset, which holds nothing, is judged by check_stored().
+/// True when the file is large enough to hold `count` elements; to be checked before memory is allocated for them.
+/// Always true for a virtual dataset, which check_stored() judges.
 bool plausible_size(const Hdf5Dataset& dataset, const std::filesystem::path& file, std::uint64_t count,
                     std::size_t element_bytes);
 
-/// Checks that HDF5 lacks: it allocates as much memory as the file's index says that a chunk has, and copies a whole
-/// chunk out of that.
+/// Checks the stored sizes of chunks, which HDF5 does not: it allocates as many bytes as the file's index states for a
+/// chunk, and copies a whole chunk out of them.
 class ChunkSizes {
  public:
   ChunkSizes() = default;
@@ -37,15 +37,15 @@ class ChunkSizes {
   /// \throws FormatError when a chunk would be larger than the file can hold
   ChunkSizes(const Hdf5Dataset& dataset, const std::filesystem::path& file);
 
-  /// To be called before a block is read.
+  /// Checks the chunks of a block; to be called before the block is read.
   /// \param start, count  of the block, as for H5Sselect_hyperslab; each count > 0
-  /// \throws FormatError when one of its chunks is not stored or has a size that it cannot have
+  /// \throws FormatError when a chunk is not stored or has an impossible size
   void check(const Hdf5Dataset& dataset, const std::filesystem::path& file, std::span<const hsize_t> start,
              std::span<const hsize_t> count) const;
 
-  /// How many chunks a dataset of this shape has; 0 when it is not chunked, or when they cannot be counted.
+  /// Number of chunks of a dataset of this shape; 0 when the dataset is not chunked or the shapes do not match.
   std::uint64_t count(std::span<const hsize_t> shape) const;
-  /// Size of a chunk as stored; the largest one if filters decide.
+  /// Size of a stored chunk in bytes; with filters the largest possible one.
   std::uint64_t stored_bytes() const { return stored_bytes_; }
   bool filtered() const { return filtered_; }
 

@@ -39,7 +39,7 @@ struct IdDataset {
 
 /// Reads a block of ids.
 /// \param start, count  of the block, as for H5Sselect_hyperslab; each count > 0
-/// \param what          is done, for HDF5's errors
+/// \param what          the action, for HDF5's errors: "read row 3"
 /// \param place_of      names element i of the block: "row 3, position 4"
 template <class PlaceOf>
 void read_ids(const IdDataset& ids, const std::filesystem::path& file, std::span<const hsize_t> start,
@@ -86,7 +86,7 @@ class LossMask {
  private:
   Hdf5Dataset dataset_;
   ChunkSizes chunks_;
-  bool truth_values_ = false;  ///< of one byte each, as they are in memory
+  bool truth_values_ = false;  ///< stored as one byte each, as in memory
 };
 
 constexpr const char* kLossMask = "loss_mask";
@@ -153,7 +153,7 @@ void LossMask::read(const std::filesystem::path& file, std::span<const hsize_t> 
 
 using Hdf5Attribute = UniqueHid<H5Aclose>;
 
-/// A scalar attribute of the root group; not open when there is none.
+/// Opens a scalar attribute of the root group. \return a handle that is not open when there is none
 Hdf5Attribute open_scalar(const Hdf5File& handle, const char* name) {
   if (H5Aexists(handle.get(), name) <= 0) return {};
   Hdf5Attribute attribute(H5Aopen(handle.get(), name, H5P_DEFAULT));
@@ -167,7 +167,8 @@ std::string text_attribute(const Hdf5File& handle, const char* name) {
   const auto attribute = open_scalar(handle, name);
   if (attribute.get() < 0) return {};
   const Hdf5Type stored(H5Aget_type(attribute.get()));
-  // As our writers and h5py store text. HDF5 bounds it by the file: attributes are in its metadata.
+  // Text is a variable-length string, as the writers here and h5py store it. Attributes lie in the metadata of the
+  // file, which bounds their size.
   if (stored.get() < 0 || H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) <= 0) return {};
   char* text = nullptr;
   if (H5Aread(attribute.get(), stored.get(), static_cast<void*>(&text)) < 0 || text == nullptr) return {};
@@ -204,7 +205,7 @@ class Hdf5TokenFile : public TokenFile {
   std::vector<std::string> unread() const override {
     const Hdf5Scope scope;
     std::vector<std::string> found;
-    if (has_dataset(handle_, kLossMask)) return found;  // which says the same
+    if (has_dataset(handle_, kLossMask)) return found;  // loss_mask replaces them
     for (const auto* name : {"labels", "attention_mask", "completion_mask", "assistant_masks", "position_ids"}) {
       if (has_dataset(handle_, name)) found.emplace_back(name);
     }
@@ -246,7 +247,7 @@ class Hdf5Rows final : public Hdf5TokenFile {
     if (!out.empty()) read_block(row, 1, out);
   }
 
-  /// Reads neighbours that follow each other at once.
+  /// Reads rows that follow each other in one call.
   void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const override {
     const auto length = static_cast<std::size_t>(row_length_);
     if (out.size() != rows.size() * length)
@@ -332,7 +333,9 @@ Vector open_vector(const Hdf5File& handle, const std::filesystem::path& file, co
   return found;
 }
 
-/// \param end  what the last one is, and what that counts
+/// Reads offsets and checks them.
+/// \param end      expected value of the last offset
+/// \param counted  noun for what `end` counts
 std::vector<std::int64_t> read_offsets(const Vector& offsets, const char* name, std::uint64_t end, const char* counted,
                                        const std::filesystem::path& file) {
   if (offsets.length == 0) refuse(file, "dataset '" + std::string(name) + "' is empty");

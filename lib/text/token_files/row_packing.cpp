@@ -11,10 +11,10 @@
 namespace fsdp {
 namespace {
 
-/// Place `i` in a permutation of [0, n) that depends on `key` alone, without the others being made: a Feistel network
-/// over the next power of four, walked until it is below n (Black, Rogaway, CT-RSA 2002).
+/// Returns element `i` of a permutation of [0, n) that depends on `key` alone, without computing the other elements: a
+/// Feistel network over the next power of four, repeated until the value is below n (Black, Rogaway, CT-RSA 2002).
 std::int64_t permuted(std::int64_t i, std::int64_t n, std::uint64_t key) {
-  constexpr int kRounds = 8;  // of few bits each where few documents have one size
+  constexpr int kRounds = 8;  // many rounds, because each has few bits where few documents have one size
   const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n - 1)));
   const int half = std::max(1, (bits + 1) / 2);
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
@@ -31,7 +31,7 @@ std::int64_t permuted(std::int64_t i, std::int64_t n, std::uint64_t key) {
   return static_cast<std::int64_t>(value);
 }
 
-/// Rows that are not full, by the room that they have left.
+/// Rows that are not full, indexed by the room that is left in them.
 class OpenRows {
  public:
   explicit OpenRows(std::int64_t capacity)
@@ -43,7 +43,7 @@ class OpenRows {
     words_[static_cast<std::size_t>(room) / kBits] |= std::uint64_t{1} << (static_cast<std::size_t>(room) % kBits);
   }
 
-  /// The least room of any row that is at least `size`; 0: there is none.
+  /// The smallest room of any row that is at least `size`; 0 when there is no such row.
   std::int64_t least_room(std::int64_t size) const {
     auto word = static_cast<std::size_t>(size) / kBits;
     auto bits = words_[word] & (~std::uint64_t{0} << (static_cast<std::size_t>(size) % kBits));
@@ -54,7 +54,7 @@ class OpenRows {
     return static_cast<std::int64_t>(word * kBits) + std::countr_zero(bits);
   }
 
-  /// One of those with this room, which is taken out.
+  /// Removes and returns a row with this room.
   std::int64_t take(std::int64_t room) {
     auto& rows = rows_[static_cast<std::size_t>(room)];
     const auto row = rows.back();
@@ -116,7 +116,7 @@ std::vector<std::int64_t> RowPacking::fill_rows(std::span<const std::int64_t> si
 
 void RowPacking::order_rows(const std::vector<std::int64_t>& row_of_place) {
   const auto rows = row_of_place.empty() ? 0 : *std::max_element(row_of_place.begin(), row_of_place.end()) + 1;
-  std::vector<std::int64_t> first(static_cast<std::size_t>(rows), -1);  // document
+  std::vector<std::int64_t> first(static_cast<std::size_t>(rows), -1);  // documents
   for (std::size_t place = 0; place < row_of_place.size(); ++place) {
     auto& least = first[static_cast<std::size_t>(row_of_place[place])];
     if (least < 0 || by_size_[place] < least) least = by_size_[place];

@@ -1,21 +1,22 @@
 #pragma once
-// Which samples make up a step: pure functions of (seed, position), so that any number of ranks continues a run at the
-// exact sample where another number of ranks left it.
+// Chooses the samples of a step by pure functions of (seed, position), so that any number of ranks continues a run at
+// the exact sample where another number of ranks left it.
 #include <cstdint>
 #include <vector>
 
 namespace fsdp {
 
-/// A permutation of [0, num_rows) that depends on (seed, epoch) alone, equal on every platform:
-/// Fisher-Yates from the last element down, element i swapped with element j, j uniform in [0, i] by rejection, on the
-/// numbers of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) started at mix(mix(seed) + epoch), mix being its output
-/// function. Frozen: a saved run continues in the order it began.
+/// A permutation of [0, num_rows) that depends on (seed, epoch) alone and is equal on every platform: Fisher-Yates from
+/// the last element down, element i swapped with element j, j uniform in [0, i] by rejection, with the numbers of
+/// splitmix64 (Steele, Lea, Flood, OOPSLA 2014) started at mix(mix(seed) + epoch), where mix is its output function.
+/// Frozen: a saved run continues in the order it began with.
 /// \param num_rows  >= 0
 std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t seed, std::int64_t epoch);
 
 /// The endless stream of samples: position p is row perm_{p / num_rows}[p % num_rows], perm_e = epoch_permutation of
 /// epoch e; without shuffling it is row p % num_rows.
-/// Keeps the permutation of the epoch last asked for (8 bytes per row), so walk forward; one object per thread.
+/// Keeps the permutation of one epoch (8 bytes per row), so positions should be visited in rising order. One object per
+/// thread.
 class Sampler {
  public:
   /// \throws UsageError when num_rows < 1
@@ -26,7 +27,7 @@ class Sampler {
   std::int64_t row(std::int64_t position);
   /// The rows of positions [first_position, first_position + count).
   std::vector<std::int64_t> rows(std::int64_t first_position, std::int64_t count);
-  /// The rows of these positions, with num_rows() added for every earlier epoch: a number is unique across epochs.
+  /// The rows of these positions plus num_rows() for every earlier epoch, so that a number is unique across epochs.
   std::vector<std::int64_t> numbers(std::int64_t first_position, std::int64_t count);
 
  private:

@@ -26,7 +26,7 @@
 namespace fsdp {
 namespace {
 
-constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;  ///< that are held in memory of a dataset
+constexpr std::size_t kBlock_bytes = std::size_t{4} << 20;  ///< bytes of a dataset that are held in memory
 
 /// The element type, in memory and in the file.
 struct ElementType {
@@ -35,10 +35,10 @@ struct ElementType {
   std::size_t size_bytes;
 };
 
-/// An HDF5 file on its way to its name.
+/// An HDF5 file that is written to a hidden sibling and gets its name when it is complete.
 class TokenFileOutput {
  public:
-  /// Creates the sibling. \throws UsageError, IoError
+  /// Creates the hidden sibling. \throws UsageError, IoError
   TokenFileOutput(const std::filesystem::path& file, const TokenFileNotes& notes);
   TokenFileOutput(const TokenFileOutput&) = delete;
   TokenFileOutput& operator=(const TokenFileOutput&) = delete;
@@ -54,14 +54,15 @@ class TokenFileOutput {
   /// Appends ids in the memory type. \throws std::invalid_argument when one is not in [0, vocab_size)
   void append(std::span<const std::int32_t> ids, std::vector<std::byte>& bytes) const;
 
-  /// `loss_mask` is to be written. \throws std::invalid_argument where `mask` does not fit to that and to the ids
+  /// True when `loss_mask` is written.
   bool masked() const { return masked_; }
+  /// \throws std::invalid_argument when `mask` does not match masked() and the number of ids
   void check_mask(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) const;
 
   void put_attribute(const char* name, const std::string& text) const;
   void put_attribute(const char* name, std::int64_t value) const;
 
-  /// Closes, syncs and renames. Datasets are closed before.
+  /// Closes, syncs and renames the file. All datasets must be closed.
   void commit();
 
  private:
@@ -76,13 +77,14 @@ class TokenFileOutput {
   Hdf5File handle_;
 };
 
-/// A file without a name beside `file`: it goes with the process, however that ends. \param what  part of its name
+/// Creates a file without a name beside `file`, which vanishes with the process. \param what  part of its temporary
+/// name
 File nameless_file(const std::filesystem::path& file, const char* what);
 
 /// \throws IoError "FILE: token file not written: REASON"
 [[noreturn]] void throw_not_written(const std::filesystem::path& file, const std::exception& error);
 
-/// Runs `work`; what HDF5 refuses is then an error of the output, not of an input. \throws IoError naming `file`
+/// Runs `work` and reports HDF5's failures as errors of the output file. \throws IoError naming `file`
 template <class Work>
 auto writing(const std::filesystem::path& file, const Work& work) {
   try {
@@ -97,7 +99,7 @@ std::filesystem::path directory_of(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
-/// Where a file is until it is whole.
+/// The path of the file until it is complete.
 std::filesystem::path hidden_sibling(const std::filesystem::path& file) {
   return directory_of(file) / ("." + file.filename().string() + "." + process_tag() + ".tmp");
 }
@@ -108,7 +110,7 @@ std::string joined_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// HDF5 repeats the system's reason inside a long line: "..., error message = 'No space left on device', buf = ...".
+/// Extracts the system's reason from HDF5's message: "..., error message = 'No space left on device', buf = ...".
 std::string short_reason(const std::string& text) {
   constexpr std::string_view kMark = "error message = '";
   const auto at = text.find(kMark);
@@ -169,7 +171,7 @@ TokenFileOutput::TokenFileOutput(const std::filesystem::path& file, const TokenF
 }
 
 void TokenFileOutput::create(const TokenFileNotes& notes) {
-  // HDF5 would hide the system's reason deep in its stack.
+  // Created here first, because HDF5 would hide the system's reason deep in its stack.
   File::create(temporary_).close();
   const auto access = unlocked_file_access(temporary_);
   handle_ = Hdf5File(
@@ -232,21 +234,22 @@ void TokenFileOutput::commit() {
   sync_directory(directory_of(file_));
 }
 
-/// Rows that wait to be written to the dataset of this name; elements have the memory type.
+/// Rows of one dataset, collected in a nameless file until their number is known. Elements have the memory type.
 class RowsInWaiting {
  public:
   RowsInWaiting(const std::filesystem::path& file, const char* name)
       : file_(file), name_(name), spool_(nameless_file(file, name)) {}
 
-  /// Append to it, then call spill_some().
+  /// Bytes to be written: append to them, then call spill_some().
   std::vector<std::byte>& pending() { return block_; }
   void spill_some() {
     if (block_.size() < kBlock_bytes) return;
     writing(file_, [&] { spill(); });
   }
 
-  /// Writes the dataset. \param shape  rows and elements of each
-  /// \return false when `stop_wanted` said so
+  /// Writes the dataset.
+  /// \param shape  rows, elements of each row
+  /// \return false when `stop_wanted` returned true
   bool copy(const Hdf5File& handle, std::array<hsize_t, 2> shape, ElementType type,
             const std::function<bool()>& stop_wanted) {
     spill();
@@ -336,7 +339,7 @@ class PackedRowsWriter : public TokenFileWriter {
 
 constexpr hsize_t kChunk_elements = 16384;
 
-/// A 1-dimensional dataset that grows by blocks of whole chunks.
+/// A 1-dimensional dataset that grows by whole chunks.
 class GrowingDataset {
  public:
   GrowingDataset(const TokenFileOutput& output, const char* name, ElementType type)
@@ -397,7 +400,7 @@ class DocumentsWriter : public TokenFileWriter {
     put(num_ids_, offsets_);
   }
 
-  /// The documents that follow are in rows, each closed by end_row().
+  /// Starts rows: documents added from now on belong to a row until end_row().
   void begin_rows(std::int64_t seq_len) {
     rows_.emplace(make_offsets("row_offsets"));
     put(0, *rows_);
@@ -430,7 +433,7 @@ class DocumentsWriter : public TokenFileWriter {
   }
 
  private:
-  // Naming a type initialises HDF5: inside writing(), too.
+  // Naming an HDF5 type initialises HDF5, so these functions run inside writing().
   GrowingDataset make_tokens() const {
     return writing(output_.file(), [&] {
       return GrowingDataset(output_, "tokens", {output_.memory_type(), output_.stored_type(), output_.element_bytes()});
@@ -462,7 +465,7 @@ class DocumentsWriter : public TokenFileWriter {
   std::int64_t num_ids_ = 0, num_documents_ = 0;
 };
 
-/// Values stored in a nameless file, to be read in another order.
+/// Values stored in a nameless file, to be read back in another order.
 template <class Value>
 class Spool {
  public:
@@ -477,7 +480,7 @@ class Spool {
     spool_.write(pending_);
     pending_.clear();
   }
-  /// After flush().
+  /// Reads values; to be called after flush().
   void read(std::int64_t first, std::span<Value> out) const {
     spool_.read_at(static_cast<std::uint64_t>(first) * sizeof(Value), std::as_writable_bytes(out));
   }
@@ -511,7 +514,7 @@ class PackedDocumentsWriter : public TokenFileWriter {
   }
 
   bool finish(const std::function<bool()>& stop_wanted) override {
-    std::vector<std::int64_t> tokens;  // of each document: its inputs
+    std::vector<std::int64_t> tokens;  // inputs of each document
     for (std::size_t i = 0; i + 1 < starts_.size(); ++i)
       tokens.push_back(std::max<std::int64_t>(0, starts_[i + 1] - starts_[i] - 1));
     const RowPacking packing(tokens, layout_.seq_len, {layout_.seed, true});

@@ -48,7 +48,7 @@ std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, 
   auto packing = lay_out_documents(rows, length);
   packing->positions_N = at::empty({static_cast<std::int64_t>(rows.size()) * length}, at::kInt);
   auto* positions = packing->positions_N.data_ptr<std::int32_t>();
-  // Padding stays at the first position: a row may have more of it than the model has positions.
+  // Padding gets position 0: a row may have more padding than the model has positions.
   std::fill_n(positions, packing->positions_N.numel(), 0);
   for (const auto& document : packing->documents) {
     std::iota(positions + document.first, positions + document.first + document.length, 0);
@@ -60,7 +60,8 @@ namespace {
 
 constexpr std::int32_t kIgnored = -1;
 
-/// The targets of a sequence: its ids from the second one on, as far as they count. \return how many do
+/// Writes the targets of a sequence: its ids from the second one on, or -1 where an id does not count. \return the
+/// number of targets
 std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std::uint8_t> counts,
                          std::int32_t* targets) {
   std::int64_t number = 0;
@@ -92,7 +93,7 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   if (stands_in_rows()) check_rows(limit);
 }
 
-/// Rows stay as they were written: nothing of them is cut.
+/// Checks the limits for rows that documents share in the file: such rows are never cut.
 void TokenLoader::check_rows(const SequenceLimit& limit) {
   pairs_ = row_tokens_ = 0;
   for (std::int64_t row = 0; row < tokens_->num_shared_rows(); ++row) {
@@ -252,7 +253,7 @@ std::int64_t TokenLoader::padded(std::int64_t length) const {
 
 void TokenLoader::make_padding(MicroBatch& batch) const {
   constexpr std::int32_t kPad = 0;
-  // Not at::full, which would begin a team of threads for each thread that reads.
+  // at::full would start a team of threads for each reading thread.
   const auto filled = [&](std::int32_t value) {
     auto ids_N = at::empty({batch.rows * batch.length}, at::kInt);
     std::fill_n(ids_N.data_ptr<std::int32_t>(), ids_N.numel(), value);
@@ -274,7 +275,7 @@ void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::in
 }
 
 void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
-  batch.length = 1;  // documents of fewer than 2 ids have no pair, but take part
+  batch.length = 1;  // a document of fewer than 2 ids has no pair, but still takes a row
   for (const auto row : rows) batch.length = std::max(batch.length, pairs_of(row));
   batch.length = padded(batch.length);
   make_padding(batch);
@@ -294,7 +295,7 @@ void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch&
     }
     batch.length = std::max(batch.length, std::reduce(lengths.back().begin(), lengths.back().end()));
   }
-  if (step_ > 1) batch.length = tokens_per_row();  // a GPU's allocator reuses what has the same size
+  if (step_ > 1) batch.length = tokens_per_row();  // one size, so that a GPU's allocator reuses its blocks
   make_padding(batch);
   if (batch.rows == 0) return;
   batch.packing = make_packing(lengths, batch.length);

@@ -14,32 +14,33 @@
 
 namespace fsdp {
 
-// Documents that share the rows of a micro-batch, as a model takes them.
+// Layout of documents that share the rows of a micro-batch.
 
-/// Tokens of each document of a row, in their order; they lie one after the other from the row's beginning.
+/// Tokens of each document of a row, in order; the documents follow each other from the beginning of the row.
 using DocumentLengths = std::vector<std::int64_t>;
 
-/// Where documents and padding lie, without positions. On the host.
-/// \param rows  none empty; a row's sum is at most `length`
+/// Computes where documents and padding lie, without positions. On the host.
+/// \param rows    none empty; the sum of a row is at most `length`
+/// \param length  tokens of each row
 /// \throws UsageError when there are 2^31 tokens or more
 std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length);
-/// With positions.
+/// lay_out_documents() and the positions of all tokens.
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length);
 
-/// How long a sequence may be.
+/// Limits for the length of a sequence, in tokens.
 struct SequenceLimit {
-  std::int64_t seq_len = 0;    ///< asked for; 0: as long as the model and the data allow, documents up to 512 ids
-  std::int64_t positions = 0;  ///< of the model
+  std::int64_t seq_len = 0;    ///< length asked for; 0: as long as model and data allow, documents up to 512 ids
+  std::int64_t positions = 0;  ///< positions of the model
 };
 
-/// Samples as micro-batches.
+/// Reads samples as micro-batches.
 class DataLoader {
  public:
   virtual ~DataLoader() = default;
   virtual std::int64_t num_rows() const = 0;
-  /// On the host.
-  /// \param rows         row numbers, n being row n mod num_rows() of epoch n / num_rows(), in which packed rows hold
-  ///                     other documents; none gives a micro-batch without rows
+  /// Reads a micro-batch on the host.
+  /// \param rows         row numbers: n is row n mod num_rows() of epoch n / num_rows(); packed rows hold other
+  ///   documents in each epoch. Empty: a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout
   virtual MicroBatch read(const std::vector<std::int64_t>& rows,
                           const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
@@ -60,42 +61,44 @@ class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
-  /// \throws UsageError when the limit cannot be; FormatError when the file has no samples
+  /// \throws UsageError when the limit is impossible; FormatError when the file has no samples
   TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
 
-  /// Rows or documents; once they are packed, the rows that hold them.
+  /// Number of rows or documents; for packed documents the number of packed rows.
   std::int64_t num_rows() const override;
-  /// Rows or documents of the file.
+  /// Number of rows or documents of the file.
   std::int64_t num_records() const;
-  /// Puts documents together into rows of as many tokens as a document may have ids. Those that stand in rows stay
-  /// there. \param records  the first ones of the file; the others are in no row. 0: all \throws UsageError when the
-  /// file holds rows
+  /// Packs documents into rows of as many tokens as a document may have ids. Rows that documents share in the file stay
+  /// as they are.
+  /// \param records  packs only the first ones of the file; 0: all
+  /// \throws UsageError when the file holds rows
   void pack(const RowPacking::Order& order, std::int64_t records = 0);
   bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
-  /// The documents of a packed row that have pairs, in their order.
+  /// The documents of a packed row that have pairs, in order.
   std::vector<std::int64_t> documents_of(std::int64_t row) const;
   /// Lengths of the documents in the packed row with the largest weight.
   DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
   const TokenFile& tokens() const { return *tokens_; }
   bool has_documents() const { return tokens_->has_documents(); }
   bool has_loss_mask() const { return tokens_->has_loss_mask(); }
-  /// Pads documents to a multiple of `step` tokens, as far as the model has positions. GPUs' attention makes a plan for
-  /// each new length.
+  /// Pads documents to a multiple of `step` tokens, up to the positions of the model: attention on GPUs makes a plan
+  /// for each new length.
   void pad_to(std::int64_t step) { step_ = step; }
-  /// Pairs of a row; of documents the most that one gives, padded; of packed rows what one holds at most, padded.
+  /// Pairs of a row; for documents the most pairs of one, padded; for packed rows the most pairs of one, padded.
   std::int64_t tokens_per_row() const { return has_documents() ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
   /// Pairs of the longest document that is read.
   std::int64_t longest_sequence() const { return pairs_; }
   /// Ids of the first `records` rows or documents.
   std::int64_t num_ids(std::int64_t records) const;
-  /// Ids of the first `records` records beyond the end of their sequence, which are neither input nor target.
+  /// Ids of the first `records` records beyond the end of their sequence; they are neither input nor target.
   std::int64_t ids_left_out(std::int64_t records) const;
-  /// Share of the packed rows' tokens that are documents'.
+  /// Share of the tokens of packed rows that belong to documents; the rest is padding.
   double fill() const;
-  /// Tokens that attention goes over: a row's; of packed rows those of the mean document, by tokens.
+  /// Tokens that attention covers: the length of a row; for packed rows the mean length of a document, weighted by
+  /// tokens.
   double attended_length() const;
 
-  /// \throws FormatError unless one of the first `records` rows or documents has a target: nothing could be computed
+  /// \throws FormatError when none of the first `records` rows or documents has a target: there would be no loss
   void require_targets(std::int64_t records) const;
   /// Counts documents, among the first `records` of a file with a `loss_mask`, that are cut before their first target:
   /// such documents train nothing. Reads the masks of cut documents.
@@ -114,7 +117,7 @@ class TokenLoader final : public DataLoader {
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   /// Pairs of a row or document that are read.
   std::int64_t pairs_of(std::int64_t record) const;
-  /// \param counts  a buffer
+  /// \param counts  buffer for the loss mask
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool stands_in_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
@@ -125,7 +128,7 @@ class TokenLoader final : public DataLoader {
   std::unique_ptr<TokenFile> tokens_;
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
   std::int64_t pairs_ = 0;
-  std::int64_t row_tokens_ = 0;  ///< of packed rows
+  std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;
   std::int64_t vocab_size_ = 0;
 };
@@ -134,7 +137,7 @@ class TokenLoader final : public DataLoader {
 class RandomLoader final : public DataLoader {
  public:
   /// `num_rows` rows of `pairs` inputs and targets.
-  /// \param documents  that share each row; none: a row is one sequence
+  /// \param documents  lengths of the documents that share each row; empty: a row is one sequence
   RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size, DocumentLengths documents = {})
       : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size), documents_(std::move(documents)) {}
   std::int64_t num_rows() const override { return num_rows_; }
@@ -146,13 +149,13 @@ class RandomLoader final : public DataLoader {
   DocumentLengths documents_;
 };
 
-/// Sends ids, targets and places in shared rows to the device; the host does not wait.
+/// Sends ids, targets and the layout of packed documents to the device; the host does not wait.
 void send_to(const Ops& ops, MicroBatch& batch);
 
 /// Documents are padded to a multiple of this length on GPUs.
 inline constexpr std::int64_t kGpuLengthStep = 64;
 
-/// Dropout key of the sample at a stream position: depends on nothing else.
+/// Dropout key of the sample at a stream position; depends on nothing else than the arguments.
 std::uint64_t sample_key(std::uint64_t seed, std::int64_t position);
 
 }  // namespace fsdp

@@ -61,7 +61,7 @@ void tell_of_answers(const TokenizeReport& report, const Logger& log) {
   if (report.skipped > 0) log.warning(skipped_line(report));
 }
 
-/// \param damage  what is wrong with an entry that is there and cannot be used
+/// True when the cache has a readable entry. \param damage  set to the problem of an entry that cannot be read
 bool holds_whole(const std::filesystem::path& entry, std::string& damage) {
   if (!TokenCache::holds(entry)) return false;
   try {
@@ -88,7 +88,7 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   const EntryClaim claim(how.output, stop_wanted, [&](const std::string& holder) {
     log.info(fmt::format("waiting   {} is being encoded by {}", data.string(), holder));
   });
-  if (holds_whole(how.output, damage)) return how.output;  // by the job that had the claim
+  if (holds_whole(how.output, damage)) return how.output;  // written by the job that had the claim
   if (!damage.empty()) log.warning(damage + ". The texts are encoded again");
   how.layout = TokenLayout::documents;
   how.field = options.field;
@@ -131,7 +131,7 @@ void tell_of_unread_data(const TokenFile& file, const Logger& log) {
 
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted) {
-  // One rank works: all of them fail with its error, or go on with its file.
+  // Rank 0 works: all ranks fail with its error, or go on with its file.
   return text_of_root(world, [&] {
     if (is_token_file(data)) {
       const auto tokens = open_token_file(data);

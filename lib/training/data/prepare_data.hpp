@@ -1,5 +1,5 @@
 #pragma once
-// Training data as token files: texts are encoded once, into a cache, before the first step.
+// Prepares data as token files: texts are encoded once, into a cache, before the first step.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -14,11 +14,12 @@
 
 namespace fsdp {
 
-// Whether the ids of a token file are the model's.
+// Check of the tokenizer that made a token file.
 
 /// Refuses a token file whose notes name a larger vocabulary than the model has, or another kind or size of tokenizer
-/// than `tokenizer`. Names and paths do not count: one vocabulary lies in many places. A file without notes passes.
-/// \param tokenizer  that the model is known to have; null: only the model's vocabulary is looked at
+/// than `tokenizer`. Names and paths are not compared, because one vocabulary may lie in many places. A file without
+/// notes passes.
+/// \param tokenizer  the tokenizer that the model is known to have; null: only the vocabulary of the model is compared
 /// \throws FormatError naming both
 void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const ModelConfig& model);
 
@@ -28,21 +29,23 @@ struct TextOptions {
   ConversationOptions conversations;
   std::filesystem::path directory;  ///< for the token files, see token_cache.hpp
   std::string tokenizer_name;
-  const Tokenizer* tokenizer = nullptr;  ///< null: there is none, texts cannot be read
-  const ModelConfig* model = nullptr;    ///< whose vocabulary the tokenizer must fit; null: not checked
+  const Tokenizer* tokenizer = nullptr;  ///< null: no tokenizer is known, texts cannot be read
+  const ModelConfig* model = nullptr;    ///< model whose vocabulary the tokenizer must fit; null: not checked
   bool check_origin = false;             ///< refuse token files of another tokenizer; needs `model`
-  bool tokenizer_is_sure = false;        ///< the model's own, not a default
+  bool tokenizer_is_sure = false;        ///< the tokenizer is the model's own, not a default
   bool quiet = false;
 };
 
 /// Warns of data in a token file that says which ids count and is not read here.
 void tell_of_unread_data(const TokenFile& file, const Logger& log);
 
-/// `data` itself when it is a token file, see is_token_file(); otherwise the documents of that file or
-/// directory of texts (JSON Lines, Parquet, CSV, plain), encoded by rank 0. The name of the result tells what it was
-/// made from, so a run that goes on, or one on the same data, finds it there; of several jobs one encodes. Collective:
-/// the same answer on every rank. \param stop_wanted  asked on rank 0 now and then \throws Stopped after stop_wanted;
-/// UsageError without a tokenizer; what tokenize() throws, on all ranks
+/// Returns `data` itself when it is a token file, see is_token_file(). Otherwise rank 0 encodes the documents of that
+/// file or directory of texts (JSON Lines, Parquet, CSV, plain). The name of the result is made of its inputs, so a
+/// continued run, or another run on the same data, finds it; of several jobs only one encodes. Collective: the same
+/// result on every rank.
+/// \param stop_wanted  polled on rank 0
+/// \throws RuntimeFailure after stop_wanted returned true; UsageError without a tokenizer; errors of tokenize(), on all
+///   ranks
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted);
 

@@ -35,7 +35,7 @@ void StepReader::read_ahead(std::int64_t first, std::int64_t samples) {
   try {
     ahead_ = std::async(std::launch::async, [this, first, samples] { return read_now(first, samples); });
   } catch (const std::system_error&) {
-    ahead_ = {};  // no thread to be had: read() reads
+    ahead_ = {};  // no thread could be started: read() reads
   }
 }
 

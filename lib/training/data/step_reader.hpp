@@ -1,5 +1,5 @@
 #pragma once
-// A run's samples, step by step, in the order of its stream.
+// Reads the samples of a run, step by step, in the order of its stream.
 #include <cstdint>
 #include <future>
 #include <vector>
@@ -9,31 +9,30 @@
 
 namespace fsdp {
 
-/// Which of the stream's samples are this rank's.
+/// Selects the samples of this rank.
 struct StepReaderOptions {
   int rank = 0, world = 1;
   std::int64_t micro_batch_size = 1;
   std::uint64_t seed = 0;
   bool shuffle = true;
-  bool has_dropout = false;  ///< samples need keys
+  bool has_dropout = false;  ///< samples get dropout keys
 };
 
-/// One thread at a time.
+/// To be used by one thread at a time.
 class StepReader {
  public:
-  /// \param loader  outlives this; it is read by another thread between read_ahead() and wait() or read()
+  /// \param loader  must outlive this object; another thread reads from it between read_ahead() and wait() or read()
   StepReader(const DataLoader& loader, const StepReaderOptions& options)
       : loader_(loader), options_(options), order_(loader.num_rows(), options.seed, options.shuffle) {}
 
-  /// This rank's micro-batches of the positions [first, first + samples), on the host: as many on each rank, without
-  /// rows where there are none left. \throws FormatError, IoError as the loader does
+  /// Reads this rank's micro-batches of the positions [first, first + samples), on the host. Every rank gets the same
+  /// number; a micro-batch has no rows where no samples are left. \throws FormatError, IoError of the loader
   std::vector<MicroBatch> read(std::int64_t first, std::int64_t samples);
-  /// Starts on what read() is expected to ask for next, on a thread of its own. What goes wrong there read() throws, if
-  /// it is asked for that.
+  /// Starts reading these positions on a thread of its own. Errors are thrown by the read() that asks for them.
   void read_ahead(std::int64_t first, std::int64_t samples);
-  /// Until that thread is done.
+  /// Waits for the thread of read_ahead().
   void wait() const;
-  /// One micro-batch of them, without keys.
+  /// Reads one micro-batch without dropout keys.
   MicroBatch read_micro_batch(const StepSlice& slice);
 
  private:
@@ -43,7 +42,7 @@ class StepReader {
   StepReaderOptions options_;
   Sampler order_;
   std::int64_t ahead_first_ = 0, ahead_samples_ = 0;
-  std::future<std::vector<MicroBatch>> ahead_;  ///< last: its thread uses the others
+  std::future<std::vector<MicroBatch>> ahead_;  ///< last member: its thread uses the others
 };
 
 }  // namespace fsdp

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line is that of https://bford.info/cachedir/: programs for backups leave such folders out.
+// The first line follows https://bford.info/cachedir/: backup programs leave such folders out.
 constexpr std::string_view kTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Token files of fsdp-finetune and fsdp-eval, made from texts. Those that were not used for 30 days are removed;\n"
@@ -27,7 +27,7 @@ class Fingerprint {
  public:
   void add(std::string_view text) {
     for (const char c : text) mix(static_cast<unsigned char>(c));
-    mix(0xffu);  // in no UTF-8: "ab" "c" is not "a" "bc"
+    mix(0xffu);  // separator that occurs in no UTF-8: "ab" "c" differs from "a" "bc"
   }
   void add_file(const fs::path& file) { add(read_text_file(file)); }
   std::uint64_t value() const { return hash_; }
@@ -46,7 +46,7 @@ void add_data_file(const fs::path& file, Fingerprint& hash) {
   std::error_code error;
   hash.add(fs::canonical(file, error).string());
   hash.add(fmt::format("{} {}.{:09}", size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
-  // A time of change can be set, and a clock of a file server can stand: what is inside counts, too.
+  // The modification time can be set, and the clock of a file server can stand still, so contents count, too.
   std::string bytes(std::min(size, most_bytes), '\0');
   for (const auto offset : {std::uint64_t{0}, size - bytes.size()}) {
     handle.read_at(offset, std::as_writable_bytes(std::span(bytes)));
@@ -54,7 +54,8 @@ void add_data_file(const fs::path& file, Fingerprint& hash) {
   }
 }
 
-/// "texts-0123456789abcdef.h5", or what such a file is called until it is whole: ".texts-0123456789abcdef.h5.TAG.tmp".
+/// True for names of entries, "texts-0123456789abcdef.h5", and of incomplete ones,
+/// ".texts-0123456789abcdef.h5.TAG.tmp".
 bool is_entry(std::string name) {
   constexpr std::size_t digits = 16;
   if (const auto end = name.rfind(".h5."); name.starts_with('.') && name.ends_with(".tmp") && end != name.npos)
@@ -80,7 +81,7 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
   const auto& chat = options.conversations;
   hash.add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
                        chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
-  // The tokenizer's own chat template, or a name, a file or a folder that was given instead.
+  // The tokenizer's own chat template, or the name, file or folder that was given instead.
   hash.add(chat.chat_template);
   const fs::path given = chat.chat_template;
   for (const auto& file : {fs::path(options.tokenizer_name) / "chat_template.jinja", given,
@@ -100,7 +101,7 @@ TokenCache::TokenCache(fs::path directory) : directory_(std::move(directory)) {
 }
 
 fs::path TokenCache::entry(const fs::path& data, std::uint64_t fingerprint) const {
-  constexpr std::size_t most = 100;  // names of files have an end
+  constexpr std::size_t most = 100;  // file names have a limit
   return directory_ / fmt::format("{}-{:016x}.h5", data.stem().string().substr(0, most), fingerprint);
 }
 
@@ -108,7 +109,7 @@ bool TokenCache::holds(const fs::path& entry) {
   std::error_code ignored;
   if (!fs::exists(entry, ignored)) return false;
   const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
-  ::utimensat(AT_FDCWD, entry.c_str(), times, 0);  // another user's cannot be marked, and is theirs to remove
+  ::utimensat(AT_FDCWD, entry.c_str(), times, 0);  // fails for the file of another user, who removes it
   return true;
 }
 

@@ -14,13 +14,14 @@ namespace {
 
 constexpr std::string_view kNameCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 
-/// Length of the NAME= that stands there; 0: none does.
+/// Length of NAME= at `begin`; 0 when there is none.
 std::size_t name_at(const std::string& text, std::size_t begin) {
   const auto end = text.find_first_not_of(kNameCharacters, begin);
   return end != std::string::npos && end > begin && text[end] == '=' ? end + 1 - begin : 0;
 }
 
-/// The comma before the next NAME=, or the end: where something is there, else the first of them.
+/// End of the path that begins at `begin`: of the commas before a NAME= and the end of the text the first at which the
+/// path exists, or else the first.
 std::size_t end_of_path(const std::string& text, std::size_t begin) {
   auto first = std::string::npos;
   std::error_code error;

@@ -6,14 +6,14 @@
 namespace fsdp {
 
 struct ValidationSet {
-  std::string name;  ///< "" where there is only one and it was given none
+  std::string name;  ///< "" for a single set without a name
   std::string path;
   bool operator==(const ValidationSet&) const = default;
 };
 
-/// PATH, or NAME=PATH,NAME=PATH,... What is the path of something is that path, whatever is in it; a comma that no
-/// NAME= follows belongs to a path. Empty: none.
-/// \throws UsageError for a name that is there twice or a path that is empty
+/// Parses PATH, or NAME=PATH,NAME=PATH,... A text that is the path of an existing file is that path, whatever it
+/// contains; a comma without a following NAME= belongs to a path. Empty text: no sets.
+/// \throws UsageError for a repeated name or an empty path
 std::vector<ValidationSet> parse_validation_sets(const std::string& text);
 
 /// Writes sets in the form that parse_validation_sets() reads.
