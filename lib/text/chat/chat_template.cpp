@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-/// UTF-8 of the characters for which Python's str.isspace() holds: Unicode's white space and ASCII's four separators.
+/// Characters, in UTF-8, for which Python's str.isspace() holds: Unicode's white space and ASCII's four separators.
 constexpr std::array<std::string_view, 29> kSpaces{
     "\t",           "\n",           "\v",           "\f",           "\r",
     "\x1c",         "\x1d",         "\x1e",         "\x1f",         " ",
@@ -40,7 +40,7 @@ constexpr std::array<Entry, 8> kFormats{{{ChatFormat::chatml, "chatml"},
   throw FormatError("message " + std::to_string(index + 1) + " " + problem);
 }
 
-/// A text under construction, with what of it is whose.
+/// A text under construction, with the ranges of contents and answers.
 class Writer {
  public:
   explicit Writer(const ChatTemplate& chat) : chat_(chat) {}
@@ -70,7 +70,8 @@ class Writer {
   }
 
  private:
-  /// A system message may be first; then user and assistant take turns, where the template insists on that.
+  /// Checks the order of roles: a system message may be first; then user and assistant alternate, where the template
+  /// requires it.
   void check_roles(const std::vector<ChatMessage>& messages) const {
     const bool alternate = chat_.format >= ChatFormat::llama2;
     const bool takes_system = chat_.format != ChatFormat::mistral && chat_.format != ChatFormat::gemma;
@@ -115,7 +116,8 @@ class Writer {
     }
   }
 
-  /// Llama 2 begins each pair of turns with a mark of its own and trims; Mistral does neither.
+  /// Renders Llama 2 and Mistral. Llama 2 begins each pair of turns with a mark of its own and trims contents; Mistral
+  /// does neither.
   void write_instructions(const std::vector<ChatMessage>& messages) {
     const bool llama2 = chat_.format == ChatFormat::llama2;
     const bool system = messages.front().role == "system";
@@ -140,7 +142,7 @@ class Writer {
     }
   }
 
-  /// The whole is trimmed, of which the mark is the beginning.
+  /// The template trims system and user message together. That text begins with the mark, so only its end is trimmed.
   void add_user_with_system(const std::string& system, const std::string& user) {
     add("<<SYS>>\n");
     add_content(system);
@@ -217,9 +219,9 @@ struct Known {
   ChatFormat format;
 };
 
-/// Hashes of the texts in tests/fixtures/chat/templates: two wordings of each, the makers' and the one with {%
-/// generation %} that transformers needs to find answers, and what models on the Hub bring. Each was compared with
-/// Jinja's text of conversations.
+/// Hashes of the texts in tests/fixtures/chat/templates: for each format the makers' wording, the wording with {%
+/// generation %} that transformers needs to find answers, and variants of models on the Hub. The output of each was
+/// compared with Jinja's.
 constexpr std::array kKnown{Known{0x6c6ed311f79125b3, 0x9c0523f554f57f78, ChatFormat::chatml},
                             Known{0x47470e61f10e0b65, 0xfd9ca16bf7870e5e, ChatFormat::chatml},
                             Known{0x0584c0107ad930f5, 0x84cb9b946cb40c35, ChatFormat::qwen2},
@@ -236,7 +238,8 @@ constexpr std::array kKnown{Known{0x6c6ed311f79125b3, 0x9c0523f554f57f78, ChatFo
                             Known{0x210d705c77c502c8, 0x01538627ce751d22, ChatFormat::gemma},
                             Known{0xb3cd94ac484df6a5, 0x84d36a27b9600fa0, ChatFormat::gemma3},
                             Known{0x126d2bc6cecfbefe, 0xa1734645b13d5915, ChatFormat::gemma3},
-                            // With branches for tools and parts of contents, which are refused before they matter.
+                            // Templates with branches for tools and parts of contents; such messages are refused
+                            // before.
                             Known{0xed7f78b381060efb, 0x01559bfa504c74bd, ChatFormat::qwen2_5},  // Qwen2.5-*-Instruct
                             Known{0xa8fc72fb8f1a0758, 0x5a6b04ad509a0b2d, ChatFormat::qwen2},    // Qwen2.5-*
                             Known{0xb2db670945fc42d3, 0xf56d7ac2d3cf9975, ChatFormat::gemma3},   // gemma-3-*-it
@@ -248,7 +251,7 @@ std::string unified(std::string text) {
   return text;
 }
 
-/// A template's text and the file it is from.
+/// Text of a template and its file.
 struct Source {
   std::string text;
   std::filesystem::path file;
@@ -266,7 +269,7 @@ std::optional<std::string> template_in(const std::filesystem::path& file) {
   value.fail("has several templates and none that is called default");
 }
 
-/// As transformers looks for it.
+/// Looks for a template in the order of transformers.
 std::optional<Source> template_of(const std::filesystem::path& directory) {
   const auto jinja = directory / "chat_template.jinja", config = directory / "tokenizer_config.json";
   std::error_code ignored;

@@ -56,10 +56,10 @@ RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage
 /// `text` without white space at both ends, as Python's str.strip() and Jinja's `trim` remove it.
 std::string_view python_strip(std::string_view text);
 
-// Chat templates are programs in Jinja. None is run here: their texts are compared with those that are known.
+// Chat templates are programs in Jinja. None is run here: their texts are compared with known ones.
 
-/// The format that a template's text writes, where it is one of the known texts: byte by byte, but for line ends
-/// (CRLF) and a last one. Compared by FNV-1a of 128 bits.
+/// Returns the format of a template, if its text is one of the known texts, byte by byte except for line ends (CRLF)
+/// and a last one. Texts are compared by FNV-1a of 128 bits.
 std::optional<ChatFormat> recognise_template(std::string_view text);
 
 /// The template for `tokenizer`'s conversations.

@@ -10,7 +10,7 @@
 namespace fsdp {
 namespace {
 
-/// A token that begins before an answer and ends in it is learned with it.
+/// A token that begins before an answer and ends in it is a target.
 std::vector<std::uint8_t> mask_of(const std::vector<TextRange>& parts, std::span<const TextRange> answers) {
   std::vector<std::uint8_t> mask;
   mask.reserve(parts.size());
@@ -87,7 +87,7 @@ MaskedIds ConversationEncoder::encode_pair(const nlohmann::json& record) const {
   const std::size_t prompt_end = rules_.pairs == PairEncoding::separate
                                      ? sample.ids.size()
                                      : sample.ids.size() + std::min(prompt_ids.size(), rest.size());
-  // A completion that ends with the mark by its name has it already.
+  // A completion that ends with the name of the mark already has the mark.
   if (plain || rest.empty() || rest.back() != *end) rest.push_back(*end);
   sample.ids.insert(sample.ids.end(), rest.begin(), rest.end());
   sample.mask.assign(sample.ids.size(), 1);

@@ -1,5 +1,5 @@
 #pragma once
-// Samples of which only a part is to be learned, as token ids with a mask: conversations, and prompts with completions.
+// Encodes samples of which only a part is a target: conversations, and prompts with completions.
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -18,31 +18,32 @@ struct ConversationRules {
   PairEncoding pairs = PairEncoding::joint;
 };
 
-/// Ids, and for each 1 where it is to be learned.
+/// Ids, and a mask: 1 for each id that is a target.
 struct MaskedIds {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> mask;
 };
 
-/// Immutable: any number of threads may use it. The tokenizer must outlive it.
+/// Immutable: any number of threads may use one object. The tokenizer must outlive it.
 class ConversationEncoder {
  public:
   /// \throws FormatError when the tokenizer has no token for a mark of the template
   ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules);
 
-  /// A conversation: the whole text is encoded at once; the assistant's turns with their end marks count, a token that
-  /// reaches into one from before it included.
-  /// \param record  the sample; \param field  its list of messages
-  /// \throws FormatError saying what of it cannot be
+  /// Encodes a conversation as one text. The assistant's turns with their end marks are targets, including a token that
+  /// begins before a turn and ends in it.
+  /// \param record  the sample
+  /// \param field   key of its list of messages
+  /// \throws FormatError naming the problem
   MaskedIds encode_messages(const nlohmann::json& record, const std::string& field) const;
 
-  /// Ids of a conversation that the assistant is to go on with, and none of its marks is doubled.
-  /// \throws FormatError saying which message has no place in the template
+  /// Returns the ids of a conversation that the assistant continues; marks are not doubled.
+  /// \throws FormatError naming the message that has no place in the template
   std::vector<std::int32_t> encode_prompt(const std::vector<ChatMessage>& messages) const;
-  /// The id that ends an assistant's turn.
+  /// Returns the id that ends an assistant's turn.
   std::int32_t turn_end() const;
 
-  /// A document's marks, prompt, completion, the end mark: the last two count.
+  /// Encodes marks of a document, prompt, completion, end mark; the last two are targets.
   /// \throws FormatError
   MaskedIds encode_pair(const nlohmann::json& record) const;
 

@@ -8,11 +8,11 @@
 namespace fsdp {
 namespace {
 
-/// Said by some data sets of a message, and by none of our templates.
+/// Keys of messages in some data sets that no supported template writes.
 constexpr std::array kUnsaid{"tool_calls", "function_call", "tool_call_id", "tools",  "reasoning_content",
                              "reasoning",  "thinking",      "images",       "image",  "audio",
                              "audios",     "videos",        "video",        "refusal"};
-/// How other programs say what is learned.
+/// Keys by which other programs mark targets.
 constexpr std::array kOtherWeights{"train", "train_detail", "training"};
 
 /// Describes a value that stands in place of an expected one.

@@ -1,5 +1,5 @@
 #pragma once
-// Messages as data sets hold them: {"role": ..., "content": ...}.
+// Reads the messages of a sample: {"role": ..., "content": ...}.
 #include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -10,18 +10,19 @@ namespace fsdp {
 struct ChatMessage {
   std::string role;  ///< system, user or assistant
   std::string content;
-  bool counts = true;  ///< for the loss, where the assistant says it; `"weight": 0` says it does not
+  bool counts = true;  ///< the loss counts it if the assistant says it; false for `"weight": 0`
 };
 
-/// Keys that a sample may have beside its messages, or beside prompt and completion, and that text cannot express.
+/// Keys beside the messages, or beside prompt and completion, that a text cannot express.
 inline constexpr std::array kUnsaidBeside{"tools", "functions", "images", "image",
                                           "audio", "audios",    "videos", "video"};
 
-/// \throws FormatError naming one of kUnsaidBeside that `record` has and that is not null or empty
+/// \throws FormatError naming a key of kUnsaidBeside that `record` has with a value other than null or empty
 void refuse_unsaid(const nlohmann::json& record);
 
-/// A list of messages. A content is a string, or a list of one {"type": "text", "text": ...}.
-/// \throws FormatError saying which message is not so, or asks for what a text cannot say (tools, images, reasoning)
+/// Reads a list of messages. A content is a string, or a list of one {"type": "text", "text": ...}.
+/// \throws FormatError naming the message that is malformed or contains something that a text cannot express (tools,
+///   images, reasoning)
 std::vector<ChatMessage> read_messages(const nlohmann::json& list, const std::string& field);
 
 }  // namespace fsdp

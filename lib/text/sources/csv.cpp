@@ -42,7 +42,7 @@ class Csv : public Documents {
 
   [[noreturn]] void fail(const std::string& what) const { throw FormatError(where() + ": " + what); }
 
-  /// The next byte, with line ends counted; -1 at the end.
+  /// Returns the next byte and counts line ends; -1 at the end.
   int get() {
     const int c = stream_.get();
     if (c == '\n' || (c == '\r' && stream_.peek() != '\n')) ++line_;
@@ -57,8 +57,8 @@ class Csv : public Documents {
 
   bool ends_record(int c) const { return c < 0 || c == '\n' || c == '\r'; }
 
-  /// Reads one record, empty lines before it skipped.
-  /// \param cell  where the text of a column goes, null to pass over it
+  /// Reads one record; skips empty lines before it.
+  /// \param cell  returns the destination for the text of a column, null to skip the cell
   /// \return false at the end
   template <class Cell>
   bool read_record(const Cell& cell) {
@@ -75,7 +75,7 @@ class Csv : public Documents {
     return true;
   }
 
-  /// \return what ended the cell: the separator, a line end or -1
+  /// \return the byte that ended the cell: the separator, a line end or -1
   int read_cell(std::string* cell) {
     int c = get();
     if (c == '"') return read_quoted(cell);
@@ -104,8 +104,8 @@ class Csv : public Documents {
   int separator_;
   std::size_t num_columns_ = 0;  ///< 0 until the header is read
   std::size_t column_ = 0;
-  std::int64_t line_ = 1;         ///< that the next byte stands in
-  std::int64_t record_line_ = 1;  ///< that the record began in
+  std::int64_t line_ = 1;         ///< line of the next byte
+  std::int64_t record_line_ = 1;  ///< line where the record began
 };
 
 }  // namespace

@@ -85,13 +85,15 @@ Value find_in(const Table<Value, count>& table, const std::filesystem::path& fil
 
 using namespace std::string_view_literals;
 
-/// The command that unpacks what is called like this, such as "gunzip"; "" for what is not compressed.
+/// Returns the command that unpacks a file of this name, such as "gunzip"; empty for files that are not compressed.
 std::string unpacking_command(const std::filesystem::path& file) { return find_in(kUnpacking, file, ""); }
 
-/// The kind of file that the suffix names and that no program here reads: "an Arrow file"; empty for other suffixes.
+/// Returns the kind of file that the suffix names, if no program here reads it: "an Arrow file"; empty for other
+/// suffixes.
 std::string foreign_kind(const std::filesystem::path& file) { return find_in(kForeign, file, ""); }
 
-/// Usual beside data and never data: README, LICENSE, dataset_info.json, checksums, scripts, pictures, hidden files.
+/// True for files that lie beside data and are never data: README, LICENSE, dataset_info.json, checksums, scripts,
+/// pictures, hidden files.
 bool is_companion(const std::filesystem::path& file) {
   const auto name = ascii_lower(file.filename().string());
   if (name.starts_with('.')) return true;
@@ -102,7 +104,7 @@ bool is_companion(const std::filesystem::path& file) {
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
   if (std::any_of(kCompanionNames.begin(), kCompanionNames.end(), is)) return true;
   if (std::any_of(kCompanionSuffixes.begin(), kCompanionSuffixes.end(), ends)) return true;
-  // "readme.txt" describes, "readme.jsonl" may be data.
+  // "readme.txt" is a description, "readme.jsonl" may be data.
   const auto kind = kind_by_name(file);
   return (kind == NamedKind::other || kind == NamedKind::text) && unpacking_command(file).empty() &&
          std::any_of(kCompanionStems.begin(), kCompanionStems.end(), has_stem);
@@ -149,7 +151,7 @@ constexpr std::array<Signature, 31> kSignatures{{
      "\x02\0\0\0"sv,
      0, "a GGUF file of weights", ""},
     {"%PDF-"sv, 0, "a PDF", kTexts},
-    // Byte-order marks: UTF-32's begins as UTF-16's does.
+    // Byte-order marks. UTF-32 comes first, because its mark begins like UTF-16's.
     {"\xff\xfe\0\0"sv, 0, "UTF-32 text: convert it first", "iconv -f UTF-32 -t UTF-8"},
     {"\0\0\xfe\xff"sv, 0, "UTF-32 text: convert it first", "iconv -f UTF-32 -t UTF-8"},
     {"\xff\xfe"sv, 0, "UTF-16 text: convert it first", "iconv -f UTF-16 -t UTF-8"},
@@ -165,7 +167,7 @@ constexpr std::array<Signature, 31> kSignatures{{
   throw FormatError(file.string() + ": is " + what + (advice.empty() ? "" : separator + std::string(advice)));
 }
 
-/// The first 8 bytes are the length of a header, which is a JSON object.
+/// The first 8 bytes of a safetensors file are the length of its header, a JSON object.
 bool is_safetensors(std::string_view head) {
   return head.size() > 8 && head[8] == '{' && head.substr(4, 4) == "\0\0\0\0"sv;
 }
@@ -176,16 +178,18 @@ bool is_pickle(std::string_view head) {
   return (head[1] >= 4 && head[1] <= 5 && head[2] == '\x95') || ((head[1] == 2 || head[1] == 3) && head.back() == '.');
 }
 
-/// Behind "BZh" and the size of a block comes pi, or the root of it where there is no block. Words begin with BZh, too.
+/// After "BZh" and the block size bzip2 writes the digits of pi, or of its square root when there is no block. "BZh"
+/// alone may begin a text.
 bool is_bzip2(std::string_view head) {
   if (!head.starts_with("BZh") || head.size() < 10 || head[3] < '1' || head[3] > '9') return false;
   return head.substr(4).starts_with("1AY&SY") || head.substr(4).starts_with("\x17rE8P\x90");
 }
 
-/// The ORC writer's name stands at the beginning and at the end.
+/// An ORC file begins with "ORC" and contains zero bytes.
 bool is_orc(std::string_view head) { return head.starts_with("ORC") && head.find('\0') != head.npos; }
 
-/// Nothing but characters in units of `width` bytes, most of them ASCII: text of Latin letters without a mark.
+/// True when the text consists of characters in units of `width` bytes, most of them ASCII: UTF-16 or UTF-32 without a
+/// byte-order mark.
 bool is_wide_text(std::string_view head, std::size_t width, bool little_endian) {
   const std::size_t units = head.size() / width;
   std::size_t ascii = 0;
@@ -209,7 +213,8 @@ const char* wide_encoding(std::string_view head) {
   return is_wide_text(head, 2, false) ? "UTF-16BE" : nullptr;
 }
 
-/// The place of the first byte that begins no character of UTF-8; npos: none. A character cut at the end passes.
+/// Position of the first byte that begins no character of UTF-8; npos when there is none. A character that is cut at
+/// the end is accepted.
 std::size_t first_ill_formed(std::string_view head) {
   const auto valid = utf8_valid_prefix(head);
   const bool cut = head.size() == kHead_bytes && utf8_printable_prefix(head) == valid;
@@ -263,8 +268,8 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-constexpr std::array kKindNames{"Parquet", "JSON Lines", "CSV", "JSON", "text"};  // as NamedKind has them
-constexpr std::size_t kChosenKinds = 3;  ///< of which a directory may have one; the others count in their absence
+constexpr std::array kKindNames{"Parquet", "JSON Lines", "CSV", "JSON", "text"};  // by NamedKind
+constexpr std::size_t kChosenKinds = 3;  ///< only one of the first three kinds may be there
 
 /// The contents of a directory.
 struct Listing {
@@ -272,7 +277,7 @@ struct Listing {
   Paths companions, others;
 };
 
-/// Refuses what may be a part of the data and cannot be read.
+/// Refuses files that may be a part of the data and cannot be read.
 void check_entry(const fs::directory_entry& entry) {
   const auto& path = entry.path();
   constexpr std::string_view name_others = "; to do without it, name the files that are meant";
@@ -298,7 +303,7 @@ void check_entry(const fs::directory_entry& entry) {
                     std::string(name_others));
 }
 
-/// A link to a folder that it lies in would have no end.
+/// Refuses a link to a folder that contains the link: following it would not end.
 void refuse_loop(const fs::path& link, const fs::path& directory) {
   for (auto above = link.parent_path();; above = above.parent_path()) {
     if (fs::equivalent(link, above)) {
@@ -331,7 +336,7 @@ Listing list_directory(const fs::path& directory) {
   return found;
 }
 
-/// Which of the kinds is read.
+/// Chooses the kind of files that is read.
 std::size_t choose_kind(const fs::path& directory, const Listing& found) {
   std::string several;
   auto chosen = found.data.size();

@@ -1,5 +1,5 @@
 #pragma once
-// Which files hold data, and which cannot be read as texts.
+// Finds data files, and refuses files that cannot be read as texts.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -10,20 +10,20 @@ namespace fsdp {
 
 struct DataFiles {
   std::vector<std::filesystem::path> files;
-  std::vector<std::filesystem::path> companions;  ///< of directories: what describes data, and hidden files
-  std::vector<std::filesystem::path> unread;      ///< of directories: all others that are not among `files`
+  std::vector<std::filesystem::path> companions;  ///< in directories: files that describe data, and hidden files
+  std::vector<std::filesystem::path> unread;      ///< in directories: all other files that are not among `files`
 };
 
-/// The data files that `inputs` name, in this order. A directory stands for the data files in it and below it, sorted
-/// by path, hidden ones left out: its Parquet, its JSON Lines or its CSV files (by the suffix, whatever its case);
-/// where it has none of these its .json, else its .txt files (beside the others those usually only describe them).
-/// \throws MissingInput when one does not exist, also for a link of a directory that leads nowhere; FormatError when a
-///         directory has no data files, and for what lies there and may be a part of the data that cannot be read: a
-///         compressed file, a table of another format, a pipe; UsageError when it has several of the first three kinds,
-///         which often are the same data twice
+/// Lists the data files that `inputs` name, in this order. A directory stands for the data files in it and below it,
+/// sorted by path, without hidden ones: its Parquet, its JSON Lines or its CSV files (by the suffix in any case); if it
+/// has none of these, its .json files, else its .txt files, which beside other data usually are only descriptions.
+/// \throws MissingInput when an input does not exist, also for a dangling link in a directory; FormatError when a
+///   directory has no data files, or a file that may be a part of the data and cannot be read: a compressed file, a
+///   table of another format, a pipe; UsageError when a directory has several of the first three kinds, which often
+///   hold the same data twice
 DataFiles find_data_files(const std::vector<std::filesystem::path>& inputs);
 
-/// Only the files.
+/// Returns only the files of find_data_files().
 std::vector<std::filesystem::path> data_files(const std::vector<std::filesystem::path>& inputs);
 
 /// "README.md, info.json and 3 more", for a log.
@@ -33,28 +33,28 @@ std::string file_list(const std::vector<std::filesystem::path>& files);
 
 namespace fsdp::detail {
 
-// A file's kind by its name; capitals do not matter.
+// Kind of a file by its name, in any case.
 
 enum class NamedKind { parquet, json_lines, csv, json, text, other };
 
 /// ".jsonl" of "A.JSONL"
 std::string lower_suffix(const std::filesystem::path& file);
 
-/// By the suffix: .parquet; .jsonl, .ndjson, .jsonlines, .jl; .csv, .tsv; .json; .txt.
+/// Chooses the kind by the suffix: .parquet; .jsonl, .ndjson, .jsonlines, .jl; .csv, .tsv; .json; .txt.
 NamedKind kind_by_name(const std::filesystem::path& file);
 
-// Files that hold something else than texts. Read as a text, their bytes would be trained on without a word.
+// Refusal of files that hold something other than texts: read as a text, their bytes would silently be trained on.
 
 /// The number of bytes at the beginning of a file that are examined.
 inline constexpr std::uint64_t kHead_bytes = 64 << 10;
 
 /// Refuses a file whose first bytes are those of a known format, or of UTF-16 or UTF-32.
-/// \param head  its first kHead_bytes, or all of it
-/// \throws FormatError naming the format and what to do
+/// \param head  first kHead_bytes bytes of the file, or the whole file
+/// \throws FormatError naming the format and a remedy
 void refuse_foreign_format(const std::filesystem::path& file, std::string_view head);
 
-/// Refuses a file whose head is no text: it holds a NUL byte, or is no UTF-8.
-/// \throws FormatError naming the byte's place, what the file may be by its name, and what to do
+/// Refuses a file whose head is not a text: it contains a NUL byte, or is not UTF-8.
+/// \throws FormatError naming the position of the byte, what the file may be by its name, and a remedy
 void refuse_binary(const std::filesystem::path& file, std::string_view head);
 
 }  // namespace fsdp::detail

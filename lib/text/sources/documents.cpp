@@ -146,7 +146,7 @@ DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSel
       selection_(std::move(selection)),
       documents_left_(max_documents > 0 ? max_documents : std::numeric_limits<std::int64_t>::max()) {
   for (const auto& file : files_) {
-    forms_.push_back(find_data_form(file, selection_));  // all of them now, not after hours
+    forms_.push_back(find_data_form(file, selection_));  // all now, so that errors come at once
     file_bytes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(file)));
     bytes_total_ += file_bytes_.back();
   }

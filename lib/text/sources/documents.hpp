@@ -1,5 +1,5 @@
 #pragma once
-// Texts of a data file, one after the other: JSON Lines, CSV, plain text, Parquet.
+// Reads the documents of data files one after the other: JSON Lines, CSV, plain text, Parquet.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,19 +10,19 @@
 
 namespace fsdp {
 
-// Finding out what the samples of a data file are.
+// Form of the samples of a data file.
 
-/// Which of a file's keys or columns are read.
+/// Selects the keys or columns of a file that are read.
 struct DataSelection {
   DataForm form = DataForm::text;
-  std::string field;  ///< of texts or messages; empty: the usual one
+  std::string field;  ///< key or column of texts or messages; empty: the usual one
 };
 
-/// The form of a file's samples, never automatic. One that is asked for is taken. Otherwise a field that is named holds
-/// texts, and without one JSON Lines (by its first object) and Parquet (by its columns) are looked into: `messages`,
+/// Returns the form of the samples of a file, never automatic. A form that `selection` names is taken. Otherwise a
+/// named field holds texts; without one the first object of JSON Lines or the columns of Parquet decide: `messages`,
 /// else `prompt` and `completion`, else texts. CSV and plain files hold texts.
-/// \throws UsageError when CSV or a plain file is to hold anything else, and when a file has the keys of several forms;
-///         IoError; FormatError
+/// \throws UsageError when `selection` names another form than texts for CSV or a plain file, and when a file has the
+///   keys of several forms; IoError; FormatError
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection);
 
 /// The key or column of messages.
@@ -31,7 +31,7 @@ inline std::string messages_field(const DataSelection& selection) {
 }
 
 namespace detail {
-/// The keys of a JSON Lines file's first object; none where that line is none.
+/// Returns the keys of the first object of a JSON Lines file; none when the first line is not an object.
 std::vector<std::string> first_json_keys(const std::filesystem::path& file);
 }  // namespace detail
 
@@ -47,7 +47,7 @@ class Documents {
   /// \throws FormatError naming file and line or row of what is malformed; IoError
   virtual bool next(std::string& text) = 0;
 
-  /// Where the document stands that next() gave last: "FILE: line 12" (from 1), "FILE: row 12" (from 0).
+  /// Place of the document that next() returned last: "FILE: line 12" (from 1), "FILE: row 12" (from 0).
   virtual std::string where() const = 0;
 
   /// Bytes of the file that have been read, approximately; for progress.
@@ -56,11 +56,11 @@ class Documents {
 
 enum class DataFileKind { json_lines, csv, text, parquet };
 
-/// By the first bytes (Parquet), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json; .csv, .tsv; .parquet;
-/// others are plain text. \throws IoError; FormatError for a file that is something else: of another format,
-/// compressed, UTF-16, no Parquet in
-///         spite of its name; CSV or a plain text whose first 64 KiB are no UTF-8 or have a NUL byte; JSON Lines under
-///         the name of a plain text
+/// Decides by the first bytes (Parquet), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json; .csv, .tsv;
+/// .parquet; other files are plain text.
+/// \throws IoError; FormatError for a file of another format, a compressed file, UTF-16, a file named .parquet that is
+///   not Parquet; CSV or a plain text whose first 64 KiB are not UTF-8 or contain a NUL byte; JSON Lines under the name
+///   of a plain text
 DataFileKind data_file_kind(const std::filesystem::path& file);
 /// "JSON Lines", "CSV", "plain text", "Parquet"
 const char* name_of(DataFileKind kind);
@@ -79,8 +79,9 @@ const char* name_of(DataFileKind kind);
 /// file cannot be read because the support for it is missing
 std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field);
 
-/// Opens JSON Lines or Parquet whose samples are no texts: each is the text of a JSON object, with the members that
-/// `selection` names and others beside them. The text of a line is given as it is, JSON or not.
+/// Opens JSON Lines or Parquet whose samples are not plain texts: each sample is the text of a JSON object with the
+/// members that `selection` names, and others beside them. The text of a line is returned unchanged, even if it is not
+/// JSON.
 /// \param selection  its form is prompt_completion or messages
 /// \throws as open_documents()
 std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection);
@@ -100,16 +101,16 @@ class DocumentStream {
   /// \throws IoError when a file cannot be opened; FormatError when one is no data file; as find_data_form()
   DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection, std::int64_t max_documents);
 
-  /// A text, or the JSON object of a sample of another form. \return false at the end of the last file.
+  /// Reads a text, or the JSON object of a sample of another form. \return false at the end of the last file
   /// \throws as Documents::next, open_documents and open_records
   bool next(std::string& text);
   /// The form of the sample that next() returned last.
   DataForm form() const { return forms_[next_file_ - 1]; }
-  /// Some file's samples are of this form.
+  /// True when the samples of some file have this form.
   bool has(DataForm form) const;
-  /// Where the document that next() gave last stands.
+  /// Place of the document that next() returned last.
   std::string where() const { return documents_->where(); }
-  /// Bytes read so far, of bytes_total(), the size of all files.
+  /// Bytes read so far, out of bytes_total(), the size of all files.
   std::int64_t bytes_read() const;
   std::int64_t bytes_total() const { return bytes_total_; }
 
@@ -120,7 +121,7 @@ class DocumentStream {
   DataSelection selection_;
   std::int64_t documents_left_;
   std::int64_t bytes_total_ = 0;
-  std::int64_t bytes_before_ = 0;  ///< of the files that are done
+  std::int64_t bytes_before_ = 0;  ///< size of the files that are done
   std::size_t next_file_ = 0;
   std::unique_ptr<Documents> documents_;
 };

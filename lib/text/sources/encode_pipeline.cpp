@@ -184,7 +184,7 @@ void EncodePipeline::encode() {
     try {
       encode(*batch);
     } catch (...) {
-      // Comes before what reading may have met at the batch's end.
+      // This error precedes one that reading met at the end of the batch.
       batch->error = std::current_exception();
     }
     const std::lock_guard lock(mutex_);

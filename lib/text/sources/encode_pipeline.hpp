@@ -1,5 +1,5 @@
 #pragma once
-// Reading on one thread, encoding on several, results in the order of the documents.
+// Encodes documents: one thread reads, several encode, results come in the order of the documents.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// One sample of any form to token ids, with a mask where not all of them count.
+// Encodes one sample of any form to token ids, with a mask when not all ids count.
 
 struct EncodeOptions {
   TrainOn train_on = TrainOn::answers;
@@ -28,19 +28,20 @@ struct EncodeOptions {
 };
 
 struct EncodedSample {
-  MaskedIds masked;      ///< the mask is empty where everything counts
-  bool counts = true;    ///< some id of it is a target; if not, the sample is to be left out
+  MaskedIds masked;      ///< the mask is empty when all ids count
+  bool counts = true;    ///< some id is a target; samples without a target are to be left out
   std::int64_t cut = 0;  ///< ids beyond max_length
 };
 
 class DocumentEncoder {
  public:
-  /// The tokenizer must outlive it. \throws as ConversationEncoder
+  /// \param tokenizer  must outlive this object
+  /// \throws as ConversationEncoder
   DocumentEncoder(const Tokenizer& tokenizer, ConversationRules rules, EncodeOptions options);
 
   /// \param sample  a text, or a JSON object for the other forms
-  /// \param stop    asked now and then in a long text
-  /// \throws FormatError saying what is wrong with it; EncodingStopped
+  /// \param stop    polled in long texts
+  /// \throws FormatError naming the problem; EncodingStopped
   EncodedSample encode(const std::string& sample, DataForm form, const StopTest& stop = {}) const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -56,32 +57,32 @@ class DocumentEncoder {
 
 namespace fsdp::detail {
 
-/// Some documents that follow each other.
+/// Consecutive documents, encoded.
 struct EncodedBatch {
   std::vector<std::int32_t> ids;   ///< of all of them
-  std::vector<std::uint8_t> mask;  ///< of all of them: 1 where an id counts
-  std::vector<std::size_t> ends;   ///< where the ids of each end
+  std::vector<std::uint8_t> mask;  ///< loss mask of all documents: 1 where an id counts
+  std::vector<std::size_t> ends;   ///< end of the ids of each document
   std::int64_t skipped = 0;        ///< samples without a target, which are left out
-  std::string first_skipped;       ///< where it stands
+  std::string first_skipped;       ///< place of the first skipped sample
   std::int64_t cut = 0;            ///< samples that were too long
-  std::int64_t bytes_read = 0;     ///< of the stream, with these documents
+  std::int64_t bytes_read = 0;     ///< bytes of the stream up to these documents
 };
 
-/// Memory is bounded by a number of batches and of bytes between reading and next(); one document of any size passes.
+/// Between reading and next() the number of batches and their bytes are bounded; one document of any size is accepted.
 class EncodePipeline {
  public:
   /// Starts the threads. Stream and encoder must outlive this object.
-  /// \param threads  that encode, 1 or more
+  /// \param threads  number of threads that encode, 1 or more
   EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads);
   EncodePipeline(const EncodePipeline&) = delete;
   EncodePipeline& operator=(const EncodePipeline&) = delete;
-  /// Ends the threads; a text that one of them is at is left where it is.
+  /// Ends the threads, without finishing the texts in progress.
   ~EncodePipeline();
 
   enum class State { ready, waiting, finished };
-  /// The next batch in order, when it is there within `patience`.
-  /// \throws what reading or encoding threw, when its turn has come: whatever the number of threads, the first bad
-  ///         document is the one that is told
+  /// Returns the next batch in order, if it is ready within `patience`.
+  /// \throws errors of reading and encoding in the order of the documents: the first bad document is reported, whatever
+  ///   the number of threads
   State next(EncodedBatch& batch, std::chrono::milliseconds patience);
 
  private:
@@ -108,15 +109,15 @@ class EncodePipeline {
 
   std::mutex mutex_;
   std::condition_variable room_, work_, result_;
-  std::atomic<bool> closing_ = false;  ///< also asked while a text is encoded
+  std::atomic<bool> closing_ = false;  ///< also polled while a text is encoded
   bool read_all_ = false;
   std::size_t batches_in_flight_ = 0;
   std::size_t bytes_in_flight_ = 0;
   std::int64_t num_batches_ = 0;  ///< submitted
-  std::int64_t next_batch_ = 0;   ///< to be given out
+  std::int64_t next_batch_ = 0;   ///< next batch that next() returns
   std::deque<std::unique_ptr<Batch>> queue_;
   std::map<std::int64_t, std::unique_ptr<Batch>> done_;
-  std::vector<std::thread> threads_;  ///< last: they use the others
+  std::vector<std::thread> threads_;  ///< last member: the threads use the others
 };
 
 }  // namespace fsdp::detail

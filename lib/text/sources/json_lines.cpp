@@ -11,13 +11,13 @@
 namespace fsdp {
 namespace {
 
-/// Takes one member of one object out of a line and passes over everything else.
+/// Extracts one member of an object from a line and skips everything else.
 class FieldReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   FieldReader(const std::string& field, std::string& text) : field_(field), text_(text) { text_.clear(); }
 
   bool found() const { return found_; }
-  /// The fault of a line that is valid JSON; empty if there is none.
+  /// Problem of a line that is valid JSON; empty if there is none.
   const std::string& problem() const { return problem_; }
   const std::string& syntax_error() const { return syntax_error_; }
   const std::string& keys() const { return keys_; }
@@ -96,15 +96,15 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& field_;
   std::string& text_;
-  int depth_ = 0;        ///< 1 among the line's members
+  int depth_ = 0;        ///< 1 at the members of the line
   bool wanted_ = false;  ///< inside the member
   bool found_ = false;
   std::size_t elements_ = 0;
   std::string problem_, syntax_error_, keys_;
 };
 
-/// "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while ...": without the first part,
-/// which speaks of lines of its own.
+/// Shortens "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while ...": drops the first
+/// part, whose line number counts inside the text.
 std::string shorten(std::string_view error) {
   const auto at = error.find("column ");
   return std::string(at == std::string_view::npos ? error : error.substr(at));
@@ -144,7 +144,7 @@ class JsonLines : public Documents {
                       "; --data-field names the one to read (of fsdp-download tokens: --field)");
   }
 
-  /// A line that is no JSON, by whose reader it failed, may be what Python calls so.
+  /// Reads a line that is not JSON again as Python's extended JSON.
   void read_as_python(const FieldReader& failed, std::string& text) const {
     const auto plain = failed.problem().empty() ? detail::as_plain_json(line_) : std::nullopt;
     if (!plain) fail(failed);
@@ -161,7 +161,7 @@ class JsonLines : public Documents {
   std::int64_t line_number_ = 0;
 };
 
-/// Whole lines, which who encodes them takes apart.
+/// Returns whole lines, which the encoder parses.
 class JsonRecords : public Documents {
  public:
   explicit JsonRecords(const std::filesystem::path& file) : stream_(file) {}
@@ -192,7 +192,7 @@ std::vector<std::string> detail::first_json_keys(const std::filesystem::path& fi
   std::string line;
   std::vector<std::string> keys;
   if (!records.next(line)) return keys;
-  // A name that comes twice is for what reads the lines to refuse, where the name counts.
+  // Repeated names are kept: the encoder refuses them where the name counts.
   auto json = parse_data_or_discard(line, records.where());
   if (const auto plain = json.is_discarded() ? as_plain_json(line) : std::nullopt)
     json = parse_data_or_discard(*plain, records.where());

@@ -28,7 +28,7 @@ ParquetPlugin find_parquet_plugin(const std::filesystem::path& file) {
                   file.string(), candidates.front().string(), candidates.back().string()));
 }
 
-/// Arrow's messages may end in line ends, and say of encryption what is missing in them.
+/// Removes line ends at the end of Arrow's messages, and replaces messages about encryption.
 std::string worded(const std::string& text) {
   if (text.find("ecrypt") != text.npos) return "is encrypted Parquet, for which no key can be given: decrypt it first";
   return text.substr(0, text.find_last_not_of(" \n") + 1);

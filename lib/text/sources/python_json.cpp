@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kLargeNumber = "1e308";
 
-/// The code unit that the escape \uXXXX at the beginning of `text` names; -1: there is none.
+/// Returns the code unit of the escape \uXXXX at the beginning of `text`; -1 when there is none.
 int code_unit(std::string_view text) {
   if (!text.starts_with("\\u") || text.size() < 6) return -1;
   int unit = 0;
@@ -47,7 +47,7 @@ class Repair {
     changed_ = true;
   }
 
-  /// Up to the closing quote, which is taken.
+  /// Copies up to and including the closing quote.
   void take_string() {
     for (;;) {
       take(std::min(rest_.find_first_of("\"\\"), rest_.size()));
@@ -78,7 +78,7 @@ class Repair {
     double value = 0;
     const auto read = std::from_chars(rest_.data(), rest_.data() + length, value);
     const auto number = rest_.substr(0, length);
-    const bool large = number.find("e-") == number.npos && number.find("E-") == number.npos;  // the others are near 0
+    const bool large = number.find("e-") == number.npos && number.find("E-") == number.npos;  // others are near 0
     if (read.ec == std::errc::result_out_of_range && read.ptr == rest_.data() + length && large) {
       replace(length, kLargeNumber);
     } else {

@@ -1,5 +1,5 @@
 #pragma once
-// A text file read once from front to back in blocks.
+// Reads a text file once from front to back in blocks.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fsdp::detail {
 
-/// The largest size of a line or cell, so that a file without line ends, or with an open quote, is not read into memory
+/// Largest size of a line or cell: a file without line ends, or with an unclosed quote, is not read into memory as a
 /// whole.
 inline constexpr std::size_t kMostText_bytes = std::size_t{1} << 30;
 
@@ -18,7 +18,7 @@ class TextStream {
   explicit TextStream(const std::filesystem::path& file);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// The next byte, or -1 at the end. \throws IoError
+  /// Returns the next byte, or -1 at the end. \throws IoError
   int get() {
     if (at_ == block_.size() && !refill()) return -1;
     return static_cast<unsigned char>(block_[at_++]);
@@ -27,13 +27,13 @@ class TextStream {
     if (at_ == block_.size() && !refill()) return -1;
     return static_cast<unsigned char>(block_[at_]);
   }
-  /// Replaces `line` by what comes up to the next '\n', which is passed over.
+  /// Replaces `line` by the bytes up to the next '\n', which is skipped.
   /// \param line_number  for the message
   /// \return false at the end
   /// \throws FormatError when the line is longer than kMostText_bytes
   bool next_line(std::string& line, std::int64_t line_number);
 
-  /// Bytes that get() or next_line() gave.
+  /// Number of bytes that get() and next_line() returned.
   std::int64_t bytes_read() const { return static_cast<std::int64_t>(offset_ - block_.size() + at_); }
 
  private:
@@ -41,7 +41,7 @@ class TextStream {
 
   File file_;
   std::uint64_t size_;
-  std::uint64_t offset_ = 0;  ///< of what follows the block
+  std::uint64_t offset_ = 0;  ///< position in the file after the block
   std::string block_;
   std::size_t at_ = 0;
 };

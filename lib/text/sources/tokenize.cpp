@@ -51,7 +51,7 @@ bool holds_texts_only(const DocumentStream& stream) {
   return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion);
 }
 
-/// Says in the report what the samples are and what is made of them.
+/// Notes in the report the form of the samples and of the output.
 void choose_layout(const TokenizeOptions& options, const DocumentStream& stream, TokenizeReport& report) {
   const bool texts_only = holds_texts_only(stream);
   report.is_packed = options.layout == TokenLayout::automatic ? texts_only && options.max_length == 0
@@ -62,7 +62,7 @@ void choose_layout(const TokenizeOptions& options, const DocumentStream& stream,
     throw UsageError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
 }
 
-/// Ids of a document; 0: all.
+/// Largest number of ids of a document; 0: no limit.
 std::int64_t largest_length(const TokenizeOptions& options, const TokenizeReport& report) {
   if (!report.shares_rows) return options.max_length;
   return options.max_length > 0 ? std::min(options.max_length, options.seq_len) : options.seq_len;

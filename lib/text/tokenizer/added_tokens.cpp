@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// White space and word characters of Unicode, as \s and \w of Rust's regex crate.
+// White space and word characters of Unicode: \s and \w of Rust's regex crate.
 struct Character {
   std::int32_t code = -1;  ///< -1: none
   std::size_t bytes = 0;
@@ -42,7 +42,7 @@ bool is_space(std::int32_t c) {
 
 /// Letters, marks, decimal digits, connecting punctuation and joiners (UTS #18, annex C).
 bool is_word(std::int32_t c) {
-  // Alphabetic though no letters: what is circled or squared.
+  // Circled and squared letters are alphabetic, although they are no letters by category.
   if ((c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
       (c >= 0x1f170 && c <= 0x1f189))
     return true;
@@ -65,7 +65,7 @@ bool is_word(std::int32_t c) {
   }
 }
 
-/// Bytes of White_Space that `text` begins with.
+/// Number of bytes of white space at the beginning of `text`.
 std::size_t leading_space(std::string_view text) {
   std::size_t bytes = 0;
   for (auto next = first_of(text); next.bytes > 0 && is_space(next.code); next = first_of(text.substr(bytes)))
@@ -73,7 +73,7 @@ std::size_t leading_space(std::string_view text) {
   return bytes;
 }
 
-/// Bytes of White_Space that `text` ends with.
+/// Number of bytes of white space at the end of `text`.
 std::size_t trailing_space(std::string_view text) {
   std::size_t bytes = 0;
   for (auto last = last_of(text); last.bytes > 0 && is_space(last.code);
@@ -88,7 +88,7 @@ bool ends_with_word(std::string_view text) { return is_word(last_of(text).code);
 }  // namespace
 
 bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
-  // Ranges are few (the messages of a conversation), and so are the names in a text.
+  // A linear search is enough: there are few ranges (the messages of a conversation) and few names in a text.
   return std::any_of(ranges.begin(), ranges.end(),
                      [&](const TextRange& range) { return begin < range.end && range.begin < end; });
 }
@@ -153,10 +153,10 @@ std::vector<TextSegment> TokenNames::split(std::string_view text, const PlainTes
     const AddedToken& token = found->name->token;
     if (found->name->is_plain || (token.special && is_plain && is_plain({begin, end}))) continue;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || begins_with_word(text.substr(end)))) continue;
-    // A run of white space is looked through once, however many of the tokens it is made of.
+    // A run of white space is searched once, however many tokens it contains.
     if (token.lstrip) begin = begin > done ? begin - trailing_space(text.substr(done, begin - done)) : done;
     if (token.rstrip) end = space_end = end < space_end ? space_end : end + leading_space(text.substr(end));
-    if (begin >= end) continue;  // a name of white space that the token before has taken
+    if (begin >= end) continue;  // a name of white space inside the white space that the previous token has taken
     if (begin > done) segments.push_back({text.substr(done, begin - done)});
     segments.push_back({text.substr(begin, end - begin), token.id});
     done = end;

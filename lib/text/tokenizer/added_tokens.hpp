@@ -1,5 +1,5 @@
 #pragma once
-// Tokens added to a vocabulary by name: marks of a text's beginning and end, of roles, of infilling.
+// Tokens that are added to a vocabulary by name: marks of the beginning and end of a text, of roles, of infilling.
 //
 // Source: src/tokenizer/added_vocabulary.rs of Hugging Face's tokenizers 0.23.
 #include <array>
@@ -14,17 +14,17 @@
 
 namespace fsdp {
 
-/// As tokenizer.json and tokenizer_config.json write them.
+/// An added token with the flags of tokenizer.json and tokenizer_config.json.
 struct AddedToken {
-  static constexpr std::int32_t kNoId = -1;  ///< none is written
+  static constexpr std::int32_t kNoId = -1;  ///< no id is stated
   std::int32_t id = 0;
   std::string text;
-  bool special = true;       ///< its name inside a text is plain text; a token that is not special is found in texts
-  bool normalized = false;   ///< its normalized name is looked for in the normalized text
-  bool single_word = false;  ///< only where no letter or digit is beside it
-  bool lstrip = false;       ///< takes the white space before it with it
-  bool rstrip = false;       ///< ... and behind it
-  bool is_optional = false;  ///< named without an id beside the vocabulary: a model need not have a row for it
+  bool special = true;       ///< the name inside a text is plain text; names of other tokens are found in texts
+  bool normalized = false;   ///< the normalized name is searched in the normalized text
+  bool single_word = false;  ///< found only where no letter or digit is beside it
+  bool lstrip = false;       ///< includes the white space before it
+  bool rstrip = false;       ///< includes the white space behind it
+  bool is_optional = false;  ///< named without an id beside the vocabulary; a model need not have a row for it
 };
 
 /// A part of a text: plain, or one added token.
@@ -40,28 +40,29 @@ struct TextRange {
   std::size_t end = 0;
 };
 
-/// True when [begin, end) and some range have bytes in common.
+/// True when [begin, end) and some range share a byte.
 bool overlaps(std::span<const TextRange> ranges, std::size_t begin, std::size_t end);
 
-/// The meaning of a special token's name inside a text.
+/// Treatment of the name of a special token inside a text.
 enum class SpecialNames : std::uint8_t { plain, tokens };
 
-/// Says where the names of special tokens are plain text all the same; empty: nowhere.
+/// True where the name of a special token is plain text even under SpecialNames::tokens; empty: nowhere.
 using PlainTest = std::function<bool(TextRange)>;
 
-/// Finds names: the leftmost, of several that begin together the longest. What is not taken for a token after all,
-/// since it is no single word or a special name that is plain text here, is passed over as a whole. A step of the
-/// search is one byte of a name, however many names there are.
+/// Finds names in a text: the leftmost, and of several at one place the longest. A match that turns out to be no token
+/// (not a single word, or a special name that is plain text here) is skipped as a whole. A step of the search is one
+/// byte of a name, however many names there are.
 class TokenNames {
  public:
-  /// \param name      as it stands in texts, not empty; of equal ones the first counts
-  /// \param is_plain  it is never taken for the token
+  /// Adds a name.
+  /// \param name      spelled as in texts, not empty; of equal names the first counts
+  /// \param is_plain  the name is never taken for the token
   void add(const std::string& name, const AddedToken& token, bool is_plain = false);
   /// True when no name is ever taken for a token.
   bool empty() const { return empty_; }
   std::optional<std::int32_t> find(std::string_view name) const;
-  /// The parts of `text` in order, none empty; they overlap only where a token begins in white space that the one
-  /// before it has taken.
+  /// Splits `text` into its parts in order, none empty. Parts overlap only where a token begins in white space that the
+  /// previous token has taken.
   std::vector<TextSegment> split(std::string_view text, const PlainTest& is_plain = {}) const;
 
  private:
@@ -71,8 +72,8 @@ class TokenNames {
   };
   /// A node in a tree of the names' bytes.
   struct Node {
-    std::int32_t name = kNone;                                ///< that ends here
-    std::vector<std::pair<std::uint8_t, std::int32_t>> next;  ///< by byte
+    std::int32_t name = kNone;                                ///< name that ends at this node
+    std::vector<std::pair<std::uint8_t, std::int32_t>> next;  ///< children by byte
   };
   struct Match {
     const Name* name;
@@ -81,7 +82,7 @@ class TokenNames {
   static constexpr std::int32_t kNone = -1;
 
   std::int32_t child(std::int32_t node, char byte) const;
-  /// The longest name that `text` begins with.
+  /// Returns the longest name at the beginning of `text`.
   std::optional<Match> match(std::string_view text) const;
 
   bool empty_ = true;
@@ -96,27 +97,27 @@ class TokenNames {
   }
 };
 
-/// The added tokens of a vocabulary, those that are special only where that is asked for. First come those that are
-/// matched in the raw text; what is between them is normalized, and the others are matched there.
+/// Search for the added tokens of a vocabulary, optionally with special ones. Tokens that are matched in raw text come
+/// first; the text between them is normalized, and the other tokens are matched there.
 class AddedTokenSearch {
  public:
   using Normalize = std::function<std::string(const std::string&)>;
 
   AddedTokenSearch() = default;
-  /// \param normalize  what the vocabulary makes of a text; empty: nothing
+  /// \param normalize  normalization of the vocabulary; empty: none
   explicit AddedTokenSearch(const std::vector<AddedToken>& tokens, SpecialNames special = SpecialNames::plain,
                             const Normalize& normalize = {});
 
   const TokenNames& raw() const { return raw_; }
   const TokenNames& normalized() const { return normalized_; }
   bool empty() const { return raw_.empty() && normalized_.empty(); }
-  /// The id of a token that is looked for.
+  /// Returns the id of a token that is searched for.
   std::optional<std::int32_t> find(std::string_view name) const;
 
  private:
   TokenNames raw_;
   TokenNames normalized_;
-  std::vector<std::pair<std::string, std::int32_t>> normalized_ids_;  ///< by their own names
+  std::vector<std::pair<std::string, std::int32_t>> normalized_ids_;  ///< ids by names before normalization
 };
 
 }  // namespace fsdp

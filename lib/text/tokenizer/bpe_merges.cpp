@@ -13,28 +13,28 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32) | static_cast<std::uint32_t>(right);
 }
 
-constexpr std::int32_t kNone = -1;  // no neighbour; as an id: merged into the symbol on the left
-constexpr std::size_t kShort = 48;  // up to here looking at all pairs again beats a queue
+constexpr std::int32_t kNone = -1;  // no neighbour; as an id: merged into the left symbol
+constexpr std::size_t kShort = 48;  // up to this length a scan of all pairs beats a queue
 constexpr std::int32_t kNoMerge = std::numeric_limits<std::int32_t>::max();
 
 }  // namespace
 
-/// The symbols of a word are a doubly linked list in an array.
+/// A symbol of a word; the symbols are a doubly linked list in an array.
 struct BpeMerges::Symbol {
   std::int32_t id;
   std::int32_t previous;
   std::int32_t next;
 };
 
-/// A merge that was possible when it was queued; outdated when one of the two symbols is not what it was.
+/// A queued merge. It is outdated when one of its two symbols has changed since.
 struct BpeMerges::Candidate {
   std::int32_t rank;
-  std::int32_t position;  ///< of the left symbol
+  std::int32_t position;  ///< position of the left symbol
   std::int32_t merged;
   std::int32_t left_id;
   std::int32_t right_id;
 
-  /// Heap order: the standard heap gives the greatest first.
+  /// Reversed, because the standard heap yields the greatest element first.
   bool operator<(const Candidate& other) const {
     return std::tie(rank, position) > std::tie(other.rank, other.position);
   }
@@ -83,8 +83,8 @@ void BpeMerges::apply(std::span<const std::int32_t> word, std::vector<std::int32
 
 void BpeMerges::apply_short(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const {
   std::array<std::int32_t, kShort> ids;
-  std::array<std::int32_t, kShort> ranks;   // of the pair that begins here
-  std::array<std::int32_t, kShort> merged;  // what that pair becomes
+  std::array<std::int32_t, kShort> ranks;   // rank of the pair that begins at this symbol
+  std::array<std::int32_t, kShort> merged;  // result of merging this pair
   std::size_t length = word.size();
   std::copy(word.begin(), word.end(), ids.begin());
   const auto look_up = [&](std::size_t at) {

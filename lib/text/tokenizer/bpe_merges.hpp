@@ -1,5 +1,5 @@
 #pragma once
-// Byte-pair merging: the table of merges and its application to one word.
+// Byte-pair encoding: the table of merges, and merging inside one word.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -7,17 +7,17 @@
 
 namespace fsdp {
 
-/// Which pairs of ids merge, into what, and in which order. Open addressing: a word costs a look-up per pair.
+/// Table of pairs of ids, their results and their priorities. Open addressing: a word costs one look-up per pair.
 class BpeMerges {
  public:
   void reserve(std::size_t num_merges);
 
-  /// Appends the next merge, of a lower priority than all before it. Ids are not negative.
-  /// A pair that is already there moves to this place.
+  /// Appends a merge, of a lower priority than all before it. Ids are not negative. A pair that is already in the table
+  /// moves to this place.
   void add(std::int32_t left, std::int32_t right, std::int32_t merged);
 
-  /// Merges inside `word`: while a pair that is in the table is left, the one added first, of equals the leftmost.
-  /// Takes O(n log n) for a word of n ids. Appends the result to `out`.
+  /// Merges pairs inside `word` until none is left that is in the table: the pair with the highest priority first, of
+  /// equal pairs the leftmost. Takes O(n log n) for a word of n ids. Appends the result to `out`.
   void apply(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const;
 
  private:

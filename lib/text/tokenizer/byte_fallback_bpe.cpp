@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-/// The bytes of a character of up to four as a number.
+/// Packs the bytes of a character, at most four, into a number.
 std::uint32_t key_of(std::string_view character) {
   std::uint32_t key = 0;
   for (const char byte : character) key = (key << 8) | static_cast<std::uint8_t>(byte);
@@ -33,7 +33,7 @@ NormalizedText with_space_signs(std::string_view text, bool prefixed, bool repla
   return normalized;
 }
 
-/// Names are normalized as texts are.
+/// Normalizes the name of a token in the same way as texts.
 AddedTokenSearch names_in(const ByteFallbackParts& parts, SpecialNames special) {
   return AddedTokenSearch(parts.added_tokens, special, [&](const std::string& name) {
     return with_space_signs(name, parts.prefix == SpacePrefix::prepend, parts.normalizes_spaces).text;
@@ -156,7 +156,7 @@ void ByteFallbackBpe::append_plain(std::string_view text, bool with_prefix, Stop
   }
   while (!text.empty()) {
     const std::size_t length = utf8_character_length(text);
-    if (length == 0) {  // no character at all: a byte that nothing merges with
+    if (length == 0) {  // a byte that begins no character: nothing merges with it
       end_word();
       ids.push_back(byte_ids()[static_cast<std::uint8_t>(text.front())]);
       text.remove_prefix(1);

@@ -1,5 +1,5 @@
 #pragma once
-// Llama's vocabulary as Hugging Face's tokenizer.json holds it: characters, in which pairs are merged by a list.
+// Byte-pair encoding over characters with a list of merges: Llama's vocabulary as in Hugging Face's tokenizer.json.
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -12,20 +12,20 @@
 
 namespace fsdp {
 
-/// How spaces are put before texts, with tokenizer.json's words for it.
+/// How spaces are put before texts, named as in tokenizer.json.
 enum class SpacePrefix : std::uint8_t {
   none,
   prepend,          ///< normalizer Prepend: before every text
-  metaspace_first,  ///< pre_tokenizer Metaspace: at the beginning unless the text has one there
-  metaspace_always  ///< also behind every added token
+  metaspace_first,  ///< at the beginning, unless the text begins with a space
+  metaspace_always  ///< also after every added token
 };
 
 struct ByteFallbackParts {
-  LlamaParts llama;  ///< `dummy_prefix` says whether decoding takes a space away
+  LlamaParts llama;  ///< `dummy_prefix`: decoding removes a space
   BpeMerges merges;
   SpacePrefix prefix = SpacePrefix::none;
-  bool normalizes_spaces = false;  ///< the normalizer replaces spaces, and names of normalized tokens are so changed
-  bool split_at_spaces = false;    ///< nothing merges across the beginning of any space sign
+  bool normalizes_spaces = false;  ///< the normalizer replaces spaces, also in names of normalized tokens
+  bool split_at_spaces = false;    ///< nothing merges across the beginning of a space sign
   std::vector<AddedToken> added_tokens;
 };
 
@@ -44,11 +44,11 @@ class ByteFallbackBpe final : public MetaspaceTokenizer {
   /// A part of a text between tokens that are matched in raw text.
   struct Part {
     std::string_view text;
-    std::size_t begin;  ///< in the whole text
+    std::size_t begin;  ///< place of the part in the whole text
     bool may_prefix;    ///< a space may be put before it
   };
   bool wants_prefix(std::string_view text, bool begins) const;
-  /// Normalizes a text. \param prefixed  the Prepend step acts
+  /// Normalizes a text. \param prefixed  applies the Prepend step
   NormalizedText normalize(std::string_view text, bool prefixed) const;
   void append_normalized(const Part& part, const TokenNames& names, std::span<const TextRange> plain,
                          AlignedIds& out) const;
@@ -62,7 +62,7 @@ class ByteFallbackBpe final : public MetaspaceTokenizer {
   bool normalizes_spaces_;
   bool split_at_spaces_;
   bool splits_before_spaces_;
-  std::array<std::int32_t, 128> ascii_ids_;  ///< or PieceIds::kNoId
+  std::array<std::int32_t, 128> ascii_ids_;  ///< ids of ASCII characters, or PieceIds::kNoId
   std::unordered_map<std::uint32_t, std::int32_t> character_ids_;
 };
 

@@ -36,7 +36,7 @@ std::vector<MergePair> parse_merges(std::string_view text, const std::string& na
   return merges;
 }
 
-/// As the file spells them, by id.
+/// Reads the pieces by id, spelled as in the file.
 std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   const auto json = read_json_object(file);
   std::vector<std::string> pieces(json.size());
@@ -53,9 +53,10 @@ std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   return pieces;
 }
 
-/// Sets what a tokenizer class makes of its vocab.json and merges.txt; an empty name means GPT-2's class.
+/// Sets the patterns and flags that the tokenizer class gives to vocab.json and merges.txt; an empty name means GPT-2's
+/// class.
 void set_class(const TokenizerConfig& config, const std::string& where, ByteLevelParts& parts) {
-  // Without tokenizer.json the class is what tokenizer_class names, where AutoTokenizer takes none of its own.
+  // Without tokenizer.json the class is the one that tokenizer_class names, unless AutoTokenizer chooses another.
   const std::string name = makes_byte_level_step(config.token_class) ? config.token_class : config.hub_class;
   if (!name.empty() && !makes_byte_level_step(name)) {
     throw FormatError(config.file + ": tokenizer_class: is " + name + ", whose vocab.json and merges.txt (" + where +
@@ -67,7 +68,7 @@ void set_class(const TokenizerConfig& config, const std::string& where, ByteLeve
   parts.patterns.emplace_back(name == "Qwen2Tokenizer" ? qwen2_pattern() : gpt2_pattern());
 }
 
-/// \param pieces  as the file spells them
+/// \param pieces  spelled as in the file
 std::vector<AddedToken> added_tokens_of(const std::vector<std::string>& pieces, const TokenizerConfig& config,
                                         const std::string& where) {
   const PieceIds ids(pieces);
@@ -78,7 +79,7 @@ std::vector<AddedToken> added_tokens_of(const std::vector<std::string>& pieces, 
   return all_added_tokens({where, static_cast<std::int64_t>(pieces.size()), find}, {}, config);
 }
 
-/// Sets the marks and the pieces, which are bytes.
+/// Sets marks and pieces. \param pieces  bytes of each piece
 void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, ByteLevelParts& parts) {
   const PieceIds ids(pieces);
   const auto mark = [&](const std::optional<std::string>& name) -> std::optional<std::int32_t> {
@@ -99,7 +100,8 @@ void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, B
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
-  // GPT-2's vocabulary follows from its merges: the bytes in the order of the alphabet, what each merge makes, the end.
+  // GPT-2's vocabulary follows from its merges: the bytes in the order of the alphabet, the result of each merge,
+  // <|endoftext|>.
   const std::string name = "built-in GPT-2 vocabulary";
   const auto merges = parse_merges(detail::gpt2_merges_text(), name);
   std::vector<std::string> pieces;

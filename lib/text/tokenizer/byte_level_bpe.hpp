@@ -12,10 +12,10 @@ namespace fsdp {
 /// GPT-2's own vocabulary of 50,257 ids, part of the program. bos and eos are both <|endoftext|>, 50256.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer();
 
-/// A vocabulary of the same kind from a model's directory.
+/// Reads a vocabulary of this kind from the directory of a model.
 /// \param vocab_json  {"piece": id, ...}, ids 0, 1, ... without gaps, all 256 bytes among the pieces
 /// \param merges_txt  one merge "left right" per line, the most frequent first; lines "#version..." are skipped
-/// \param config      marks and added tokens; without it <|endoftext|> is bos and eos, and no mark is added
+/// \param config      marks and added tokens; by default <|endoftext|> is bos and eos, and no mark is added
 /// \throws IoError when a file cannot be read; FormatError naming file, line or piece, and what was expected
 std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& vocab_json,
                                                const std::filesystem::path& merges_txt,
@@ -25,9 +25,7 @@ std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& voca
 
 namespace fsdp::detail {
 
-// data/gpt2/merges.txt as part of the program; its source file is generated when the build is configured.
-
-/// The whole file, unchanged.
+/// data/gpt2/merges.txt, unchanged; its source file is generated when the build is configured.
 std::string_view gpt2_merges_text();
 
 }  // namespace fsdp::detail

@@ -12,7 +12,7 @@ namespace fsdp {
 
 namespace {
 
-/// Marks that are pieces and no added tokens, as GPT-2's <|endoftext|>, are special all the same.
+/// Marks that are pieces but not added tokens, such as GPT-2's <|endoftext|>, count as special tokens.
 std::vector<AddedToken> with_marks(const ByteLevelParts& parts, const TokenTexts& texts) {
   auto tokens = parts.added_tokens;
   for (const auto& id : {parts.bos, parts.eos}) {
@@ -48,7 +48,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
     }
     byte_ids_[static_cast<std::size_t>(byte)] = id;
   }
-  // A name that is a piece ("Ġthe") goes on to stand for the piece's bytes.
+  // A name that is also a piece ("Ġthe") continues to stand for the bytes of the piece.
   std::erase_if(parts.added_tokens, [&](const AddedToken& token) {
     return token.id < texts_.size() && texts_.of(token.id) == bytes_of_piece(token.text);
   });
@@ -126,7 +126,7 @@ void ByteLevelTokenizer::append_aligned_words(std::string_view text, std::string
     const std::size_t word_end = at + word.size();
     for (std::size_t i = first; i < out.ids.size(); ++i) {
       const std::size_t end = at + texts_.of(out.ids[i]).size();
-      if (end > word_end || end == at)  // an added token has taken the id of a piece
+      if (end > word_end || end == at)  // an added token has replaced a piece
         throw RuntimeFailure(description() +
                              ": a text's ids do not stand for its bytes, so answers cannot be found in them");
       out.parts.push_back({at, end});

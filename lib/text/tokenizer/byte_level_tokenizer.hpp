@@ -1,5 +1,5 @@
 #pragma once
-// Byte-level byte-pair encoding: words of bytes, in which pairs are merged.
+// Byte-level byte-pair encoding: texts are split into words, and pairs of bytes are merged inside each word.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -20,15 +20,15 @@ namespace fsdp {
 struct ByteLevelParts {
   VocabularyForm form = VocabularyForm::byte_level_bpe;
   std::string where;                ///< the file of the pieces, for the description and errors
-  std::vector<std::string> pieces;  ///< the bytes of each id; empty ones are gaps
+  std::vector<std::string> pieces;  ///< bytes of each id; empty for gaps
   BpeMerges merges;
   std::vector<SplitPattern> patterns;
   std::vector<AddedToken> added_tokens;
   DocumentMarks marks;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
-  bool composes = false;       ///< texts become NFC first
-  bool ignore_merges = false;  ///< a word that is a piece becomes it, whether merges lead there or not
+  bool composes = false;       ///< texts are normalized to NFC
+  bool ignore_merges = false;  ///< a word that is a piece becomes that piece, even if merges do not lead to it
 };
 
 class ByteLevelTokenizer final : public Tokenizer {
@@ -53,15 +53,15 @@ class ByteLevelTokenizer final : public Tokenizer {
  private:
   std::string normalized(const std::string& text) const;
   std::vector<std::int32_t> encode_text(std::string_view text, const StopTest& stop) const;
-  /// A part of a text in which no token that is matched in raw text is left.
+  /// Appends the ids of a part of a text that contains no token matched in raw text.
   void append(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
-  /// \param begin  of the part, in the text
+  /// \param begin  place of `text` in the whole text
   void append_aligned(std::string_view text, std::size_t begin, std::span<const TextRange> plain,
                       AlignedIds& out) const;
   void append_word(std::string_view word, std::vector<std::int32_t>& scratch, std::vector<std::int32_t>& ids) const;
   /// \param text  normalized
   void append_words(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const;
-  /// \param part   of `text`; the ranges that are added lie in `text`
+  /// \param part   part of `text`; the ranges of `out` are places in `text`
   void append_aligned_words(std::string_view text, std::string_view part, AlignedIds& out) const;
 
   VocabularyForm form_;
@@ -72,7 +72,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   PreTokenizer words_;
   bool composes_;
   AddedTokenSearch added_tokens_;
-  AddedTokenSearch names_;  ///< of special tokens, too
+  AddedTokenSearch names_;  ///< tokens that encode_marked() finds, special ones included
   DocumentMarks marks_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
@@ -86,8 +86,9 @@ struct MergePair {
   std::string right;
 };
 
-/// The table of `merges`, the most frequent first; of one that is there twice the last place counts, as in the
-/// tokenizers library. \throws FormatError naming a merge with a piece that is not in the vocabulary
+/// Makes the table of `merges`, which are sorted by frequency, the most frequent first. The last place of a repeated
+/// merge counts, as in the tokenizers library. \throws FormatError naming a merge with a piece that is not in the
+/// vocabulary
 BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where);
 
 }  // namespace fsdp

@@ -80,7 +80,7 @@ nlohmann::json read_json_object(const std::filesystem::path& file) {
     return json;
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(file.string(), error.byte, "is no JSON: " + std::string(error.what()));
-  } catch (const nlohmann::json::exception& error) {  // a number such as 1e999, which no double holds
+  } catch (const nlohmann::json::exception& error) {  // a number such as 1e999, which does not fit a double
     throw FormatError(file.string() + ": is no JSON: " + std::string(error.what()));
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
-// JSON files whose content is not trusted: every access says what was expected and where.
+// Access to JSON files whose content is not trusted: every access checks the type and reports what was expected and
+// where.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,7 @@
 
 namespace fsdp {
 
-/// A value inside a JSON file. Refers to the document, which must live longer.
+/// A value inside a JSON document, which must outlive this object.
 class JsonValue {
  public:
   JsonValue(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}
@@ -19,14 +20,14 @@ class JsonValue {
   bool is_object() const { return value_->is_object(); }
   bool is_string() const { return value_->is_string(); }
 
-  /// Each throws FormatError when the value is of another type.
+  /// \throws FormatError when the value is of another type
   const std::string& string() const;
   bool boolean() const;
   std::int64_t integer() const;
   const nlohmann::json& object() const;
   std::vector<JsonValue> elements() const;
 
-  /// The member, or null when this is no object or has none of that name.
+  /// Returns the member `key`, or null when this is no object or has no such member.
   JsonValue get(std::string_view key) const;
   /// \throws FormatError when there is no such member
   JsonValue at(std::string_view key) const;

@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-/// The byte that "<0x0A>" stands for, or -1.
+/// Returns the byte of a piece "<0x0A>", or -1.
 int byte_of_piece(std::string_view piece) {
   int byte = -1;
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
@@ -117,13 +117,13 @@ AlignedIds MetaspaceTokenizer::encode_marked(std::string_view text, std::span<co
   return out;
 }
 
-/// Goes through the bytes that the ids decode to, beside those of the text.
+/// Walks through the decoded bytes of the ids and the bytes of the text side by side.
 void MetaspaceTokenizer::align(std::string_view text, std::size_t begin, AlignedIds& out) const {
   const auto new_ids = std::span(out.ids).subspan(out.parts.size());
   std::size_t decoded_bytes = 0;
   for (const auto id : new_ids) decoded_bytes += texts_.of(id).size();
   const std::size_t text_bytes = with_spaces(text).size();
-  bool skip = decoded_bytes == text_bytes + 1;  // the space that was put before it
+  bool skip = decoded_bytes == text_bytes + 1;  // the space that was put before the text
   if (!skip && decoded_bytes != text_bytes)
     throw RuntimeFailure(description() +
                          ": a text's ids do not stand for its bytes, so answers cannot be found in them");
@@ -206,7 +206,7 @@ bool splits_before_spaces(const std::vector<LlamaPiece>& pieces) {
     if (piece.kind == LlamaPiece::Kind::literal) continue;
     bool only_spaces = true;
     for (std::string_view rest = piece.text; !rest.empty();) {
-      // A piece the user defined may hold the space itself.
+      // A user-defined piece may contain a space itself.
       const bool space = rest.starts_with(kSpaceSign) || rest.front() == ' ';
       if (space && !only_spaces) return false;
       only_spaces = only_spaces && space;

@@ -18,17 +18,17 @@ namespace fsdp {
 /// One id of a vocabulary that writes spaces as U+2581.
 struct LlamaPiece {
   enum class Kind : std::uint8_t {
-    text,     ///< stands for its characters, U+2581 for a space
-    byte,     ///< "<0x0A>" stands for one byte of a character that has no piece
-    control,  ///< a mark outside all texts: stands for nothing
-    literal   ///< stands for its name as it is
+    text,     ///< characters, with U+2581 for a space
+    byte,     ///< "<0x0A>": one byte of a character that has no piece
+    control,  ///< a mark outside texts; decodes to nothing
+    literal   ///< decodes to its name
   };
   std::string text;
   Kind kind = Kind::text;
-  bool is_optional = false;  ///< as of an AddedToken
+  bool is_optional = false;  ///< see AddedToken
 };
 
-/// U+2581, which stands for a space inside pieces. In a text it cannot be told from a space.
+/// U+2581, which stands for a space inside pieces. A text that contains U+2581 itself decodes to a space there.
 inline constexpr std::string_view kSpaceSign = "\xE2\x96\x81";
 
 struct LlamaParts {
@@ -36,15 +36,15 @@ struct LlamaParts {
   std::string where;               ///< the vocabulary's file, for the description and errors
   std::vector<LlamaPiece> pieces;  ///< by id
   bool dummy_prefix = true;        ///< a text is encoded as if a space stood before it
-  bool strips_spaces = false;      ///< texts lose the spaces that they begin with
+  bool strips_spaces = false;      ///< spaces at the beginning of texts are removed
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
   DocumentMarks marks;
   std::optional<InfillIds> infill;
 };
 
-/// Places in a text, one for each byte of another text.
-/// Takes 4 bytes for each place in a text of less than 4 GiB, else 8.
+/// Places in a text, one for each byte of a text that was made of it. Takes 4 bytes per place for texts of less than 4
+/// GiB, else 8.
 class TextPlaces {
  public:
   /// \param text_bytes  the largest place
@@ -73,10 +73,10 @@ class TextPlaces {
   std::vector<std::size_t> wide_;
 };
 
-/// A text as the vocabulary normalizes it before it looks for pieces.
+/// A text after the normalization of the vocabulary, in which pieces are searched.
 struct NormalizedText {
   std::string text;
-  TextPlaces origins;  ///< for each of its bytes, and its end, a place in the text that it was made of
+  TextPlaces origins;  ///< for each byte of `text`, and for its end, a place in the original text
 };
 
 class MetaspaceTokenizer : public Tokenizer {
@@ -98,26 +98,25 @@ class MetaspaceTokenizer : public Tokenizer {
   std::string description() const final { return describe_vocabulary(form_, file_, vocab_size()); }
 
  protected:
-  /// \param names  the added and control tokens, which encode_marked() looks for; those in `normalized()` are left to
-  ///               append_aligned()
+  /// \param names  added and control tokens, which encode_marked() finds; append_aligned() finds those in normalized()
   MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names);
 
-  /// Appends the ids of `text`, any bytes. \param dummy_prefix  it begins a text
+  /// Appends the ids of `text`, which may be any bytes. \param dummy_prefix  true at the beginning of a text
   virtual void append(std::string_view text, bool dummy_prefix, StopWatch& watch,
                       std::vector<std::int32_t>& ids) const = 0;
 
-  /// Appends the ids of a part of a text in which no name that is matched in raw text is left, with what each is of.
-  /// \param begin  of the part in the text: 0, or a token is before it
-  /// \param plain  where in the text names of special tokens are plain
+  /// Appends the ids of a part of a text that contains no name matched in raw text, and the range of each id.
+  /// \param begin  place of the part in the text: 0, or a token is before it
+  /// \param plain  ranges of the text in which names of special tokens are plain text
   virtual void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange> plain,
                               AlignedIds& out) const = 0;
 
-  /// Finds the parts of `text` that the ids without a part were made of; `begin` is added to each.
-  /// \throws RuntimeFailure when the ids do not stand for its bytes
+  /// Finds the ranges of `text` for the ids in `out` that have none yet; adds `begin` to each.
+  /// \throws RuntimeFailure when the ids do not decode to the bytes of `text`
   void align(std::string_view text, std::size_t begin, AlignedIds& out) const;
 
   const AddedTokenSearch& names() const { return names_; }
-  /// Whether a space is put before texts.
+  /// True when a space is put before texts.
   bool dummy_prefix() const { return dummy_prefix_; }
 
   /// The ids of single bytes.
@@ -138,21 +137,21 @@ class MetaspaceTokenizer : public Tokenizer {
   std::optional<InfillIds> infill_;
 };
 
-/// Turns parts of a normalized text into those of what it was made of, from `first` on.
-/// \param begin  of that in the whole text
+/// Maps the ranges parts[first...] from the normalized text to the original text.
+/// \param begin  place of the original text in the whole text
 void to_sources(const NormalizedText& normalized, std::size_t begin, std::size_t first, std::vector<TextRange>& parts);
 
-/// Adds the tokens to the pieces. An id that is a piece of the same text already stays what it is.
-/// \throws FormatError for an id that cannot be
+/// Adds the tokens to the pieces. A piece that already has the text of its token keeps its kind.
+/// \throws FormatError for an impossible id
 void add_tokens(const std::vector<AddedToken>& tokens, const std::string& where, std::vector<LlamaPiece>& pieces);
 
-/// The id with this text, the first of several.
+/// Returns the first id with this text.
 std::optional<std::int32_t> find_piece(const std::vector<LlamaPiece>& pieces, std::string_view text);
 
-/// The marks named in `config`; none unless all four are in the vocabulary.
+/// Returns the infilling marks named in `config`, if all four are in the vocabulary.
 std::optional<InfillIds> find_infill_ids(const std::vector<LlamaPiece>& pieces, const TokenizerConfig& config);
 
-/// True when no piece has a space sign behind another character: then nothing merges across the beginning of a space,
+/// True when no piece has a space sign behind another character. Then nothing merges across the beginning of a space,
 /// and a text may be encoded in parts that begin there. Literal pieces, which no merge makes, do not count.
 bool splits_before_spaces(const std::vector<LlamaPiece>& pieces);
 

@@ -14,14 +14,14 @@ namespace {
 
 constexpr auto kCanonical = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 
-/// A character before it is put in order: its canonical decomposition, of 4 at most.
+/// A character before reordering: its canonical decomposition, at most 4 code points.
 struct Decomposed {
   std::array<utf8proc_int32_t, 4> characters;
   std::size_t count = 0;
-  std::size_t bytes = 0;  ///< that it takes in the text
+  std::size_t bytes = 0;  ///< bytes of the character in the text
 };
 
-/// \return nothing where the text does not begin with valid UTF-8
+/// \return nothing when the text does not begin with valid UTF-8
 std::optional<Decomposed> decompose_first(std::string_view text) {
   Decomposed first;
   utf8proc_int32_t character = -1;
@@ -38,8 +38,8 @@ std::optional<Decomposed> decompose_first(std::string_view text) {
 
 int mark_class(utf8proc_int32_t character) { return utf8proc_get_property(character)->combining_class; }
 
-/// Puts each run of marks in order. utf8proc_map() does so by swapping neighbours, which takes a minute for 100 kB of
-/// marks out of order.
+/// Sorts each run of marks. utf8proc_map() sorts by swapping neighbours, which takes a minute for 100 kB of unsorted
+/// marks.
 void order_marks(std::vector<utf8proc_int32_t>& characters) {
   const auto is_mark = [](utf8proc_int32_t character) { return mark_class(character) != 0; };
   const auto before = [](utf8proc_int32_t a, utf8proc_int32_t b) { return mark_class(a) < mark_class(b); };
@@ -50,7 +50,8 @@ void order_marks(std::vector<utf8proc_int32_t>& characters) {
   }
 }
 
-/// Characters below U+0300, whose first bytes are below 0xCC, are composed and no marks.
+/// Returns the length of the prefix of characters below U+0300, whose first bytes are below 0xCC: they are composed and
+/// no marks.
 bool is_surely_composed(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0xcc; });
 }
@@ -84,12 +85,12 @@ std::string to_nfc(std::string_view text) {
 
 namespace {
 
-/// Bytes of the first character and the marks that combine with it. Such a segment is reordered and composed as a
+/// Length in bytes of the first character with its combining marks. Such a segment is reordered and composed as a
 /// whole, however many marks it has.
 std::size_t segment_length(std::string_view text) {
   std::size_t length = std::max<std::size_t>(1, utf8_character_length(text));
   while (length < text.size()) {
-    // Some characters (U+0F73) are no marks and become nothing but marks.
+    // Some characters (U+0F73) are no marks but decompose into marks only.
     const auto next = decompose_first(text.substr(length));
     if (!next || next->count == 0 || mark_class(next->characters[0]) == 0) break;
     length += next->bytes;
@@ -111,7 +112,7 @@ std::vector<TextRange> nfc_sources(std::string_view text, std::string_view compo
     const auto segment = text.substr(range.end, segment_length(text.substr(range.end)));
     const auto alone = to_nfc(segment);
     const auto together = to_nfc(cluster + std::string(segment));
-    if (together == cluster + alone) {  // what comes next leaves the cluster as it is
+    if (together == cluster + alone) {  // the next character does not combine with the cluster
       close();
       cluster = alone;
     } else {
@@ -120,7 +121,7 @@ std::vector<TextRange> nfc_sources(std::string_view text, std::string_view compo
     range.end += segment.size();
   }
   close();
-  // Not the same where to_nfc() gave up on a part that is no UTF-8: then any byte may come from anywhere.
+  // The lengths differ when to_nfc() gave up on a part that is not UTF-8: then any byte may come from the whole text.
   if (sources.size() != composed.size()) sources.assign(composed.size(), {0, text.size()});
   return sources;
 }

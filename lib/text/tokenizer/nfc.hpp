@@ -1,5 +1,5 @@
 #pragma once
-// Unicode's composed form (UAX #15): what some vocabularies are made of.
+// Unicode's composed normal form NFC (UAX #15), which some vocabularies expect.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace fsdp {
 
-/// The text composed canonically (NFC). What is no valid UTF-8 stays as it is.
+/// Returns the text in NFC. Bytes that are not valid UTF-8 stay unchanged.
 std::string to_nfc(std::string_view text);
 
-/// For each byte of `composed`, which is to_nfc(text), the part of `text` that it comes from: a character, or several
-/// that were composed or put into another order together.
+/// For each byte of `composed`, which is to_nfc(text), returns the range of `text` that it comes from: a character, or
+/// several that were composed or reordered together.
 std::vector<TextRange> nfc_sources(std::string_view text, std::string_view composed);
 
 }  // namespace fsdp

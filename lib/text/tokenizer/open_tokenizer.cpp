@@ -17,7 +17,8 @@ namespace {
 
 enum class TokenizerKind { none, sentencepiece, json, byte_level };
 
-/// tokenizer.json is preferred, as by transformers, else tokenizer.model, else vocab.json with merges.txt.
+/// The files that are read, in the order of transformers: tokenizer.json, else tokenizer.model, else vocab.json with
+/// merges.txt.
 TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
   const auto has = [&](const char* name) {
     std::error_code ignored;
@@ -28,8 +29,9 @@ TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
   return has("vocab.json") && has("merges.txt") ? TokenizerKind::byte_level : TokenizerKind::none;
 }
 
-/// Where tokenizer.json is of a kind that is not built, what stands for it in tokenizer.model; a damaged one is never
-/// passed over. \throws FormatError about tokenizer.json
+/// Opens tokenizer.json, or tokenizer.model beside it when tokenizer.json is of an unsupported kind. A damaged
+/// tokenizer.json is always an error.
+/// \throws FormatError about tokenizer.json
 std::shared_ptr<const Tokenizer> open_json(const std::filesystem::path& directory, const TokenizerConfig& config) {
   const auto json = directory / "tokenizer.json";
   try {
@@ -41,17 +43,17 @@ std::shared_ptr<const Tokenizer> open_json(const std::filesystem::path& director
     if (damaged || !std::filesystem::exists(model, ignored)) throw;
     try {
       return make_sentencepiece_tokenizer(model, config);
-    } catch (const FormatError&) {  // as T5's: the first one says why
+    } catch (const FormatError&) {  // unsupported too, such as T5's: report the first error
     }
     throw;
   }
 }
 
-/// The character of GPT-2's alphabet that stands for the byte at `place` in it: printable ones stand for themselves.
+/// Character of GPT-2's alphabet for the byte at `place` of byte_alphabet(); printable bytes stand for themselves.
 std::string alphabet_character(std::size_t place) {
   constexpr unsigned first_printable = 0x21, last_ascii = 0x7e;
   const auto alphabet = byte_alphabet();
-  constexpr std::size_t num_printable = 188;  // the others stand for U+0100 and what follows
+  constexpr std::size_t num_printable = 188;  // the other bytes stand for U+0100 and the code points after it
   const unsigned code = place < num_printable ? alphabet[place] : 0x100 + static_cast<unsigned>(place - num_printable);
   if (code >= first_printable && code <= last_ascii) return {static_cast<char>(code)};
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};  // two bytes of UTF-8
@@ -78,7 +80,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory) {
   if (directory == kBuiltInTokenizer) return {};
   std::vector<std::filesystem::path> files;
-  // config.json says which class the tokenizer is of where tokenizer_config.json does not.
+  // config.json names the class of the tokenizer when tokenizer_config.json does not.
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json",
                            "special_tokens_map.json", "added_tokens.json", "config.json"}) {
     std::error_code ignored;
@@ -88,7 +90,7 @@ std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& 
 }
 
 std::map<std::string, std::string> gpt2_tokenizer_files() {
-  // The vocabulary follows from the merges: the alphabet, what each merge makes, the end of text.
+  // The vocabulary follows from the merges: the alphabet, the result of each merge, <|endoftext|>.
   auto vocabulary = nlohmann::ordered_json::object();
   auto& pieces = vocabulary.get_ref<nlohmann::ordered_json::object_t&>();
   const auto add = [&](std::string piece) { pieces.emplace_back(std::move(piece), static_cast<int>(pieces.size())); };

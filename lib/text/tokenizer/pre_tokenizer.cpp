@@ -132,7 +132,7 @@ class Translation {
     copy(1);
   }
 
-  /// Where case is ignored, Oniguruma takes one character for the two that it folds to ("ß" for "ss"), PCRE2 does not.
+  /// Refuses pairs that fold to one character: when case is ignored, Oniguruma matches "ß" for "ss", PCRE2 does not.
   void refuse_folded_pairs() const {
     std::size_t end = at_ + 1;
     for (int depth = 1; end < pattern_.size() && depth > 0; ++end) {
@@ -157,7 +157,8 @@ class Translation {
     refuse(4, "is not a supported group");
   }
 
-  /// {n}, {n,} or {n,m}; what may follow them means different things in the two syntaxes.
+  /// Copies {n}, {n,} or {n,m}. A quantifier after it is refused, because it means different things in the two
+  /// syntaxes.
   void counted() {
     std::size_t end = at_ + 1;
     while (end < pattern_.size() && is_digit(pattern_[end])) ++end;
@@ -188,7 +189,8 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<pcre2_match_context, FreeContext>;
 
-/// PCRE2 gives up after ten million steps back, which long runs of white space take; null where that is enough.
+/// Raises the limit of ten million backtracking steps for long texts, whose runs of white space take more; null for
+/// short texts.
 Context context_for(std::size_t text_bytes) {
   if (text_bytes < 1'000'000) return {};
   Context context(pcre2_match_context_create(nullptr));
@@ -234,7 +236,7 @@ SplitPattern::SplitPattern(const std::string& pattern, SplitKeeps keeps)
     throw RuntimeFailure("PCRE2 refuses the pattern '" + pattern + "' at " + std::to_string(offset) + ": " +
                          message_of(error) + "; it must be built with Unicode support");
   }
-  pcre2_jit_compile(compiled_->code.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower, not wrong
+  pcre2_jit_compile(compiled_->code.get(), PCRE2_JIT_COMPLETE);  // matching works without it, only slower
 }
 
 SplitPattern::~SplitPattern() = default;
@@ -252,11 +254,11 @@ void SplitPattern::split(std::string_view text, std::vector<std::string_view>& w
   std::size_t done = 0, from = 0;
   std::optional<std::size_t> last_end;
   while (from <= text.size() && !text.empty()) {
-    // The caller checked the text: checking all of it again for each word would cost quadratic time.
+    // The caller has checked the text; PCRE2 would check the rest of it again for each word, in quadratic time.
     std::uint32_t options = PCRE2_NO_UTF_CHECK;
     int found = pcre2_match(compiled_->code.get(), subject, text.size(), from, options, match.get(), context.get());
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-      options |= PCRE2_NO_JIT;  // which keeps its states on the heap
+      options |= PCRE2_NO_JIT;  // keeps the states of the match on the heap
       found = pcre2_match(compiled_->code.get(), subject, text.size(), from, options, match.get(), context.get());
     }
     if (found == PCRE2_ERROR_NOMATCH) break;
@@ -266,7 +268,7 @@ void SplitPattern::split(std::string_view text, std::vector<std::string_view>& w
     const std::size_t begin = pcre2_get_ovector_pointer(match.get())[0];
     const std::size_t end = pcre2_get_ovector_pointer(match.get())[1];
     if (begin == end && last_end == end) {
-      // An empty match right after a match is none: go on one character later, as Oniguruma's iteration does.
+      // An empty match directly after a match does not count: continue one character later, as Oniguruma does.
       from += end < text.size() ? utf8_character_length(text.substr(from)) : 1;
       continue;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Cuts a text into the words inside which byte pairs are merged.
+// Splits a text into words; byte pairs are merged inside words only.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,26 +8,26 @@
 
 namespace fsdp {
 
-// Patterns of tokenizer.json, which are in Oniguruma's syntax, for PCRE2.
+// Patterns of tokenizer.json have Oniguruma's syntax and are translated for PCRE2.
 
-/// The same pattern for PCRE2 with PCRE2_UTF and PCRE2_UCP. Only what both read alike passes, with \s and \S spelled
-/// out as Unicode's White_Space: PCRE2's own \s also takes U+180E, which has not been white space since Unicode 6.3.
+/// Translates a pattern for PCRE2 with PCRE2_UTF and PCRE2_UCP. Accepts only constructs that both engines read alike,
+/// and spells out \s and \S as Unicode's White_Space: PCRE2's own \s also matches U+180E, which has not been white
+/// space since Unicode 6.3.
 /// \param where  names the pattern in errors
-/// \throws FormatError naming the first construct that is not supported and its place
+/// \throws FormatError naming the first unsupported construct and its place
 std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where);
 
-/// A pattern that matches exactly `text`.
+/// Returns a pattern that matches exactly `text`.
 std::string pcre2_literal(std::string_view text);
 
-// A regular expression that cuts a text into words.
-
-/// Which parts of a text are words: matches of the pattern, what lies between two of them, or both ("Isolated" in
-/// Hugging Face's tokenizers). What is no word is lost.
+/// Which parts of a text are words: matches of the pattern, the parts between them, or both ("Isolated" in Hugging
+/// Face's tokenizers). Other parts are dropped.
 enum class SplitKeeps : std::uint8_t { all, matches, gaps };
 
+/// A regular expression that splits a text into words.
 class SplitPattern {
  public:
-  /// \param pattern  PCRE2's syntax, Unicode
+  /// \param pattern  in PCRE2's syntax
   /// \throws RuntimeFailure when PCRE2 refuses it
   explicit SplitPattern(const std::string& pattern, SplitKeeps keeps = SplitKeeps::all);
   ~SplitPattern();
@@ -43,20 +43,21 @@ class SplitPattern {
   SplitKeeps keeps_;
 };
 
-/// GPT-2's pattern: English contractions, then runs of letters, of numbers or of other signs, each with at most one
-/// space before it, then white space, leaving its last space to the word that follows. In PCRE2's syntax.
+/// GPT-2's pattern in PCRE2's syntax: English contractions; runs of letters, of numbers or of other signs, each with at
+/// most one leading space; white space, whose last space goes to the word that follows.
 std::string gpt2_pattern();
 
-/// Qwen 2's: digits one by one, line ends with the signs before them, a sign before letters with them.
+/// Qwen 2's pattern in PCRE2's syntax: single digits, line ends with the signs before them, letters with a sign before
+/// them.
 std::string qwen2_pattern();
 
-/// Patterns applied one after the other, each inside the words that the one before made.
+/// Patterns that are applied one after the other, each inside the words of the previous one.
 class PreTokenizer {
  public:
   explicit PreTokenizer(std::vector<SplitPattern> patterns) : patterns_(std::move(patterns)) {}
 
-  /// Makes `words` the words in order, views into `text`: all of it but for what patterns drop. Every run of bytes that
-  /// are no valid UTF-8 is a word of its own.
+  /// Replaces `words` by the words of `text` in order, as views into `text`. They cover all of it except parts that
+  /// patterns drop. Every run of bytes that is not valid UTF-8 is a word of its own.
   void split(std::string_view text, std::vector<std::string_view>& words) const;
 
  private:

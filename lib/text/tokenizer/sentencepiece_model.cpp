@@ -9,8 +9,8 @@
 namespace fsdp {
 namespace {
 
-// A unit of the trie: its label (bits 0 to 7, and 31 where it holds a value instead), whether a value is among its
-// children (bit 8), and how far away these are (bits 10 to 30, in 256 where bit 9 is set).
+// A unit of the trie: label (bits 0 to 7, and bit 31 when the unit holds a value), whether a value is among the
+// children (bit 8), offset of the children (bits 10 to 30, in units of 256 when bit 9 is set).
 std::uint32_t label_of(std::uint32_t unit) { return unit & (1u << 31 | 0xFF); }
 bool has_value(std::uint32_t unit) { return (unit >> 8 & 1) == 1; }
 std::uint32_t value_of(std::uint32_t unit) { return unit & ((1u << 31) - 1); }
@@ -29,10 +29,10 @@ struct Field {
   bool is_varint = false;
   bool is_bytes = false;
   std::string_view bytes;       ///< wire type 2
-  std::string_view serialized;  ///< all of it
+  std::string_view serialized;  ///< the whole field, with its tag
 };
 
-/// Reads the fields of one message; nested ones are its byte fields.
+/// Reads the fields of one message. A nested message is a field of bytes.
 class Fields {
  public:
   /// \param whole  the file, in which `message` lies
@@ -140,7 +140,7 @@ void read_normalizer_spec(Fields fields, NormalizerSpec& spec) {
   }
 }
 
-/// A map of characters acts on what ids decode to.
+/// True when a normalizer_spec has a character map. That of a denormalizer would change decoded texts.
 bool has_character_map(Fields fields) {
   NormalizerSpec spec;
   read_normalizer_spec(fields, spec);
@@ -149,14 +149,15 @@ bool has_character_map(Fields fields) {
 
 void check_settings(const Settings& settings, const std::string& file) {
   const auto refuse = [&](const std::string& what) { throw FormatError(file + ": " + what + " is not supported"); };
-  // Versions of the library break ties between unigrams differently, and no model here uses unigrams.
+  // Unigram models are refused: versions of the library break ties between unigrams differently, and no supported model
+  // uses them.
   if (settings.model_type != kBytePairs)
     refuse("model type " + std::to_string(settings.model_type) + " (2 is byte-pair encoding)");
   if (settings.space_as_suffix) refuse("putting spaces behind words (treat_whitespace_as_suffix)");
   if (settings.changes_decoded) refuse("a denormalizer, which replaces characters of decoded texts,");
 }
 
-/// True for lines of a token in base64, a space and its rank.
+/// True for lines that consist of a token in base64, a space and a rank (tiktoken's format).
 bool is_tiktoken_table(std::string_view bytes) {
   const auto line = bytes.substr(0, bytes.find('\n'));
   const auto token = line.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
@@ -164,7 +165,7 @@ bool is_tiktoken_table(std::string_view bytes) {
          line.find_first_not_of("0123456789\r", token + 1) == line.npos;
 }
 
-/// normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false, escape_whitespaces: ... }
+/// Serializes normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false, escape_whitespaces: ... }.
 std::string identity_spec(bool escape_spaces) {
   return std::string("\x1A\x06\x18\x00\x20\x00\x28", 7) + std::string(1, escape_spaces ? '\1' : '\0');
 }
@@ -185,7 +186,7 @@ CharacterMap::CharacterMap(std::string_view bytes, const std::string& file) {
   check(file);
 }
 
-/// Goes everywhere a text can lead to, so that find() need not look where it steps.
+/// Visits every unit that a text can reach, so that find() needs no bounds checks.
 void CharacterMap::check(const std::string& file) const {
   const auto refuse = [&](const char* what) {
     throw FormatError(file + ": the normalizer's character map leads outside of its " + what + ": the file is damaged");
@@ -226,7 +227,7 @@ SentencePieceNormalizer::SentencePieceNormalizer(const NormalizerSpec& spec, con
                                                  const std::string& file)
     : dummy_prefix_(spec.dummy_prefix), removes_(spec.remove_extra_spaces), escapes_(spec.escape_spaces) {
   if (!spec.character_map.empty()) map_.emplace_back(spec.character_map, file);
-  if (map_.empty() && !removes_) return;  // they would stay as they are anyway
+  if (map_.empty() && !removes_) return;  // symbols stay unchanged anyway when nothing is mapped or removed
   for (const auto& symbol : symbols) {
     auto& list = symbols_[static_cast<std::uint8_t>(symbol.at(0))];
     const auto shorter = [&](const std::string& other) { return other.size() < symbol.size(); };
@@ -245,7 +246,7 @@ SentencePieceNormalizer::Step SentencePieceNormalizer::step(std::string_view tex
   return {length, text.substr(0, length)};
 }
 
-/// Bytes of what becomes spaces at the beginning.
+/// Number of bytes at the beginning that become spaces.
 std::size_t SentencePieceNormalizer::skip_spaces(std::string_view text) const {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -271,7 +272,8 @@ void SentencePieceNormalizer::for_parts(std::string_view text, bool dummy_prefix
   while (at < text.size()) {
     auto [length, result] = step(text.substr(at));
     while (after_space && result.starts_with(' ')) result.remove_prefix(1);
-    // Ids of single bytes have parts of their own, and so has the first id of what a rule makes.
+    // Byte i of a result comes from byte i of the replaced bytes, or their last one, so that ids of single bytes have
+    // ranges of their own.
     for (std::size_t i = 0; i < result.size(); ++i) {
       add(result[i] == ' ' ? space : result.substr(i, 1), at + std::min(i, length - 1));
     }

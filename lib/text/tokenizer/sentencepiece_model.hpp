@@ -1,6 +1,6 @@
 #pragma once
-// The parts of SentencePiece's tokenizer.model that its library does not tell, read to check the file before the
-// library sees it. Source: google/sentencepiece, src/sentencepiece_model.proto.
+// Parses SentencePiece's tokenizer.model: checks it before the library reads it, and extracts the parts that the
+// library does not expose. Source: google/sentencepiece, src/sentencepiece_model.proto.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -16,16 +16,16 @@ namespace fsdp {
 //
 // Source: google/sentencepiece, src/normalizer.cc, and the double-array trie of s-yata/darts-clone, include/darts.h.
 
-/// normalizer_spec of a model.
+/// The normalizer_spec of a model.
 struct NormalizerSpec {
-  std::string character_map;  ///< precompiled_charsmap; empty: characters stay what they are
+  std::string character_map;  ///< precompiled_charsmap; empty: characters stay unchanged
   bool dummy_prefix = true;
   bool remove_extra_spaces = true;
   bool escape_spaces = true;  ///< spaces become U+2581
 };
 
-/// A map of character sequences to others: u32 bytes of the trie, the trie's units, then the results, each with a zero
-/// behind it. All numbers are little endian.
+/// Maps character sequences to others. The format is: u32 bytes of the trie, the units of the trie, then the results,
+/// each with a zero behind it, all little endian.
 class CharacterMap {
  public:
   /// \param file  names the model in errors
@@ -33,10 +33,10 @@ class CharacterMap {
   CharacterMap(std::string_view bytes, const std::string& file);
 
   struct Rule {
-    std::size_t length = 0;  ///< bytes of the text that it replaces; 0: no rule applies
+    std::size_t length = 0;  ///< bytes of the text that the rule replaces; 0: no rule applies
     std::string_view result;
   };
-  /// The rule for the longest beginning of `text`.
+  /// Returns the rule for the longest beginning of `text` that has one.
   Rule find(std::string_view text) const;
 
  private:
@@ -48,18 +48,18 @@ class CharacterMap {
 
 class SentencePieceNormalizer {
  public:
-  /// \param symbols  pieces that the user defined, which stay as they are
+  /// \param symbols  user-defined pieces, which are never changed
   /// \throws FormatError
   SentencePieceNormalizer(const NormalizerSpec& spec, const std::vector<std::string>& symbols, const std::string& file);
 
-  /// Bytes that are no UTF-8 stay; SentencePiece would put U+FFFD in their place.
-  /// \param dummy_prefix  false: no space is put before the text even where the model wants it
+  /// Normalizes a text. Bytes that are not UTF-8 stay; SentencePiece would replace them by U+FFFD.
+  /// \param dummy_prefix  false: no space is put before the text, even if the model wants it
   NormalizedText normalize(std::string_view text, bool dummy_prefix) const;
-  /// Its text alone, for a third of the memory.
+  /// Returns only the text of normalize(), in a third of the memory.
   std::string normalized_text(std::string_view text, bool dummy_prefix) const;
 
  private:
-  /// One step at the beginning of a text: the length of the bytes it consumes, and their replacement.
+  /// A step of the normalization: number of bytes that it consumes, and their replacement.
   struct Step {
     std::size_t length;
     std::string_view result;
@@ -67,12 +67,12 @@ class SentencePieceNormalizer {
   Step step(std::string_view text) const;
   std::size_t skip_spaces(std::string_view text) const;
   void trim_end(std::string& text) const;
-  /// Calls add(bytes, origin) for what the text becomes.
+  /// Calls add(bytes, origin) for each part of the normalized text.
   template <typename Add>
   void for_parts(std::string_view text, bool dummy_prefix, const Add& add) const;
 
-  std::vector<CharacterMap> map_;                      ///< one or none
-  std::array<std::vector<std::string>, 256> symbols_;  ///< by first byte, the longest first
+  std::vector<CharacterMap> map_;                      ///< at most one
+  std::array<std::vector<std::string>, 256> symbols_;  ///< symbols by first byte, the longest first
   bool dummy_prefix_, removes_, escapes_;
 };
 
@@ -84,11 +84,11 @@ struct SentencePieceModel {
   };
   std::vector<Piece> pieces;  ///< by id
   std::string unknown_text = " \xE2\x81\x87 ";
-  std::string bos_text = "<s>";  ///< the names of the marks
+  std::string bos_text = "<s>";  ///< names of the marks
   std::string eos_text = "</s>";
   NormalizerSpec normalizer;
-  /// The model without what is not needed to encode, for the library: self tests and the like are left out, and so is
-  /// the normalizer. It takes normalized texts.
+  /// The model for the library, reduced to the parts that encoding needs: without self tests and normalizer. Takes
+  /// normalized texts.
   std::string serialized;
 };
 

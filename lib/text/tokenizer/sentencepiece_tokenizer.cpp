@@ -38,7 +38,7 @@ LlamaPiece llama_piece(const SentencePieceModel::Piece& piece, const SentencePie
   }
 }
 
-/// Every way to make a piece of two others, by the piece's id, then the shorter left part.
+/// Lists every way to make a piece of two others, sorted by the id of the piece, then by the length of the left part.
 std::vector<MergePair> merges_of(const std::vector<std::string>& texts, const PieceIds& ids) {
   std::vector<MergePair> merges;
   for (const auto& text : texts) {
@@ -64,9 +64,9 @@ void load(sentencepiece::SentencePieceProcessor& processor, const std::string& s
 /// The parts of a model that the tokenizer uses besides its pieces.
 struct EncodingParts {
   SentencePieceNormalizer normalizer;
-  AddedTokenSearch added_tokens;  ///< that texts may name
-  AddedTokenSearch names;         ///< of special tokens, too
-  bool may_cut;                   ///< before spaces
+  AddedTokenSearch added_tokens;  ///< tokens that are found in texts
+  AddedTokenSearch names;         ///< tokens that encode_marked() finds, special ones included
+  bool may_cut;                   ///< a text may be encoded in parts that begin before spaces
 };
 
 class SentencePieceTokenizer final : public MetaspaceTokenizer {
@@ -93,7 +93,7 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
     }
   }
 
-  /// Turn by turn: each part is a text of its own.
+  /// Encodes each part, a turn of a conversation, as a text of its own.
   void append_aligned(std::string_view part, std::size_t begin, std::span<const TextRange>,
                       AlignedIds& out) const override {
     const auto normalized = normalizer_.normalize(part, dummy_prefix());
@@ -120,7 +120,7 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
         watch.step(part.size() / kWordBytes);
       }
       text.remove_prefix(valid);
-      // The library would replace these bytes by U+FFFD.
+      // The library would replace these invalid bytes by U+FFFD.
       while (!text.empty() && utf8_character_length(text) == 0) {
         ids.push_back(byte_ids()[static_cast<std::uint8_t>(text.front())]);
         text.remove_prefix(1);
@@ -128,7 +128,7 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
     }
   }
 
-  /// How much of `text` to encode at once: up to a space with another character before it.
+  /// Number of bytes of `text` to encode at once: up to a space that follows another character.
   std::size_t part_length(std::string_view text) const {
     if (!may_cut_) return text.size();
     for (std::size_t at = kPartBytes; at < text.size(); ++at) {
@@ -144,7 +144,7 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
   bool may_cut_;
 };
 
-/// The added tokens, as they stand in raw text, and the model's own marks.
+/// Returns the added tokens, to be found in raw text, and the marks of the model itself.
 std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std::vector<AddedToken>& added) {
   auto tokens = added;
   for (AddedToken& token : tokens) token.normalized = false;
@@ -181,14 +181,14 @@ std::vector<AddedToken> added_tokens_of(const SentencePieceModel& model, const T
   return all_added_tokens({where, static_cast<std::int64_t>(model.pieces.size()), find, true}, {}, config);
 }
 
-/// A model's pieces, without added tokens.
+/// Returns the pieces of a model, without added tokens.
 std::vector<LlamaPiece> llama_pieces(const SentencePieceModel& model) {
   std::vector<LlamaPiece> pieces;
   for (const auto& piece : model.pieces) pieces.push_back(llama_piece(piece, model));
   return pieces;
 }
 
-/// Pieces, added tokens and marks, whoever encodes by them. \param where  the model's file
+/// Collects pieces, added tokens and marks, for both ways of encoding. \param where  the file of the model
 LlamaParts llama_parts(const SentencePieceModel& model, const TokenizerConfig& config,
                        const std::vector<AddedToken>& added, const std::string& where) {
   LlamaParts parts;
@@ -203,8 +203,8 @@ LlamaParts llama_parts(const SentencePieceModel& model, const TokenizerConfig& c
   return parts;
 }
 
-/// The files name LlamaTokenizer, and what is special about it tells: `legacy` is written, or tokens are added to the
-/// model's. Else texts are encoded by the sentencepiece library, as the model alone says.
+/// True when transformers 5.23 encodes by LlamaTokenizer: the files name that class, and either set `legacy` or add
+/// tokens to the model's. Otherwise texts are encoded by the sentencepiece library, as the model alone says.
 bool is_made_by_llama_class(const SentencePieceModel& model, const TokenizerConfig& config,
                             const std::vector<AddedToken>& added) {
   const auto is_new = [&](const AddedToken& token) {
@@ -213,7 +213,11 @@ bool is_made_by_llama_class(const SentencePieceModel& model, const TokenizerConf
   return config.hub_class == "LlamaTokenizer" && (config.legacy || std::any_of(added.begin(), added.end(), is_new));
 }
 
-/// `legacy` true: a space is put before every part of a text between added tokens that has none; else before the text.
+/// Makes the tokenizer that LlamaTokenizer of transformers 5.23 makes of a tokenizer.model: byte-pair merges that
+/// follow from the pieces, and Metaspace in place of the model's own normalizer. With `legacy` a space is put before
+/// every part of a text between added tokens, without it only before the text, unless a space is there already.
+///
+/// Source: models/llama/tokenization_llama.py, SentencePieceExtractor and generate_merges() of transformers 5.23.
 std::unique_ptr<Tokenizer> make_by_llama_class(const SentencePieceModel& model, const TokenizerConfig& config,
                                                std::vector<AddedToken> added, LlamaParts parts) {
   std::vector<std::string> texts;

@@ -8,10 +8,10 @@
 
 namespace fsdp {
 
-/// \param config  which marks a document gets (default: the beginning mark alone) and the added tokens. Those that are
-///                special are never found in texts, the others are, with a text of its own on either side; their ids
-///                decode to their names. Control pieces decode to nothing.
-/// \throws IoError; FormatError naming the file and what is wrong with it
+/// \param config  marks of documents (default: only the beginning mark) and added tokens. Special added tokens are
+///   never found in texts; the others are, and the text on either side of one is encoded by itself. Ids of added tokens
+///   decode to their names, control pieces to nothing.
+/// \throws IoError; FormatError naming the file and the problem
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& model,
                                                         const TokenizerConfig& config = {});
 

@@ -18,7 +18,7 @@ bool is_printable_latin1(int byte) {
 }
 
 /// \param character  one valid character
-/// \return the byte it stands for or kNoByte
+/// \return the byte of GPT-2's alphabet that `character` stands for, or kNoByte
 int byte_of_character(std::string_view character, const std::array<std::uint8_t, 256>& alphabet) {
   if (character.size() > 2) return kNoByte;
   int code = static_cast<std::uint8_t>(character[0]);

@@ -1,5 +1,5 @@
 #pragma once
-// The texts of the ids of a vocabulary.
+// Texts of the ids of a vocabulary, and GPT-2's alphabet, in which some vocabularies spell them.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace fsdp {
 
-// GPT-2's alphabet: each of the 256 bytes is written as one printable character, so that vocabularies are plain text.
+// GPT-2's alphabet writes each of the 256 bytes as one printable character, so that vocabularies are plain text.
 // Source: openai/gpt-2, src/encoder.py, bytes_to_unicode.
 
-/// The bytes in the order of the alphabet, which is the order of their ids in GPT-2's vocabulary: first those that
-/// are printable in Latin-1 and stand for themselves, then the others, which stand for U+0100, U+0101, ...
+/// Returns the bytes in the order of the alphabet, which is the order of their ids in GPT-2's vocabulary: first the
+/// bytes that are printable in Latin-1 and stand for themselves, then the others, which stand for U+0100, U+0101, ...
 std::array<std::uint8_t, 256> byte_alphabet();
 
-/// The bytes that a piece of a vocabulary stands for ("Ġthe" is " the"). A piece with a character outside the alphabet
-/// (a special token someone added) stands for its own UTF-8 bytes.
+/// Returns the bytes that a piece of a vocabulary stands for ("Ġthe" is " the"). A piece with a character outside the
+/// alphabet, such as an added special token, stands for its own UTF-8 bytes.
 std::string bytes_of_piece(std::string_view piece);
 
 /// Texts by id.
@@ -25,13 +25,13 @@ class TokenTexts {
  public:
   explicit TokenTexts(std::vector<std::string> texts) : texts_(std::move(texts)), required_(size()) {}
   std::int64_t size() const { return static_cast<std::int64_t>(texts_.size()); }
-  /// Without the optional ones at the end.
+  /// Number of ids without optional ones at the end.
   std::int64_t required() const { return required_; }
 
   /// \throws UsageError naming an id that is not in [0, size())
   const std::string& of(std::int32_t id) const;
 
-  /// Makes `id` stand for `text`, growing the vocabulary when it is beyond: ids between stand for nothing.
+  /// Sets the text of `id`. An id beyond the vocabulary extends it; ids in between have empty texts.
   void set(std::int32_t id, std::string text, bool is_optional = false);
 
  private:
@@ -39,13 +39,13 @@ class TokenTexts {
   std::int64_t required_;
 };
 
-/// Finds pieces by the bytes they stand for.
+/// Finds ids by the bytes of their pieces.
 class PieceIds {
  public:
-  /// The first of several equal pieces has the id; empty pieces have none.
+  /// The first of several equal pieces gets the id; empty pieces are skipped.
   explicit PieceIds(const std::vector<std::string>& pieces);
 
-  /// The id or kNoId.
+  /// Returns the id, or kNoId.
   std::int32_t find(std::string_view piece) const;
   static constexpr std::int32_t kNoId = -1;
 

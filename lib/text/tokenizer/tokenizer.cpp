@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-// By VocabularyForm. Token files have these words.
+// Names by VocabularyForm. Token files contain these words.
 constexpr std::array<std::string_view, 4> kForms{"GPT-2", "byte-level BPE", "SentencePiece BPE",
                                                  "BPE with byte fallback"};
 

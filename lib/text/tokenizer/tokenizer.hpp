@@ -19,7 +19,7 @@ struct DocumentMarks {
   std::vector<std::int32_t> before;
   std::vector<std::int32_t> after;
 
-  /// The marks with `ids` between them.
+  /// Returns `before`, `ids`, `after`.
   std::vector<std::int32_t> around(std::vector<std::int32_t> ids) const {
     ids.insert(ids.begin(), before.begin(), before.end());
     ids.insert(ids.end(), after.begin(), after.end());
@@ -27,28 +27,28 @@ struct DocumentMarks {
   }
 };
 
-/// CodeLlama's marks for filling in the middle of a text.
+/// CodeLlama's marks for infilling, which fills the middle of a text.
 struct InfillIds {
   std::int32_t prefix;
   std::int32_t suffix;
   std::int32_t middle;
-  std::int32_t end;  ///< what the model writes when the middle is complete
+  std::int32_t end;  ///< the model writes it when the middle is complete
 };
 
-/// Ids, and what part of a text each was made of. A part may be empty (a space that is put before a text) or overlap
-/// its neighbours (bytes of one character that was composed of several).
+/// Ids, and for each id the range of the text that it was made of. A range may be empty (a space that is put before a
+/// text) or overlap its neighbours (bytes of one composed character).
 struct AlignedIds {
   std::vector<std::int32_t> ids;
   std::vector<TextRange> parts;
 };
 
-/// Asked now and then while a long text is encoded; true ends that. Empty: never.
+/// Polled while a long text is encoded; true stops the encoding. Empty: never.
 using StopTest = std::function<bool()>;
 
-/// Thrown where a StopTest said so. No error: who asked for it catches it.
+/// Thrown after a StopTest returned true. Not an error: the caller that passed the StopTest catches it.
 class EncodingStopped {};
 
-/// Asks a StopTest at every so many steps.
+/// Polls a StopTest every few thousand words.
 class StopWatch {
  public:
   explicit StopWatch(const StopTest& wanted) : wanted_(wanted) {}
@@ -71,7 +71,7 @@ enum class VocabularyForm : std::uint8_t {
   gpt2,              ///< byte-level BPE, built in
   byte_level_bpe,    ///< byte-level BPE of vocab.json or tokenizer.json
   sentencepiece,     ///< BPE over characters with byte fallback, of tokenizer.model
-  byte_fallback_bpe  ///< the same of tokenizer.json
+  byte_fallback_bpe  ///< BPE over characters with byte fallback, of tokenizer.json
 };
 
 /// "SentencePiece BPE of FILE, 32016 ids", as logs and token files name a vocabulary; the built-in one has no file.
@@ -91,52 +91,52 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
   virtual ~Tokenizer() = default;
 
-  /// Ids of `text`, without beginning or end marks. Names of special tokens in the text are plain text.
-  /// Bytes that are no valid UTF-8 are encoded too.
+  /// Returns the ids of `text`, without beginning or end marks. Names of special tokens in the text are plain text.
+  /// Bytes that are not valid UTF-8 are encoded, too.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
 
-  /// The bytes that the ids stand for; a sampled sequence need not be valid UTF-8.
+  /// Returns the bytes of the ids; a sampled sequence need not be valid UTF-8.
   /// \throws UsageError naming an id that is not in [0, vocab_size())
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  /// The bytes of one id as they appear inside a text. They may begin or end within a character: to print a stream,
-  /// collect them and print up to utf8_printable_prefix().
+  /// Returns the bytes of one id inside a text. They may begin or end within a character: to print a stream, collect
+  /// the bytes and print up to utf8_printable_prefix().
   /// \throws UsageError as decode
   virtual std::string decode_one(std::int32_t id) const = 0;
 
   /// Number of ids, as transformers counts them.
   virtual std::int64_t vocab_size() const = 0;
 
-  /// The rows that a model's embedding must have at least: all ids except those beyond the vocabulary that only a name
-  /// beside it refers to, such as CodeLlama's fill_token, for which the model has no row.
+  /// Number of rows that the embedding of a model must have at least: all ids except ids beyond the vocabulary that
+  /// only a name in a config file refers to, such as CodeLlama's fill_token, for which the model has no row.
   virtual std::int64_t required_rows() const { return vocab_size(); }
 
-  /// The mark put before a text, and the one put after it or between texts, where the vocabulary has them.
+  /// Marks of the beginning and the end of a text, if the vocabulary has them.
   virtual std::optional<std::int32_t> bos_id() const = 0;
   virtual std::optional<std::int32_t> eos_id() const = 0;
 
-  /// Ids of a whole text as Hugging Face's tokenizer gives them by default: with the beginning mark for Llama's
-  /// vocabularies, without any mark for GPT-2's.
+  /// Returns the ids of a whole text as Hugging Face's tokenizer does by default: with the beginning mark for Llama's
+  /// vocabularies, without marks for GPT-2's.
   /// \throws EncodingStopped
   virtual std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop = {}) const = 0;
 
-  /// Ids of a text in which the names of special tokens stand for these tokens, without marks around it: as
-  /// transformers encodes what a chat template wrote (add_special_tokens=False).
-  /// \param plain  where in `text` such a name is plain text all the same, in order and apart from each other
+  /// Returns the ids of a text in which names of special tokens stand for these tokens, without marks around it: as
+  /// transformers encodes the output of a chat template (add_special_tokens=False).
+  /// \param plain  ranges of `text` in which such a name is plain text, in order and disjoint
   /// \throws FormatError when a special token is met whose matching is not supported
   virtual AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const = 0;
 
-  /// The id of a token that encode_marked() finds by this name.
+  /// Returns the id of a token that encode_marked() finds by this name.
   virtual std::optional<std::int32_t> named_id(std::string_view name) const = 0;
 
   /// The marks that encode_document() puts around a text.
   virtual const DocumentMarks& document_marks() const = 0;
 
-  /// The marks of infilling, for vocabularies that have all four.
+  /// Returns the marks of infilling, for vocabularies that have all four.
   virtual std::optional<InfillIds> infill_ids() const { return {}; }
 
-  /// The prompt for what belongs between `prefix` and `suffix`: the beginning mark, then
-  /// <PRE> prefix <SUF> suffix <MID>. The suffix goes on inside a text: no space is put before it.
+  /// Returns the prompt for the text between `prefix` and `suffix`: the beginning mark, then <PRE> prefix <SUF> suffix
+  /// <MID>. No space is put before the suffix, which continues a text.
   /// \throws UsageError when infill_ids() has none
   virtual std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const;
 

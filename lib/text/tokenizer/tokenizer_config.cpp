@@ -28,8 +28,8 @@ class AddedVocabulary {
     return id == ids_.end() ? nullptr : &tokens_.at(id->second);
   }
 
-  /// A name that is added again changes its flags, but a special token stays special.
-  /// \param where  the file that writes the id of the token, where it has one
+  /// Adds a token. A name that is added again changes its flags, but a special token stays special.
+  /// \param where  the file that states the id of the token, if any
   void add(AddedToken token, const std::string& where) {
     if (token.text.empty()) return;
     const std::int32_t written = token.id;
@@ -64,9 +64,9 @@ class AddedVocabulary {
   std::map<std::int32_t, AddedToken> tokens_;
 };
 
-constexpr std::int64_t kMaxGap = 1 << 16;  // a vocabulary padded for the hardware has gaps, but not large ones
+constexpr std::int64_t kMaxGap = 1 << 16;  // a vocabulary that is padded for the hardware has small gaps
 
-/// A token's name, alone or in {"content": name, ...}.
+/// Returns the name of a token, given as text or as {"content": name, ...}.
 std::optional<std::string> token_name(const JsonValue& value) {
   if (value.is_null()) return {};
   return value.is_object() ? value.at("content").string() : value.string();
@@ -88,7 +88,7 @@ constexpr std::string_view kTokenKey = "_token";
 constexpr std::array<std::string_view, 7> kNamedKeys = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                         "pad_token", "cls_token", "mask_token"};
 
-/// A token that is named by its text, or by an object with its flags; null: none.
+/// Reads a token given as text or as an object with flags. \return nothing for null
 std::optional<AddedToken> special_token(const JsonValue& value) {
   if (value.is_null()) return {};
   AddedToken token;
@@ -101,7 +101,7 @@ std::optional<AddedToken> special_token(const JsonValue& value) {
   return token;
 }
 
-/// Keys in the order of the file, in which new tokens have their ids.
+/// JSON with keys in the order of the file, in which new tokens get their ids.
 std::vector<std::string> keys_in_order(const nlohmann::ordered_json& object) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object.items()) keys.push_back(key);
@@ -162,7 +162,7 @@ class NamedTokens {
   }
 
   std::map<std::string, std::optional<AddedToken>, std::less<>> by_key_;
-  std::vector<std::string> own_keys_;  ///< of a model's own kinds, in order
+  std::vector<std::string> own_keys_;  ///< keys of kinds of tokens that the model defines, in order
   std::vector<AddedToken> list_;
 };
 
@@ -172,8 +172,8 @@ std::string without_fast(std::string name) {
   return name;
 }
 
-/// The class that AutoTokenizer takes. Its table of model types has for some nothing but what the files say, and for
-/// Qwen 2 a class of its own whatever they say.
+/// Returns the class that AutoTokenizer takes. For some model types it takes the class that the files name, for Qwen 2
+/// always a class of its own.
 std::string class_of(const std::string& hub_class, const std::string& model_type) {
   constexpr std::array<std::string_view, 14> as_the_files_say = {
       "mistral", "mistral3", "mixtral", "ministral", "ministral3", "pixtral",  "voxtral",
@@ -224,7 +224,7 @@ std::map<std::int32_t, AddedToken> read_decoder(const JsonValue& decoder) {
   return added;
 }
 
-/// \param named  a token that is named is special
+/// \param named  names of special tokens
 std::map<std::int32_t, AddedToken> read_added_file(const std::filesystem::path& file,
                                                    const std::vector<NamedToken>& named) {
   std::map<std::int32_t, AddedToken> added;
@@ -244,7 +244,7 @@ std::map<std::int32_t, AddedToken> read_added_file(const std::filesystem::path& 
   return added;
 }
 
-/// A file that may not be there, twice: to look into, and with its keys in order.
+/// An optional JSON file, read twice: for access by key, and with its keys in order.
 struct OptionalFile {
   explicit OptionalFile(const std::filesystem::path& path) : name(path.string()) {
     if (!std::filesystem::exists(path)) return;

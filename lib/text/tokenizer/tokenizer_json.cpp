@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-/// `model`, as written.
+/// The `model` of the file.
 struct JsonModel {
   std::vector<std::string> pieces;  ///< by id; empty ones are gaps
   std::vector<std::pair<std::string, std::string>> merges;
@@ -85,23 +85,23 @@ void read_template(const JsonValue& processor, DocumentMarks& marks) {
   if (before) processor.at("single").fail("leaves out the text");
 }
 
-/// `value`'s "type".
+/// Returns the "type" of `value`.
 const std::string& type_of(const JsonValue& value) { return value.at("type").string(); }
 
-/// Refuses a step of an unknown type. \param supported  what could stand there
+/// Refuses a step of an unknown type. \param supported  the supported types, for the message
 [[noreturn]] void refuse_type(const JsonValue& value, const std::string& supported) {
   value.fail("type " + type_of(value) + " is not supported, expected " + supported);
 }
 
-/// The steps of a normalizer or pre-tokenizer: those of a Sequence, itself, or none for null.
-/// \param list  what a Sequence calls its members: "normalizers", "pretokenizers", ...
+/// Returns the steps of a normalizer or pre-tokenizer: the members of a Sequence, the value itself, or none for null.
+/// \param list  key of the members of a Sequence: "normalizers", "pretokenizers", ...
 std::vector<JsonValue> steps_of(const JsonValue& value, std::string_view list) {
   if (value.is_null()) return {};
   if (type_of(value) != "Sequence") return {value};
   return value.at(list).elements();
 }
 
-/// \param num_added  how many more ids the added tokens take: gaps in the ids are theirs
+/// Reads `model`. \param num_added  number of ids that added tokens take, which may fill gaps between the ids of pieces
 JsonModel read_model(const JsonValue& model, std::size_t num_added) {
   // Files of old versions do not name the type; only BPE has merges.
   const auto type = model.optional_string("type");
@@ -123,7 +123,7 @@ JsonModel read_model(const JsonValue& model, std::size_t num_added) {
   return read;
 }
 
-/// The file's added tokens, in its order.
+/// Reads the added tokens of the file, in its order.
 std::vector<AddedToken> read_added_tokens(const JsonValue& list) {
   std::vector<AddedToken> tokens;
   std::set<std::int64_t> ids;
@@ -139,7 +139,7 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& list) {
   return tokens;
 }
 
-/// The file's added tokens and what the config adds or changes.
+/// Returns the added tokens of the file with the additions and changes of the config.
 std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vector<AddedToken>& of_file,
                                         const std::string& where, const TokenizerConfig& config) {
   const PieceIds ids(model.pieces);
@@ -152,13 +152,12 @@ std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vecto
   return all_added_tokens({where, count, find}, of_file, config);
 }
 
-/// The marks of a post-processor.
-/// \param vocab_size  ids must be below
+/// Reads the marks of a post-processor. \param vocab_size  ids must be below
 DocumentMarks read_post_processor(const JsonValue& post_processor, std::int64_t vocab_size) {
   DocumentMarks marks;
   bool has_template = false;
   for (const JsonValue& step : steps_of(post_processor, "processors")) {
-    if (type_of(step) == "ByteLevel") continue;  // only moves offsets
+    if (type_of(step) == "ByteLevel") continue;  // changes offsets only
     if (type_of(step) != "TemplateProcessing" || has_template)
       refuse_type(step, "ByteLevel and one TemplateProcessing");
     has_template = true;
@@ -172,7 +171,7 @@ DocumentMarks read_post_processor(const JsonValue& post_processor, std::int64_t 
   return marks;
 }
 
-/// The id of a mark: the configured name's, else that of the first usual name that is an added token.
+/// Returns the id of a mark: of the configured name, else of the first usual name that is an added token.
 std::optional<std::int32_t> find_mark(const std::optional<std::string>& name,
                                       const std::vector<std::string_view>& usual_names,
                                       const std::vector<AddedToken>& tokens) {
@@ -196,7 +195,8 @@ SplitPattern compiled(const std::string& pattern, const JsonValue& where, SplitK
   }
 }
 
-/// "Removed" is what cl100k's patterns have, inverted: the matches are kept, and they are all there is.
+/// Reads which parts of a text are words. Patterns of cl100k have the behavior "Removed", inverted: only the matches
+/// are kept, and they cover the text.
 SplitKeeps read_behavior(const JsonValue& step) {
   const auto& behavior = step.at("behavior").string();
   if (behavior == "Isolated") return SplitKeeps::all;
@@ -213,13 +213,13 @@ SplitPattern read_split(const JsonValue& step) {
   return compiled(pcre2_from_oniguruma(pattern.at("Regex").string(), pattern.where()), pattern, keeps);
 }
 
-/// Classes that make the ByteLevel step anew have their own flag, which is false unless the config says otherwise.
+/// Some classes make the ByteLevel step themselves, with a flag of their own, which is false unless the config sets it.
 bool has_prefix_space(const JsonValue& bytes, const TokenizerConfig& config) {
   if (makes_byte_level_step(config.token_class)) return config.add_prefix_space.value_or(false);
   return bytes.boolean("add_prefix_space", true);
 }
 
-/// \param steps  of the pre-tokenizer, the last of them ByteLevel
+/// \param steps  steps of the pre-tokenizer, of which ByteLevel is the last
 std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps, const TokenizerConfig& config) {
   std::vector<SplitPattern> patterns;
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) patterns.push_back(read_split(steps[i]));
@@ -276,7 +276,7 @@ void read_spaces(const JsonValue& root, ByteFallbackParts& parts) {
     return;
   }
   const JsonValue& step = steps.front();
-  // Gemma's splits at spaces, of which its normalizer has left none.
+  // Gemma's pre-tokenizer splits at spaces, but its normalizer has replaced all spaces.
   if (replaced && steps.size() == 1 && type_of(step) == "Split" && step.at("pattern").get("String").json() == " ")
     return;
   if (type_of(step) != "Metaspace" || steps.size() != 1) refuse_type(step, "one Metaspace or ByteLevel");
@@ -300,7 +300,7 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const JsonM
   if (model.ignore_merges) root.get("model").fail("ignore_merges with byte_fallback is not supported");
   ByteFallbackParts parts;
   read_spaces(root, parts);
-  // The classes of Llama put no space before texts where the config says so, whatever the file does.
+  // The Llama classes put no space before texts when the config says so, whatever the file says.
   const bool is_llama = config.token_class == "LlamaTokenizer" || config.token_class == "CodeLlamaTokenizer";
   if (is_llama && !config.add_prefix_space.value_or(true)) parts.prefix = SpacePrefix::none;
   LlamaParts& llama = parts.llama;

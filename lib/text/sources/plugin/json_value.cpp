@@ -45,7 +45,7 @@ void append_integer(const arrow::Array& array, std::int64_t index, std::string& 
   out += std::to_string(static_cast<const Number&>(array).Value(index));
 }
 
-/// The shortest digits that are this number; what is not finite as Python writes it.
+/// Writes the shortest digits that identify this number; numbers that are not finite as Python does.
 template <class Real>
 void append_real(Real value, std::string& out) {
   if (!std::isfinite(value)) {

@@ -11,14 +11,15 @@ class ParquetColumn {
  public:
   virtual ~ParquetColumn() = default;
   enum class Step { document, end, failed };
-  /// Replaces `text` by the value of the next row, or by what is wrong (without the file's name) when it failed.
+  /// Replaces `text` by the value of the next row, or after a failure by the problem, without the name of the file.
   virtual Step next(std::string& text) noexcept = 0;
   /// Number of the row that next() returned last, from 0.
   virtual std::int64_t row() const noexcept = 0;
   virtual std::int64_t num_rows() const noexcept = 0;
 };
 
-/// They exchange C++ objects, so both must come from one build. Bump the number with ParquetColumn.
+/// Program and plugin exchange C++ objects, so both must come from one build. Increase the number when ParquetColumn
+/// changes.
 inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 3";
 
 /// The symbols of libfsdp_parquet.so.

@@ -22,17 +22,17 @@
 namespace fsdp::detail {
 namespace {
 
-/// A leaf of byte strings, once per row or in one list per row. Of the definition levels (the Dremel encoding) there is
-/// one for every optional or repeated node on the way from the root to the leaf.
+/// A leaf column of byte strings, with one value or one list per row. The definition levels (Dremel encoding) count the
+/// optional or repeated nodes on the way from the root to the leaf.
 struct ColumnChoice {
-  int leaf = 0;                  ///< among all leaves of the file
-  bool list = false;             ///< an element of a list; otherwise the cell itself
-  std::int16_t list_level = 0;   ///< definition level from which on there is an element
+  int leaf = 0;                  ///< index among all leaves of the file
+  bool list = false;             ///< values are elements of a list; otherwise cells
+  std::int16_t list_level = 0;   ///< lowest definition level of an element
   std::int16_t value_level = 0;  ///< definition level of a value that is not null
   std::string name;
 };
 
-/// "'text', 'Moves'", for messages.
+/// Lists the names of columns for messages: "'text', 'Moves'".
 std::string column_names(const parquet::schema::GroupNode& root) {
   std::string names;
   for (int i = 0; i < root.field_count() && names.size() < 200; ++i) {
@@ -41,7 +41,7 @@ std::string column_names(const parquet::schema::GroupNode& root) {
   return names.empty() ? "none" : names;
 }
 
-/// The place of the top-level column `name`; -1: there is none. \throws std::runtime_error when there are two
+/// Index of the top-level column `name`; -1 when there is none. \throws std::runtime_error when there are two
 int find_column(const parquet::schema::GroupNode& root, const std::string& name) {
   int found = -1;
   for (int i = 0; i < root.field_count(); ++i) {
@@ -58,7 +58,8 @@ int find_field(const parquet::schema::GroupNode& root, const std::string& field)
   return text >= 0 ? text : find_column(root, "Moves");
 }
 
-/// A record with one member has one leaf, as a string has. Of a list the groups are its own two.
+/// True when the leaf is the member of a record. A record with one member has one leaf, like a string; the two groups
+/// of a list do not count.
 bool is_within_record(const parquet::ColumnDescriptor& leaf, const parquet::schema::Node& root) {
   const auto is_list = [](const parquet::schema::Node& node) {
     return node.logical_type() != nullptr && node.logical_type()->is_list();
@@ -82,8 +83,9 @@ std::string type_name(const parquet::ColumnDescriptor& leaf) {
   return type == nullptr || type->is_none() ? physical : physical + " " + type->ToString();
 }
 
+/// Chooses the column of texts.
 /// \param field  a top-level column; empty: `text`, else `Moves`
-/// \throws std::runtime_error when there is no such column or it holds no texts, saying which there are
+/// \throws std::runtime_error listing the columns when there is no such column or it holds no texts
 ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::string& field) {
   const auto& root = *schema.group_node();
   const int index = find_field(root, field);
@@ -136,7 +138,7 @@ constexpr std::int64_t kBatch = 1024;
 constexpr std::int64_t kBuffer_bytes = 1 << 20;
 
 std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
-  // Plain malloc instead of Arrow's own pool, and pages as they come instead of whole columns of a row group.
+  // malloc instead of Arrow's own pool, and page by page instead of whole columns of a row group.
   parquet::ReaderProperties properties(arrow::system_memory_pool());
   properties.enable_buffered_stream();
   properties.set_buffer_size(kBuffer_bytes);
@@ -144,7 +146,7 @@ std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
   return parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false, properties);
 }
 
-/// Byte strings with their levels, a batch at a time.
+/// Reads byte strings with their levels in batches.
 class TextColumn : public ParquetColumn {
  public:
   TextColumn(const std::string& file, const std::string& field)
@@ -215,7 +217,7 @@ class TextColumn : public ParquetColumn {
       if (!column_->HasNext()) return false;
       level_ = 0;
       value_ = 0;
-      // The values point into the page, which the next call may let go.
+      // The values point into the page, which the next call may release.
       levels_read_ = static_cast<std::size_t>(
           column_->ReadBatch(kBatch, def_levels_.data(), rep_levels_.data(), values_.data(), &values_read_));
       if (levels_read_ == 0) throw std::runtime_error("the page holds fewer values than it says, it is damaged");
@@ -239,7 +241,7 @@ class TextColumn : public ParquetColumn {
   std::shared_ptr<parquet::FileMetaData> metadata_;
   ColumnChoice choice_;
   int group_ = -1;
-  std::int64_t rows_left_ = 0;  ///< of the row group
+  std::int64_t rows_left_ = 0;  ///< rows of the row group that are left
   std::int64_t next_row_ = 0;   ///< in the file
   std::shared_ptr<parquet::RowGroupReader> row_group_;
   std::shared_ptr<parquet::ByteArrayReader> column_;

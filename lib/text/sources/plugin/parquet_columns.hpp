@@ -8,7 +8,7 @@
 
 namespace fsdp::detail {
 
-/// Opens a column, reading the file's footer only. \throws std::exception
+/// Opens a column; reads only the footer of the file. \throws std::exception
 std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field);
 
 /// Opens several columns together: each row becomes the text of a JSON object.
@@ -16,7 +16,7 @@ std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const s
 /// \throws std::exception
 std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields);
 
-/// The names of the top-level columns, one a line. \throws std::exception
+/// Returns the names of the top-level columns, one a line. \throws std::exception
 std::string column_lines(const std::string& file);
 
 }  // namespace fsdp::detail
