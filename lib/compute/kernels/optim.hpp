@@ -111,8 +111,7 @@ inline void any_precision_of_all(const UpdateArgs& a, std::int64_t begin, std::i
 }
 
 /// The elementwise updates by name; a new one needs a row here and no other place in lib/compute.
-constexpr UpdateKernel kUpdates[] = {
-    {"sgd", sgd}, {"lion", lion}, {"anyprecision", any_precision_of_all, true}};
+constexpr UpdateKernel kUpdates[] = {{"sgd", sgd}, {"lion", lion}, {"anyprecision", any_precision_of_all, true}};
 
 // Adafactor: rows [begin, end) of [rows, columns]; a parameter that is not a matrix is one row.
 

@@ -82,7 +82,10 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
 
 std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                              const TokenizeReport& report, bool texts_only) {
-  TokenFileNotes notes{options.tokenizer_name, tokenizer.description(), tokenizer.vocab_size(), {}};
+  TokenFileNotes notes{.tokenizer = options.tokenizer_name,
+                       .tokenizer_description = tokenizer.description(),
+                       .vocab_size = tokenizer.vocab_size(),
+                       .sources = {}};
   for (const auto& file : report.files) notes.sources.push_back(file.string());
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;

@@ -118,10 +118,10 @@ IntegerType integer_type(const Hdf5Dataset& dataset, const std::filesystem::path
   const auto type_class = H5Tget_class(type.get());
   if (type_class != H5T_INTEGER) {
     found = "dataset '" + name + "' holds " + describe_elements(type_class);
-    return {0, false};
+    return {.size_bytes = 0, .fits_int32 = false};
   }
   const auto size_bytes = H5Tget_size(type.get());
-  return {size_bytes, size_bytes < 4 && H5Tget_sign(type.get()) == H5T_SGN_NONE};
+  return {.size_bytes = size_bytes, .fits_int32 = size_bytes < 4 && H5Tget_sign(type.get()) == H5T_SGN_NONE};
 }
 
 }  // namespace fsdp::detail

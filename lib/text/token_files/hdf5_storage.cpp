@@ -53,11 +53,12 @@ std::size_t count_mappings(const Hdf5Properties& layout, const fs::path& file) {
 
 Mapping read_mapping(const Hdf5Properties& layout, std::size_t i, const fs::path& file) {
   constexpr const char* kWhat = "read a virtual dataset's sources";
-  return {
-      name_from([&](char* out, std::size_t size) { return H5Pget_virtual_filename(layout.get(), i, out, size); }, file),
-      name_from([&](char* out, std::size_t size) { return H5Pget_virtual_dsetname(layout.get(), i, out, size); }, file),
-      Hdf5Space(check_hdf5(H5Pget_virtual_vspace(layout.get(), i), file, kWhat)),
-      Hdf5Space(check_hdf5(H5Pget_virtual_srcspace(layout.get(), i), file, kWhat))};
+  return {.file = name_from(
+              [&](char* out, std::size_t size) { return H5Pget_virtual_filename(layout.get(), i, out, size); }, file),
+          .dataset = name_from(
+              [&](char* out, std::size_t size) { return H5Pget_virtual_dsetname(layout.get(), i, out, size); }, file),
+          .place = Hdf5Space(check_hdf5(H5Pget_virtual_vspace(layout.get(), i), file, kWhat)),
+          .source = Hdf5Space(check_hdf5(H5Pget_virtual_srcspace(layout.get(), i), file, kWhat))};
 }
 
 bool is_unlimited(const Hdf5Space& selection) {

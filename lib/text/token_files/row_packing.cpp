@@ -89,7 +89,7 @@ void RowPacking::sort_by_size(std::span<const std::int64_t> sizes, std::int64_t 
   std::int64_t places = 0;
   for (std::size_t size = count.size(); size-- > 1;) {
     next[size] = places;
-    if (count[size] > 0) classes_.push_back({places, count[size]});
+    if (count[size] > 0) classes_.push_back({.first = places, .count = count[size]});
     places += count[size];
   }
   by_size_.resize(static_cast<std::size_t>(places));

@@ -83,7 +83,7 @@ StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, 
   const std::int64_t begin = (std::int64_t{micro_batch} * world + rank) * micro_batch_size;
   const std::int64_t clipped_begin = std::min(begin, step_samples);
   const std::int64_t clipped_end = std::min(begin + micro_batch_size, step_samples);
-  return {step_first + clipped_begin, clipped_end - clipped_begin};
+  return {.first_position = step_first + clipped_begin, .num_samples = clipped_end - clipped_begin};
 }
 
 }  // namespace fsdp

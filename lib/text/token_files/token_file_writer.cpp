@@ -35,6 +35,9 @@ struct ElementType {
   std::size_t size_bytes;
 };
 
+/// Type of a loss mask. Call inside an Hdf5Scope.
+ElementType mask_type() { return {.memory = H5T_NATIVE_UINT8, .stored = H5T_STD_U8LE, .size_bytes = 1}; }
+
 /// An HDF5 file that is written to a hidden sibling and gets its name when it is complete.
 class TokenFileOutput {
  public:
@@ -46,10 +49,11 @@ class TokenFileOutput {
 
   const std::filesystem::path& file() const { return file_; }
   const Hdf5File& handle() const { return handle_; }
-  /// Bytes of an id: 2 or 4.
-  std::size_t element_bytes() const { return element_bytes_; }
-  hid_t memory_type() const { return element_bytes_ == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32; }
-  hid_t stored_type() const { return element_bytes_ == 2 ? H5T_STD_U16LE : H5T_STD_U32LE; }
+  /// Call inside an Hdf5Scope.
+  ElementType id_type() const {
+    if (element_bytes_ == 2) return {.memory = H5T_NATIVE_UINT16, .stored = H5T_STD_U16LE, .size_bytes = 2};
+    return {.memory = H5T_NATIVE_UINT32, .stored = H5T_STD_U32LE, .size_bytes = 4};
+  }
 
   /// Appends ids in the memory type. \throws std::invalid_argument when one is not in [0, vocab_size)
   void append(std::span<const std::int32_t> ids, std::vector<std::byte>& bytes) const;
@@ -321,9 +325,9 @@ class PackedRowsWriter : public TokenFileWriter {
     }
     return writing(output_.file(), [&] {
       const std::array<hsize_t, 2> shape{static_cast<hsize_t>(rows), static_cast<hsize_t>(row_length_)};
-      const ElementType id{output_.memory_type(), output_.stored_type(), output_.element_bytes()};
+      const ElementType id = output_.id_type();
       if (!ids_->copy(output_.handle(), shape, id, stop_wanted)) return false;
-      const ElementType flag{H5T_NATIVE_UINT8, H5T_STD_U8LE, 1};
+      const ElementType flag = mask_type();
       if (mask_ && !mask_->copy(output_.handle(), shape, flag, stop_wanted)) return false;
       output_.commit();
       return true;
@@ -435,21 +439,18 @@ class DocumentsWriter : public TokenFileWriter {
  private:
   // Naming an HDF5 type initialises HDF5, so these functions run inside writing().
   GrowingDataset make_tokens() const {
-    return writing(output_.file(), [&] {
-      return GrowingDataset(output_, "tokens", {output_.memory_type(), output_.stored_type(), output_.element_bytes()});
-    });
+    return writing(output_.file(), [&] { return GrowingDataset(output_, "tokens", output_.id_type()); });
   }
   GrowingDataset make_offsets(const char* name) const {
     return writing(output_.file(), [&] {
-      return GrowingDataset(output_, name, {H5T_NATIVE_INT64, H5T_STD_I64LE, sizeof(std::int64_t)});
+      return GrowingDataset(output_, name,
+                            {.memory = H5T_NATIVE_INT64, .stored = H5T_STD_I64LE, .size_bytes = sizeof(std::int64_t)});
     });
   }
   std::optional<GrowingDataset> make_mask() const {
     if (!output_.masked()) return {};
-    return writing(output_.file(), [&] {
-      return std::optional<GrowingDataset>(std::in_place, output_, "loss_mask",
-                                           ElementType{H5T_NATIVE_UINT8, H5T_STD_U8LE, 1});
-    });
+    return writing(output_.file(),
+                   [&] { return std::optional<GrowingDataset>(std::in_place, output_, "loss_mask", mask_type()); });
   }
   static void put(std::int64_t offset, GrowingDataset& offsets) {
     auto& bytes = offsets.pending();
@@ -517,7 +518,7 @@ class PackedDocumentsWriter : public TokenFileWriter {
     std::vector<std::int64_t> tokens;  // inputs of each document
     for (std::size_t i = 0; i + 1 < starts_.size(); ++i)
       tokens.push_back(std::max<std::int64_t>(0, starts_[i + 1] - starts_[i] - 1));
-    const RowPacking packing(tokens, layout_.seq_len, {layout_.seed, true});
+    const RowPacking packing(tokens, layout_.seq_len, {.seed = layout_.seed, .shuffle = true});
     num_rows_ = packing.num_rows();
     if (num_rows_ == 0) throw FormatError(file_.string() + ": not written: no document has 2 ids");
     writing(file_, [&] {

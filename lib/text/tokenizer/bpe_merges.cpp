@@ -47,7 +47,7 @@ void BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged) 
   const std::uint64_t pair = pair_key(left, right);
   Merge& slot = slots_[slot_of(pair)];
   if (slot.rank == kFree) ++size_;
-  slot = {pair, next_rank_++, merged};
+  slot = {.pair = pair, .rank = next_rank_++, .merged = merged};
 }
 
 std::size_t BpeMerges::slot_of(std::uint64_t pair) const {
@@ -60,7 +60,7 @@ std::size_t BpeMerges::slot_of(std::uint64_t pair) const {
 void BpeMerges::grow(std::size_t num_slots) {
   if (num_slots <= slots_.size()) return;
   auto old = std::move(slots_);
-  slots_.assign(num_slots, Merge{0, kFree, 0});
+  slots_.assign(num_slots, Merge{.pair = 0, .rank = kFree, .merged = 0});
   for (const Merge& merge : old) {
     if (merge.rank != kFree) slots_[slot_of(merge.pair)] = merge;
   }
@@ -118,7 +118,9 @@ void BpeMerges::queue_candidate(const std::vector<Symbol>& symbols, std::int32_t
   if (symbol.next == kNone) return;
   const std::int32_t right_id = symbols[static_cast<std::size_t>(symbol.next)].id;
   const Merge* merge = find(symbol.id, right_id);
-  if (merge != nullptr) queue.push_back({merge->rank, left, merge->merged, symbol.id, right_id});
+  if (merge != nullptr)
+    queue.push_back(
+        {.rank = merge->rank, .position = left, .merged = merge->merged, .left_id = symbol.id, .right_id = right_id});
 }
 
 void BpeMerges::apply_long(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const {
