@@ -42,7 +42,6 @@ constexpr std::array kSchedulers{
               .node = "SLURMD_NODENAME",
               .request = slurm_request},
     Scheduler{.name = "PBS", .job = "PBS_JOBID", .request = pbs_request},
-    Scheduler{.name = "Flux", .job = "FLUX_JOB_ID"},
 };
 
 struct Launcher {
@@ -101,9 +100,7 @@ constexpr std::array kLaunchers{
              .cure = "Start with flux run and the -o mpi=... and -o pmi=... that fit the MPI that this program was "
                      "built with, or with the mpiexec of that MPI",
              .size = "FLUX_JOB_SIZE",
-             .rank = "FLUX_TASK_RANK",
-             .local_rank = "FLUX_TASK_LOCAL_ID",
-             .prefixes = {"FLUX_"}},
+             .rank = "FLUX_TASK_RANK"},
     Launcher{.name = "jsrun",
              .cure = "Build with the site's Spectrum MPI (set MPI_HOME)",
              .size = "JSM_NAMESPACE_SIZE",

@@ -154,7 +154,6 @@ TEST_SUITE("base/scheduler") {
     };
     CHECK(job({}) == "/");
     CHECK(job({{"SLURM_JOB_ID", "42"}, {"SLURMD_NODENAME", "n1"}}) == "Slurm job 42/n1");
-    CHECK(job({{"FLUX_JOB_ID", "f5"}}) == "Flux job f5/");
     CHECK(job({{"PBS_JOBID", "7.head"}, {"SLURM_JOB_ID", ""}}) == "PBS job 7.head/");
   }
 
