@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "lib/base/error.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/fsdp/wrap.hpp"
 #include "lib/engine/optim/optimizer.hpp"
-#include "lib/ranks/launchers.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 #include "lib/training/checkpoints/engine_shards.hpp"
 #include "model.hpp"

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -11,15 +12,16 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/text/chat/chat_template.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
-#include "lib/text/chat/known_templates.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
-#include "lib/text/tokenizer/utf8.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {

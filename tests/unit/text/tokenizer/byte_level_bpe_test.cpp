@@ -9,8 +9,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
-#include "lib/text/token_files/token_file.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/text/token_files/token_file.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/text/tokenizer/random_texts.hpp"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lib/base/file.hpp"
-#include "lib/text/tokenizer/sentencepiece_model.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/text/tokenizer/sentencepiece_model.hpp"
 
 namespace fsdp::test {
 
