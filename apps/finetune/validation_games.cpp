@@ -8,11 +8,11 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/hash_functions.hpp"
-#include "lib/base/step_report.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -15,7 +15,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/step_report.hpp"
+#include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp {
 namespace {

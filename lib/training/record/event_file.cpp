@@ -14,7 +14,7 @@
 #include <span>
 #include <utility>
 
-#include "lib/base/step_report.hpp"
+#include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp {
 namespace {

@@ -6,10 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "lib/base/step_report.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/reports/runs/step_report.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/data/step_reader.hpp"
 #include "lib/training/record/run_manifest.hpp"
