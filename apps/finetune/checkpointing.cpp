@@ -33,7 +33,7 @@ void HealthCheck::after_step(const StepReport& step, bool) {
 }
 
 void HealthCheck::prove_the_last_update() {
-  const double loss = context_.trainer.loss_ahead();
+  const double loss = context_.trainer.probe_loss();
   const auto step = context_.trainer.state().step;
   if (!std::isfinite(loss)) {
     record_.give_up(

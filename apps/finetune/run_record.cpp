@@ -106,7 +106,7 @@ void RunRecord::open() {
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
                                              setup.options.keep_last);
-  settle_best_checkpoint();
+  reconcile_best_checkpoint();
   if (context_.world.rank() != 0) return;
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
                                            context_.trainer.state().validation_due && context_.validates_here());
@@ -122,7 +122,7 @@ void RunRecord::open() {
 }
 
 /// Makes the best validation of the run's state agree with the checkpoint that `best` points to.
-void RunRecord::settle_best_checkpoint() {
+void RunRecord::reconcile_best_checkpoint() {
   auto& validation = context_.trainer.state().validation;
   if (resume_step_ < 0) {
     validation = {};
@@ -130,7 +130,7 @@ void RunRecord::settle_best_checkpoint() {
   }
   SettledBest best;
   if (context_.world.rank() == 0) {
-    best = settle_best(context_.setup.checkpoints(), validation, resume_step_);
+    best = reconcile_best(context_.setup.checkpoints(), validation, resume_step_);
     if (!best.remark.empty()) context_.log.warning(best.remark);
   }
   std::array<double, 2> figures{best.value, static_cast<double>(best.step)};

@@ -89,7 +89,7 @@ class RunRecord {
 
  private:
   bool old_run_is_there() const;
-  void settle_best_checkpoint();
+  void reconcile_best_checkpoint();
   void open_samples();
   void set_old_run_aside() const;
 

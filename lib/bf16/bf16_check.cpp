@@ -131,7 +131,7 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
                                const Logger& log, nlohmann::json& report) {
   check_options(options);
   std::optional<NcclLog> nccl_log;
-  if (options.device != DeviceWish::cpu) nccl_log.emplace();
+  if (options.device != RequestedDevice::cpu) nccl_log.emplace();
   const auto node = world.split_by_node();
   const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
   const auto threads = threads_of_rank(node->size());

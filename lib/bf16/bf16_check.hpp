@@ -13,7 +13,7 @@
 namespace fsdp {
 
 struct Bf16CheckOptions {
-  DeviceWish device = DeviceWish::automatic;
+  RequestedDevice device = RequestedDevice::automatic;
   std::int64_t size_mb = 0;            ///< largest tensor of the all-reduce, in MiB; 0: 64 on GPUs, 16 on CPUs
   bool quick = false;                  ///< measure for a quarter of the time
   std::filesystem::path exclude_file;  ///< file that receives the list of bad hosts; empty: none

@@ -125,7 +125,7 @@ GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchron
     if (device.is_cpu()) {
       facts.bf16_aten_tflops = timers[3].tflops();
       facts.implementation = onednn_bf16_implementation();
-      facts.widened = is_widened(at::kBFloat16);
+      facts.widened = is_upcast(at::kBFloat16);
     }
   } catch (const c10::Error& error) {
     facts.failure = error.what_without_backtrace();

@@ -25,13 +25,13 @@ std::string host_name() {
 
 class ThisMachine final : public Bf16FactSource {
  public:
-  RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) override {
+  RankFacts identify(ProcessGroup& world, ProcessGroup& node, RequestedDevice device) override {
     RankFacts facts;
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
     at::set_num_threads(threads_of_rank(node.size()).threads);  // same number of threads as in training
-    if (device != DeviceWish::cpu) choose_gpu(node, device, facts);
+    if (device != RequestedDevice::cpu) choose_gpu(node, device, facts);
     return facts;
   }
 
@@ -49,7 +49,7 @@ class ThisMachine final : public Bf16FactSource {
   void finish(RankFacts&) override {}
 
  private:
-  void choose_gpu(ProcessGroup& node, DeviceWish device, RankFacts& facts) {
+  void choose_gpu(ProcessGroup& node, RequestedDevice device, RankFacts& facts) {
     std::string why_not;
     auto backend = load_cuda_backend(&why_not);
     if (backend != nullptr && backend->device_count() == 0) {
@@ -59,7 +59,7 @@ class ThisMachine final : public Bf16FactSource {
     if (backend == nullptr) {
       facts.gpu_missing = why_not;
       // The driver sees a device that cannot be used, or the user asked for one.
-      facts.gpu_broken = detail::cuda_driver_problem().empty() || device == DeviceWish::cuda;
+      facts.gpu_broken = detail::cuda_driver_problem().empty() || device == RequestedDevice::cuda;
       return;
     }
     // Some launchers make only one GPU visible to each rank.

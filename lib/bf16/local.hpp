@@ -18,7 +18,7 @@ class Bf16FactSource {
   virtual ~Bf16FactSource() = default;
   /// Determines identity, device, processor and versions without measuring. Call it before the other functions. \throws
   /// UsageError when --device cuda is not available
-  virtual RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) = 0;
+  virtual RankFacts identify(ProcessGroup& world, ProcessGroup& node, RequestedDevice device) = 0;
   virtual GemmFacts measure_gemm(const GemmBudget& budget) = 0;
   /// The device that identify() chose for this rank; the CPU before identify().
   virtual c10::Device device() const = 0;

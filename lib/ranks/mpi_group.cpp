@@ -112,7 +112,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
     // Respond to a rank whose wait began earlier and timed out, so that it does not report this rank as missing.
-    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && roll_called())) {
+    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && liveness_probed())) {
       const auto missing = missing_ranks();
       throw RuntimeFailure(fmt::format(
           "{} did not complete within {} s (--collective-timeout); {}", what,
@@ -123,7 +123,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
   }
 }
 
-bool MpiGroup::roll_called() {
+bool MpiGroup::liveness_probed() {
   int found = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, MPI_STATUS_IGNORE);
   return found != 0;

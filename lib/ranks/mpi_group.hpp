@@ -58,7 +58,7 @@ class MpiGroup final : public ProcessGroup {
   /// Ranks that wait in any group respond. Returns the members of this group that do not respond or, if all members do,
   /// the other ranks of the job that do not, because they block a member.
   std::vector<int> missing_ranks() override;
-  bool roll_called() override;
+  bool liveness_probed() override;
 
   /// A barrier with a timeout. \return false when a rank did not arrive in time; the group is unusable afterwards
   bool barrier_within(std::chrono::milliseconds patience);

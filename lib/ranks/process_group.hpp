@@ -91,7 +91,7 @@ class ProcessGroup {
   /// \return their world ranks; empty when they cannot be determined
   virtual std::vector<int> missing_ranks() { return {}; }
   /// True when another rank, whose wait began earlier, is running missing_ranks().
-  virtual bool roll_called() { return false; }
+  virtual bool liveness_probed() { return false; }
   /// World rank of a member of the group, for messages.
   virtual int world_rank(int member) const = 0;
 

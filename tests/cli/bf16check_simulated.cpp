@@ -15,7 +15,7 @@ namespace {
 
 class Simulated final : public Bf16FactSource {
  public:
-  RankFacts identify(ProcessGroup& world, ProcessGroup& node, DeviceWish device) override {
+  RankFacts identify(ProcessGroup& world, ProcessGroup& node, RequestedDevice device) override {
     rank_ = std::to_string(world.rank());
     return real_->identify(world, node, device);
   }

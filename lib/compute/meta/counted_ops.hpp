@@ -88,14 +88,14 @@ class CountedOps : public Base {
     return Base::fp8_columns(rows_RC);
   }
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                   RopePlace place) const override {
+                   TokenPositions place) const override {
     Pass pass(*this, 0);
     auto out = Base::embed(token_VD, position_PD, ids_N, place);
     pass.touch((position_PD.defined() ? 3 : 2) * size_of({&out}));
     return out;
   }
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, const RopePlace& place) const override {
+                      const at::Tensor& ids_N, const TokenPositions& place) const override {
     const Pass pass(*this, 3 * size_of({&grad_ND}) + (grad_token_VD != nullptr ? size_of({grad_token_VD}) : 0));
     Base::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, place);
   }
@@ -149,7 +149,7 @@ class CountedOps : public Base {
     Base::dropout(x_ND, keys_N, probability);
   }
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-            const RopePlace& place, bool inverse) const override {
+            const TokenPositions& place, bool inverse) const override {
     const Pass pass(*this,
                     2 * size_of({&x_NC}) * static_cast<double>(heads * head_size) / static_cast<double>(x_NC.size(1)));
     Base::rope(x_NC, heads, head_size, table, place, inverse);

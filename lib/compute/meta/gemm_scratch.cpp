@@ -168,7 +168,7 @@ void allocate_wide_scratch(const at::Tensor& out, const at::Tensor& a, const at:
 }  // namespace
 
 void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads) {
-  if (is_widened(a.scalar_type())) return allocate_wide_scratch(out, a, b, add, threads);
+  if (is_upcast(a.scalar_type())) return allocate_wide_scratch(out, a, b, add, threads);
   allocate_aten_scratch(out, a, b, {goes_to_onednn(a, b), add, threads});
 }
 

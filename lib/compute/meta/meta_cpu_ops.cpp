@@ -25,9 +25,9 @@ class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);
   }
-  void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
+  void count_shared_memory(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override {
-    repeat_counted(n, detail::MetaPlace::kRepeats, body);
+    repeat_counted(n, detail::MetaDevice::kRepeats, body);
   }
   void adamw(const AdamWUpdate& update) const override {
     count_adamw(update);
@@ -58,18 +58,18 @@ class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
   }
 
  private:
-  detail::MetaPlace place_;
+  detail::MetaDevice place_;
   int threads_;
 };
 
 }  // namespace
 
-at::Tensor detail::MetaPlace::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) {
+at::Tensor detail::MetaDevice::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::from_blob(
       data, sizes, [](void*) {}, at::TensorOptions(dtype).device(at::kMeta), at::Device(at::kMeta));
 }
 
-void detail::MetaPlace::adamw(const AdamWUpdate& update) {
+void detail::MetaDevice::adamw(const AdamWUpdate& update) {
   const auto options = update.params.front().options();
   const auto step = at::empty({}, options);
   if (update.grad_divisor != 1.0) const auto divisor = at::empty({}, options);

@@ -153,9 +153,9 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);
   }
-  void count_window(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
+  void count_shared_memory(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override {
-    repeat_counted(n, detail::MetaPlace::kRepeats, body);
+    repeat_counted(n, detail::MetaDevice::kRepeats, body);
   }
   void adamw(const AdamWUpdate& update) const override {
     count_adamw(update);
@@ -270,7 +270,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     }
     return out;
   }
-  at::Tensor row_positions(std::int64_t n, const RopePlace& place) const override {
+  at::Tensor row_positions(std::int64_t n, const TokenPositions& place) const override {
     if (place.positions_N.defined()) return place.positions_N;
     const auto options = at::TensorOptions(at::kLong).device(at::kMeta);
     const auto range = at::empty({n}, options);  // ATen's own grows its meta tensor beside the allocator
@@ -337,7 +337,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   }
   GpuAttentionTraits traits() const { return {gpu_.compute_capability, true}; }
 
-  detail::MetaPlace place_;
+  detail::MetaDevice place_;
   GpuSpec gpu_;
   NoUpdates no_updates_;
   mutable at::Tensor blas_workspace_, recorded_workspace_;

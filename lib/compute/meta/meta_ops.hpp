@@ -19,9 +19,9 @@ std::unique_ptr<Ops> make_meta_cuda_ops(std::shared_ptr<MemoryTape> tape, std::s
 namespace detail {
 
 /// Common part of the CPU and CUDA versions.
-class MetaPlace {
+class MetaDevice {
  public:
-  explicit MetaPlace(std::shared_ptr<MemoryTape> tape) : tape_(std::move(tape)) {}
+  explicit MetaDevice(std::shared_ptr<MemoryTape> tape) : tape_(std::move(tape)) {}
   MemoryTape& tape() const { return *tape_; }
   static at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype);
   /// Iterations of a loop that run, besides the last one.

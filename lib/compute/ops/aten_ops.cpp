@@ -53,7 +53,7 @@ at::Tensor AtenOps::column_sums(const at::Tensor& x_ND) const {
   return x_ND.sum(at::IntArrayRef{0}, false, at::kFloat);
 }
 
-at::Tensor AtenOps::row_positions(std::int64_t n, const RopePlace& place) const {
+at::Tensor AtenOps::row_positions(std::int64_t n, const TokenPositions& place) const {
   if (place.positions_N.defined()) return place.positions_N;
   const auto options = at::TensorOptions(at::kLong).device(device());
   return at::arange(n, options).remainder(place.row_length).add_(place.first_position);
@@ -64,14 +64,14 @@ at::Tensor AtenOps::select_rows(const at::Tensor& from_PD, const at::Tensor& row
 }
 
 at::Tensor AtenOps::embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                          RopePlace place) const {
+                          TokenPositions place) const {
   if (!position_PD.defined()) return select_rows(token_VD, ids_N);
   const auto positions_N = row_positions(ids_N.size(0), place);
   return select_rows(token_VD, ids_N).add_(select_rows(position_PD, positions_N));
 }
 
 void AtenOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                             const at::Tensor& ids_N, const RopePlace& place) const {
+                             const at::Tensor& ids_N, const TokenPositions& place) const {
   if (grad_token_VD != nullptr) add_rows(*grad_token_VD, ids_N, grad_ND);
   if (grad_position_PD != nullptr) add_rows(*grad_position_PD, row_positions(ids_N.size(0), place), grad_ND);
 }

@@ -21,9 +21,9 @@ class AtenOps : public Ops {
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                   RopePlace place) const override;
+                   TokenPositions place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, const RopePlace& place) const override;
+                      const at::Tensor& ids_N, const TokenPositions& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -41,7 +41,7 @@ class AtenOps : public Ops {
   void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const override;
   void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-            const RopePlace& place, bool inverse) const override;
+            const TokenPositions& place, bool inverse) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
                      const GradScale& grad_scale) const override;
 
@@ -58,7 +58,7 @@ class AtenOps : public Ops {
   /// float32 [columns]
   virtual at::Tensor column_sums(const at::Tensor& x_ND) const;
   /// \return integer positions [n] of n rows
-  virtual at::Tensor row_positions(std::int64_t n, const RopePlace& place) const;
+  virtual at::Tensor row_positions(std::int64_t n, const TokenPositions& place) const;
   virtual at::Tensor select_rows(const at::Tensor& from_PD, const at::Tensor& rows_N) const;
   /// \return log-softmax over columns, float32
   virtual at::Tensor log_softmax(const at::Tensor& logits_NV) const;

@@ -184,7 +184,7 @@ void AtenOps::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
 }
 
 void AtenOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-                   const RopePlace& place, bool inverse) const {
+                   const TokenPositions& place, bool inverse) const {
   const auto positions_N = row_positions(x_NC.size(0), place);
   const auto pick = [&](const at::Tensor& from_PH) { return select_rows(from_PH, positions_N).unsqueeze(1); };
   const auto cosine = pick(table.cos_PH);  // [N, 1, pairs]

@@ -33,7 +33,7 @@ void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, 
 at::Tensor CpuOps::blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
                                    double alpha) const {
   constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 20;  // elements that are upcast at a time
-  if (!is_widened(x.scalar_type())) return Ops::blended_product(x, beta, a, b, alpha);
+  if (!is_upcast(x.scalar_type())) return Ops::blended_product(x, beta, a, b, alpha);
   auto out = at::empty_like(x);
   const auto wide_a = a.to(at::kFloat);
   const auto step = std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, x.size(0)));
@@ -85,7 +85,7 @@ void CpuOps::sum_sources(const at::Tensor& out, std::int64_t n, std::span<const 
 }
 
 at::Tensor CpuOps::embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                         RopePlace place) const {
+                         TokenPositions place) const {
   const auto n = ids_N.size(0);
   const auto dim = token_VD.size(1);
   auto out_ND = at::empty({n, dim}, token_VD.options());
@@ -139,7 +139,7 @@ void add_rows(at::Tensor& to_RD, const at::Tensor& from_ND, const std::function<
 }  // namespace
 
 void CpuOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                            const at::Tensor& ids_N, const RopePlace& place) const {
+                            const at::Tensor& ids_N, const TokenPositions& place) const {
   const auto dim = grad_ND.size(1);
   const auto* ids = ids_N.const_data_ptr<std::int32_t>();
   const auto* positions = positions_or_null(place);

@@ -26,9 +26,9 @@ class CpuOps : public Ops {
   void adafactor_update_size(const AdafactorUpdate& update) const override;
   void adafactor_apply(const AdafactorUpdate& update) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                   RopePlace place) const override;
+                   TokenPositions place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, const RopePlace& place) const override;
+                      const at::Tensor& ids_N, const TokenPositions& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -50,7 +50,7 @@ class CpuOps : public Ops {
   Fp8Matrix fp8_cast(const at::Tensor& x, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
                      Fp8Matrix made) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-            const RopePlace& place, bool inverse) const override;
+            const TokenPositions& place, bool inverse) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
                      const GradScale& grad_scale) const override;
 

@@ -239,7 +239,7 @@ void CpuOps::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
 }
 
 void CpuOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-                  const RopePlace& place, bool inverse) const {
+                  const TokenPositions& place, bool inverse) const {
   const kernels::RopeArgs args{x_NC.data_ptr(),
                                x_NC.stride(0),
                                heads,

@@ -38,7 +38,7 @@ bool FusedOps::takes(std::initializer_list<const at::Tensor*> tensors) const {
 // --- tokens
 
 at::Tensor FusedOps::embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                           RopePlace place) const {
+                           TokenPositions place) const {
   if (!takes({&token_VD, &position_PD}) || ids_N.numel() == 0)
     return AtenOps::embed(token_VD, position_PD, ids_N, place);
   const auto n = ids_N.size(0), dim = token_VD.size(1);
@@ -51,7 +51,7 @@ at::Tensor FusedOps::embed(const at::Tensor& token_VD, const at::Tensor& positio
 }
 
 void FusedOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                              const at::Tensor& ids_N, const RopePlace& place) const {
+                              const at::Tensor& ids_N, const TokenPositions& place) const {
   if (!takes({&grad_ND})) return AtenOps::embed_backward(grad_token_VD, grad_position_PD, grad_ND, ids_N, place);
   const auto n = grad_ND.size(0), dim = grad_ND.size(1);
   const auto add = [&](at::Tensor* to_VD, const std::int32_t* ids) {
@@ -79,7 +79,7 @@ void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tens
 
 // --- dropout
 
-at::Tensor FusedOps::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {
+at::Tensor FusedOps::dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const {
   if (kernels_ == nullptr) return AtenOps::dropout_keys(place, rows_per_sample, step);
   const MemoryScope scope(MemoryCategory::activations);
   const auto samples_B = to_device(place.sample_keys_B);
@@ -113,7 +113,7 @@ at::Tensor FusedOps::dropout_mask(const at::Tensor& keys_N, std::int64_t columns
 // --- heads
 
 void FusedOps::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-                    const RopePlace& place, bool inverse) const {
+                    const TokenPositions& place, bool inverse) const {
   const bool whole_heads = 2 * table.cos_PH.size(1) == head_size;
   if (kernels_ == nullptr || !has_fused_type(x_NC) || x_NC.numel() == 0 || x_NC.stride(1) != 1 || !whole_heads)
     return AtenOps::rope(x_NC, heads, head_size, table, place, inverse);

@@ -20,15 +20,15 @@ class FusedOps : public AtenOps {
   at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
   at::Tensor decide(const StepSums& sums) const override;
   StepOutcome outcome_of(const at::Tensor& decision) const override;
-  at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
+  at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
   void publish(std::span<const PublishedRows> rows) const override;
   void widen(std::span<const WidenedRows> rows) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                   RopePlace place) const override;
+                   TokenPositions place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                      const at::Tensor& ids_N, const RopePlace& place) const override;
+                      const at::Tensor& ids_N, const TokenPositions& place) const override;
   NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
                             const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const override;
   NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -50,7 +50,7 @@ class FusedOps : public AtenOps {
                      Fp8Matrix made) const override;
   at::Tensor fp8_columns(const at::Tensor& rows_RC) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-            const RopePlace& place, bool inverse) const override;
+            const TokenPositions& place, bool inverse) const override;
   void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
                      const GradScale& grad_scale) const override;
 

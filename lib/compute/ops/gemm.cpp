@@ -69,7 +69,7 @@ void aten_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, boo
 }
 
 void host_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) {
-  if (is_widened(a.scalar_type())) {
+  if (is_upcast(a.scalar_type())) {
     widened_product(out, a, b, add, host_product);
   } else if (goes_to_onednn(a, b)) {
     onednn_product()(a, b, out, add ? 1.0f : 0.0f, 1.0f);
@@ -84,7 +84,7 @@ std::string host_product_way(at::ScalarType dtype) {
   const std::string wide = "float32 by " + std::string(float32_gemm_name());
   if (dtype == at::kFloat) return wide;
   const std::string name = dtype == at::kBFloat16 ? "bf16" : "fp16";
-  return is_widened(dtype) ? name + " through " + wide : name + " natively";
+  return is_upcast(dtype) ? name + " through " + wide : name + " natively";
 }
 
 namespace {

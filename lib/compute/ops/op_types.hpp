@@ -90,7 +90,7 @@ struct RopeTable {
 };
 
 /// Token positions: row t is at first_position + t % row_length, or at positions_N[t] if positions_N is defined.
-struct RopePlace {
+struct TokenPositions {
   std::int64_t row_length;
   std::int64_t first_position;
   at::Tensor positions_N = {};  ///< int32, each below row_length; may be undefined
@@ -99,17 +99,17 @@ struct RopePlace {
 /// The rotary embedding that was applied to queries and keys.
 struct Rotation {
   const RopeTable& table;
-  RopePlace place;
+  TokenPositions place;
 };
 
 /// Multiplier that spreads the index of a dropout over 64 bits; odd, so that different indices stay different.
-inline constexpr std::uint64_t kDropoutPlaceSpread = 0xd1342543de82ef95u;
+inline constexpr std::uint64_t kDropoutIndexSpread = 0xd1342543de82ef95u;
 
 /// Seeds of a dropout mask, which depends on the sample, the dropout's index in the model and the element, and on
 /// nothing else: neither on the sharding nor on the batch size.
-struct DropoutPlace {
+struct DropoutSeeds {
   at::Tensor sample_keys_B;  ///< int64 [B], on the host; undefined: no dropout
-  std::uint64_t place = 0;   ///< index times kDropoutPlaceSpread: close keys would give shifted copies of a mask
+  std::uint64_t place = 0;   ///< index times kDropoutIndexSpread: close keys would give shifted copies of a mask
 };
 
 struct AttentionShape {
@@ -121,7 +121,7 @@ struct AttentionShape {
   /// arXiv:2305.13245); 0 means `heads`.
   std::int64_t kv_heads = 0;
   double dropout = 0;  ///< probability, applied to the attention probabilities
-  DropoutPlace dropout_place = {};
+  DropoutSeeds dropout_place = {};
   double scale = 0;                  ///< factor of the scores; 0: head_size^-1/2
   double softcap = 0;                ///< scaled scores become softcap tanh(score / softcap); 0: no cap
   std::int64_t window = 0;           ///< positions that a query attends to, its own included; 0: all earlier ones

@@ -43,7 +43,7 @@ at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const a
   return grad_qkv_NC;
 }
 
-at::Tensor Ops::dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const {
+at::Tensor Ops::dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const {
   const MemoryScope scope(MemoryCategory::activations, true);
   const auto samples = place.sample_keys_B.size(0);
   auto keys = at::empty({samples * rows_per_sample}, at::TensorOptions(at::kLong).device(host()));
@@ -112,7 +112,7 @@ std::shared_ptr<void> Ops::lock_pages(const at::Tensor&) const { return nullptr;
 at::Tensor Ops::tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const {
   return at::from_blob(data, sizes, at::TensorOptions(dtype));
 }
-void Ops::count_window(std::int64_t bytes) const { count_external_host_memory(bytes); }
+void Ops::count_shared_memory(std::int64_t bytes) const { count_external_host_memory(bytes); }
 void Ops::repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const {
   for (std::int64_t i = 0; i < n; ++i) body(i);
 }

@@ -53,7 +53,7 @@ class Ops {
   /// Captures work for replay; null if the device cannot.
   virtual const WorkRecorder* recorder() const { return nullptr; }
   /// Counts host memory that ATen does not allocate (a shared-memory segment); negative when it is freed.
-  virtual void count_window(std::int64_t bytes) const;
+  virtual void count_shared_memory(std::int64_t bytes) const;
   /// Runs body(0), ..., body(n - 1). Each call frees what it allocates, so a prediction may skip calls that are alike.
   virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
 
@@ -160,10 +160,10 @@ class Ops {
   // --- embedding
   /// \return token[ids] + position[position of row t]. \param ids_N  int32. \param position_PD  may be undefined
   virtual at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                           RopePlace place) const = 0;
+                           TokenPositions place) const = 0;
   /// Adds grad_ND to the rows of the token and position gradients, which have one dtype; either may be null.
   virtual void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                              const at::Tensor& ids_N, const RopePlace& place) const = 0;
+                              const at::Tensor& ids_N, const TokenPositions& place) const = 0;
 
   // --- norms of x (+ y + y_bias where they are defined)
   virtual NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
@@ -195,7 +195,7 @@ class Ops {
   virtual void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const = 0;
   /// \return keys for dropout(), int64 [samples * rows_per_sample] on the device of its input: consecutive rows of a
   /// sample differ by `step`
-  virtual at::Tensor dropout_keys(const DropoutPlace& place, std::int64_t rows_per_sample, std::uint64_t step) const;
+  virtual at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const;
   /// Zeroes elements with `probability` and scales the others by 1 / (1 - probability), in place. The mask depends on
   /// keys_N alone, so the same call is the backward.
   virtual void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const = 0;
@@ -206,7 +206,7 @@ class Ops {
   /// Applies the rotary embedding to the first heads * head_size columns of x_NC in place. \param inverse  rotates
   /// back: the backward
   virtual void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-                    const RopePlace& place, bool inverse) const = 0;
+                    const TokenPositions& place, bool inverse) const = 0;
   /// Causal self-attention of rows, or of the documents packed into them; padding gives zeros.
   /// \param qkv_NC  rows of [q | k | v]: [H, head_size], then twice [kv_heads, head_size]; must outlive the backward
   /// \param state   receives what the backward needs; null without a backward

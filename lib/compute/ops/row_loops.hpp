@@ -14,7 +14,7 @@ namespace fsdp::detail {
 inline kernels::Type type_of(const at::Tensor& x) { return kernel_type(x.scalar_type()); }
 inline const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 
-inline const std::int32_t* positions_or_null(const RopePlace& place) {
+inline const std::int32_t* positions_or_null(const TokenPositions& place) {
   return place.positions_N.defined() ? place.positions_N.const_data_ptr<std::int32_t>() : nullptr;
 }
 

@@ -53,7 +53,7 @@ NativeTypes find_native_types() {
 
 }  // namespace
 
-bool is_widened(at::ScalarType dtype) {
+bool is_upcast(at::ScalarType dtype) {
   static const NativeTypes native = find_native_types();
   return (dtype == at::kBFloat16 && !native.bf16) || (dtype == at::kHalf && !native.fp16);
 }

@@ -14,7 +14,7 @@ namespace fsdp {
 /// True if products of this dtype go through float32 on this processor. Depends on the processor's features alone,
 /// never on timing, so that a run gives the same bits each time. FSDP_BF16_GEMM=native|widened overrides it, for fp16
 /// too.
-bool is_widened(at::ScalarType dtype);
+bool is_upcast(at::ScalarType dtype);
 
 /// float32 product: out (+)= a @ b, 2-D or (not added) 3-D.
 using WideMultiply = std::function<void(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add)>;

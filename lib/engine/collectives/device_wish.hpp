@@ -7,10 +7,10 @@
 namespace fsdp {
 
 /// --device: a usable GPU, else the CPU; or one of them by name.
-enum class DeviceWish { automatic, cpu, cuda };
+enum class RequestedDevice { automatic, cpu, cuda };
 
-inline constexpr std::array kDeviceWishes{NamedValue<DeviceWish>{"auto", DeviceWish::automatic},
-                                          NamedValue<DeviceWish>{"cpu", DeviceWish::cpu},
-                                          NamedValue<DeviceWish>{"cuda", DeviceWish::cuda}};
+inline constexpr std::array kDeviceWishes{NamedValue<RequestedDevice>{"auto", RequestedDevice::automatic},
+                                          NamedValue<RequestedDevice>{"cpu", RequestedDevice::cpu},
+                                          NamedValue<RequestedDevice>{"cuda", RequestedDevice::cuda}};
 
 }  // namespace fsdp

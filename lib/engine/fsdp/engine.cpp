@@ -131,7 +131,7 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
   return slots;
 }
 
-std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
+std::vector<Action> Engine::plan(bool training, MicroBatchPosition place) {
   ScheduleInput input;
   input.layer_unit = layer_unit_;
   input.checkpointed = checkpointed_;
@@ -148,7 +148,7 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPlace place) {
   return make_schedule(input, policy_);
 }
 
-LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
   }

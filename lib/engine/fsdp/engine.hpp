@@ -46,7 +46,7 @@ struct EngineInput {
 using HeadBody = std::function<LossSum(LayerParams params, const at::Tensor& x_ND)>;
 
 /// Position of a micro-batch in its optimizer step.
-struct MicroBatchPlace {
+struct MicroBatchPosition {
   bool first = true;
   bool last = true;
 };
@@ -108,7 +108,7 @@ class Engine {
   /// If memory runs out while CUDA graphs hold some, here or in evaluate(), all graphs are dropped for good and the
   /// micro-batch runs again.
   /// \throws GradientsLost, c10::OutOfMemoryError
-  LossSum forward_backward(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  LossSum forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   /// Forward only.
   LossSum evaluate(const MicroBatch& batch);
   /// Forward only, with `head` in place of the loss layer. `head` is called once, except on a rank whose batch is
@@ -177,7 +177,7 @@ class Engine {
   void drain_reduction();
   void finish_replicas(Unit& unit);
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
-  std::vector<Action> plan(bool training, MicroBatchPlace place);
+  std::vector<Action> plan(bool training, MicroBatchPosition place);
   std::vector<int> first_gathers();
   void release_coming();
   void publish(Unit& unit);

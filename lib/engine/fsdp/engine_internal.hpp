@@ -19,7 +19,7 @@ namespace fsdp {
 /// State of one running micro-batch.
 struct Engine::Run {
   const MicroBatch& batch;
-  MicroBatchPlace place = {};
+  MicroBatchPosition place = {};
   GradScale grad_scale = 0.0;
   bool training = false;
   at::Tensor x_ND = {};                 ///< activation between layers
@@ -71,7 +71,7 @@ class Engine::GraphCache {
 
   /// Replays the graph of the micro-batch, or captures and then replays one.
   /// \return nullopt: the caller must run the micro-batch without a graph
-  std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale);
+  std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   /// Runs a micro-batch. If memory runs out while graphs hold some, drops all graphs and runs the micro-batch again.
   /// \throws GradientsLost, c10::OutOfMemoryError
   LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
@@ -91,10 +91,10 @@ class Engine::GraphCache {
     std::unique_ptr<RecordedWork> work;
     LossSum loss;
   };
-  bool is_capturable(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const;
+  bool is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const;
   Inputs& copy_inputs(const MicroBatch& batch, double grad_scale);
-  bool capture(Graph& graph, const Inputs& inputs, MicroBatchPlace place, double grad_scale);
-  void apply_replay(MicroBatchPlace place);
+  bool capture(Graph& graph, const Inputs& inputs, MicroBatchPosition place, double grad_scale);
+  void apply_replay(MicroBatchPosition place);
   bool hold_memory() const;
   std::vector<bool> gathered_units() const;
   void roll_back(const std::vector<bool>& gathered);

@@ -22,7 +22,7 @@ constexpr std::int64_t kMaxRefusals = 4;
 
 }  // namespace
 
-bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) const {
+bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const {
   const auto& input = engine_.input_;
   const bool crosses_ranks = place.last && input.mesh->replicate->size() > 1;
   // Gradient buffers keep their addresses across micro-batches only when accumulation was announced.
@@ -31,7 +31,7 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPlace 
          batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.accumulation_steps > 1);
 }
 
-std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPlace place, double grad_scale) {
+std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
   if (place.first) ++step_;
   if (!counts_.given_up.empty() || !is_capturable(batch, place, grad_scale)) return std::nullopt;
   const Key key{batch.rows, batch.length, place.first, place.last, batch.sample_keys.defined()};
@@ -133,7 +133,7 @@ Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& ba
 }
 
 /// \return false: the device cannot capture it; the state of the engine and other graphs are unchanged
-bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchPlace place, double grad_scale) {
+bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchPosition place, double grad_scale) {
   const auto gathered = gathered_units();
   GradScale scale(grad_scale);
   scale.on_device = inputs.scale;
@@ -160,7 +160,7 @@ bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchP
 }
 
 /// Updates the host-side state of units as if the micro-batch had run without a graph.
-void Engine::GraphCache::apply_replay(MicroBatchPlace place) {
+void Engine::GraphCache::apply_replay(MicroBatchPosition place) {
   for (const auto& action : engine_.plan(true, place)) {
     const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||
                          action.kind == ActionKind::reshard;

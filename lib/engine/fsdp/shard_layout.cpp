@@ -39,7 +39,7 @@ std::vector<std::vector<std::size_t>> side_by_side(const std::vector<ParamLayout
   const auto goes_with = [&](const ParamLayout& a, const ParamLayout& b) {
     return wanted && a.same_input != 0 && a.same_input == b.same_input && fits(a) && fits(b) &&
            a.row_elements() == b.row_elements() && a.trainable == b.trainable && a.is_float == b.is_float &&
-           a.is_byte == b.is_byte && a.travels_in_fp8 == b.travels_in_fp8;
+           a.is_byte == b.is_byte && a.gathered_in_fp8 == b.gathered_in_fp8;
   };
   std::vector<std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < layouts.size(); ++i) {

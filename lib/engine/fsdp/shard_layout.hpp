@@ -29,12 +29,12 @@ struct ParamLayout {
   std::vector<std::int64_t> shape;  ///< global; dim 0 is split
   std::int64_t alignment = 1;       ///< rows that layers compute with are a multiple of this
   bool decay = true;
-  bool trainable = true;        ///< false: frozen, without gradient and master weights
-  bool is_float = false;        ///< gathered and reduced in float32 regardless of the policy
-  bool is_byte = false;         ///< quantised codes, gathered as bytes; never trainable
-  bool is_fp8 = false;          ///< a matrix that is multiplied in fp8
-  bool travels_in_fp8 = false;  ///< also all-gathered in fp8, see Fp8Rows in unit_params.cpp
-  int same_input = 0;           ///< matrices of a unit with equal nonzero numbers are one GEMM; see make_buffers()
+  bool trainable = true;         ///< false: frozen, without gradient and master weights
+  bool is_float = false;         ///< gathered and reduced in float32 regardless of the policy
+  bool is_byte = false;          ///< quantised codes, gathered as bytes; never trainable
+  bool is_fp8 = false;           ///< a matrix that is multiplied in fp8
+  bool gathered_in_fp8 = false;  ///< also all-gathered in fp8, see Fp8Rows in unit_params.cpp
+  int same_input = 0;            ///< matrices of a unit with equal nonzero numbers are one GEMM; see make_buffers()
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   std::int64_t row_elements() const;

@@ -298,11 +298,11 @@ GradMemory::GradMemory(ProcessGroup& group, const Ops& ops, const std::vector<st
   memory_ = group_.peer_memory(rank_bytes_ * ranks, 2 * ranks * slot_bytes.size());
   if (memory_ == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for gradients");
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  ops_.count_window(static_cast<std::int64_t>(rank_bytes_));
+  ops_.count_shared_memory(static_cast<std::int64_t>(rank_bytes_));
 }
 GradMemory::~GradMemory() {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  ops_.count_window(-static_cast<std::int64_t>(rank_bytes_));
+  ops_.count_shared_memory(-static_cast<std::int64_t>(rank_bytes_));
 }
 
 std::byte* GradMemory::address(int rank, int slot) const {

@@ -48,7 +48,7 @@ Fp8Rows::Fp8Rows(const UnitContext& context, const std::vector<ParamLayout>& lay
   const auto& group = context.shard_group;
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     const auto& layout = layouts[i];
-    is_there_.push_back(layout.travels_in_fp8 && group.size() > 1);
+    is_there_.push_back(layout.gathered_in_fp8 && group.size() > 1);
     if (!is_there_.back()) continue;
     const auto rows = shard_range(layout.rows(), group.size(), group.rank()).padded_rows;
     const auto floats = at::TensorOptions(at::kFloat).device(context.ops.device());
@@ -116,11 +116,11 @@ class SharedUnitParams final : public UnitParams {
       }
       full_.push_back(buffer.narrow(0, 0, layout.compute_rows()));
     }
-    ops_.count_window(counted_bytes_);
+    ops_.count_shared_memory(counted_bytes_);
   }
   SharedUnitParams(const SharedUnitParams&) = delete;
   SharedUnitParams& operator=(const SharedUnitParams&) = delete;
-  ~SharedUnitParams() override { ops_.count_window(-counted_bytes_); }
+  ~SharedUnitParams() override { ops_.count_shared_memory(-counted_bytes_); }
 
   static std::size_t bytes_needed(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                   at::ScalarType dtype) {

@@ -35,7 +35,7 @@ at::Tensor view_of(const at::Tensor& bytes, std::uint64_t offset, at::IntArrayRe
 
 }  // namespace
 
-at::Tensor PinnedTensors::read(const StorePlace& place) const {
+at::Tensor PinnedTensors::read(const StoreHandle& place) const {
   const auto& rows = groups_.at(place.group).at(place.tensor);
   if (!rows.written) return at::zeros(rows.sizes, rows.dtype);
   const auto bytes = room_for(rows.bytes, at::kCPU);
@@ -67,7 +67,7 @@ std::size_t TensorStore::add_group(MemoryCategory category, bool kept) {
   return groups_.size() - 1;
 }
 
-StorePlace TensorStore::add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype) {
+StoreHandle TensorStore::add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype) {
   if (reserved_) throw std::logic_error("nothing can be added to a store that is in use");
   auto& g = groups_.at(group);
   const auto bytes = round_up(static_cast<std::uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype));
@@ -115,18 +115,18 @@ void TensorStore::set_budget() {
   budget_bytes_ = std::max(usual, largest);
 }
 
-at::Tensor TensorStore::tensor(const StorePlace& place) const {
+at::Tensor TensorStore::tensor(const StoreHandle& place) const {
   const auto& group = groups_.at(place.group);
   if (group.where != Where::here || group.holds == 0) throw std::logic_error("this group of tensors is not held");
   const auto& item = group.items.at(place.tensor);
   return view_of(group.buffer, item.offset, item.sizes, item.dtype);
 }
 
-const std::vector<std::int64_t>& TensorStore::sizes(const StorePlace& place) const {
+const std::vector<std::int64_t>& TensorStore::sizes(const StoreHandle& place) const {
   return groups_.at(place.group).items.at(place.tensor).sizes;
 }
 
-at::ScalarType TensorStore::dtype(const StorePlace& place) const {
+at::ScalarType TensorStore::dtype(const StoreHandle& place) const {
   return groups_.at(place.group).items.at(place.tensor).dtype;
 }
 

@@ -24,7 +24,7 @@
 namespace fsdp {
 
 /// Handle of a tensor in a TensorStore.
-struct StorePlace {
+struct StoreHandle {
   std::size_t group = 0, tensor = 0;
 };
 
@@ -52,7 +52,7 @@ struct StoreStats {
 class PinnedTensors {
  public:
   /// Reads a tensor into host memory. \throws IoError
-  at::Tensor read(const StorePlace& place) const;
+  at::Tensor read(const StoreHandle& place) const;
 
  private:
   friend class TensorStore;
@@ -78,7 +78,7 @@ class TensorStore {
   /// is not needed soon.
   std::size_t add_group(MemoryCategory category, bool kept);
   /// Adds a tensor of zeros to a group.
-  StorePlace add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype);
+  StoreHandle add(std::size_t group, at::IntArrayRef sizes, at::ScalarType dtype);
   /// Ends the adding of groups and allocates disk space; otherwise the first hold() does. \throws IoError with the
   /// needed and the free space
   void reserve();
@@ -93,9 +93,9 @@ class TensorStore {
   void flush();
   bool is_held(std::size_t group) const { return groups_.at(group).holds > 0; }
   /// \return the tensor, which is valid while its group is held
-  at::Tensor tensor(const StorePlace& place) const;
-  const std::vector<std::int64_t>& sizes(const StorePlace& place) const;
-  at::ScalarType dtype(const StorePlace& place) const;
+  at::Tensor tensor(const StoreHandle& place) const;
+  const std::vector<std::int64_t>& sizes(const StoreHandle& place) const;
+  at::ScalarType dtype(const StoreHandle& place) const;
 
   /// \return a snapshot of the kept groups; until unpin(), changes are written to other places in the file
   std::shared_ptr<const PinnedTensors> pin();
@@ -184,19 +184,19 @@ class StoredTensor {
  public:
   StoredTensor() = default;
   StoredTensor(at::Tensor values) : values_(std::move(values)) {}  // NOLINT: implicit conversion is intended
-  StoredTensor(const TensorStore& store, StorePlace place) : store_(&store), place_(place) {}
+  StoredTensor(const TensorStore& store, StoreHandle place) : store_(&store), place_(place) {}
 
   at::Tensor get() const { return store_ == nullptr ? values_ : store_->tensor(place_); }
   at::ScalarType dtype() const { return store_ == nullptr ? values_.scalar_type() : store_->dtype(place_); }
   at::IntArrayRef sizes() const { return store_ == nullptr ? values_.sizes() : at::IntArrayRef(store_->sizes(place_)); }
   /// \return null when the tensor is always in memory
   const TensorStore* store() const { return store_; }
-  const StorePlace& place() const { return place_; }
+  const StoreHandle& place() const { return place_; }
 
  private:
   at::Tensor values_;
   const TensorStore* store_ = nullptr;
-  StorePlace place_;
+  StoreHandle place_;
 };
 
 }  // namespace fsdp

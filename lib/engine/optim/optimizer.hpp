@@ -80,7 +80,7 @@ struct OptimizerInput {
 /// How an update scales gradients: by a number, or by a decision made on the device.
 struct GradScaling {
   double divisor = 1;
-  at::Tensor decision = {};                ///< result of Ops::decide(); needs takes_decisions()
+  at::Tensor decision = {};                ///< result of Ops::decide(); needs supports_device_decision()
   std::vector<at::Tensor> published = {};  ///< with a decision: by parameter, see UpdateGroup
 };
 
@@ -101,7 +101,7 @@ class Optimizer {
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  const GradScaling& scaling);
   /// Whether the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
-  virtual bool takes_decisions() const { return false; }
+  virtual bool supports_device_decision() const { return false; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 

@@ -23,7 +23,7 @@ class AdamW final : public Optimizer {
     add_state("exp_avg_sq");
   }
   std::string name() const override { return "AdamW"; }
-  bool takes_decisions() const override { return true; }
+  bool supports_device_decision() const override { return true; }
   nlohmann::json group_fields() const override {
     return {
         {"betas", {options().beta1, options().beta2}}, {"eps", options().eps}, {"amsgrad", false}, {"maximize", false}};

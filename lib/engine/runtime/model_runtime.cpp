@@ -90,26 +90,27 @@ void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterS
 
 }  // namespace
 
-DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node, const std::filesystem::path& driver) {
+DeviceChoice choose_device(RequestedDevice device, int local_rank, int ranks_on_node,
+                           const std::filesystem::path& driver) {
   DeviceChoice choice;
   choice.description = "cpu";
-  if (device == DeviceWish::cpu) return choice;
+  if (device == RequestedDevice::cpu) return choice;
   std::string why_not;
   auto backend = load_cuda_backend(&why_not);
   if (backend == nullptr) {
-    if (device == DeviceWish::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
+    if (device == RequestedDevice::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
     std::error_code ignored;
     if (std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
     return choice;
   }
   const int count = backend->device_count();
   if (count == 0) {
-    if (device == DeviceWish::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
+    if (device == RequestedDevice::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
     return choice;
   }
   // A launcher may show each rank its own GPU only; several ranks on one GPU exist for tests.
   const int index = local_rank % count;
-  if (ranks_on_node > count && count > 1 && device == DeviceWish::automatic) {
+  if (ranks_on_node > count && count > 1 && device == RequestedDevice::automatic) {
     throw UsageError(
         fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
   }
@@ -164,7 +165,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
   // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
-  policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_widened(policy_.precision.param_dtype);
+  policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_upcast(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
   const bool staged = options.host_staged || device_.backend == nullptr;
@@ -190,7 +191,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     layout.is_byte = spec.storage == Storage::byte;
     layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
     // DoRA asks for the matrices as they are.
-    layout.travels_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled();
+    layout.gathered_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled();
     layout.same_input = spec.same_input;
     input.parameters.push_back(std::move(layout));
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});

@@ -29,7 +29,7 @@ struct DeviceChoice {
 
 /// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
 /// \param driver  a file that is there where the node has a GPU and its driver
-DeviceChoice choose_device(DeviceWish device, int local_rank, int ranks_on_node,
+DeviceChoice choose_device(RequestedDevice device, int local_rank, int ranks_on_node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
 
 /// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.

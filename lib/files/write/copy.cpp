@@ -20,7 +20,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/write/output_place.hpp"
+#include "lib/files/write/output_directory.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
@@ -455,7 +455,7 @@ class Copy {
   ProcessGroup& group_;
   Layout layout_;
   PieceList list_;
-  std::optional<detail::OutputPlace> place_;  // on rank 0
+  std::optional<detail::OutputDirectory> place_;  // on rank 0
   std::filesystem::path temporary_;
   std::string hidden_;  // on rank 0: the path of the temporary directory, also after it was renamed
   std::optional<PieceCopier> copier_;

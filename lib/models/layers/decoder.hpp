@@ -75,7 +75,7 @@ Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOpt
 
 namespace detail {
 /// Returns the positions of a micro-batch's tokens.
-inline RopePlace place_of(const MicroBatch& batch) {
+inline TokenPositions place_of(const MicroBatch& batch) {
   return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
 }
 

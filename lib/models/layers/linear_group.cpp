@@ -304,7 +304,7 @@ bool LinearGroup::needs_input(LayerGrads g) const {
 
 at::Tensor LinearGroup::dropout_keys(const MicroBatch& batch) const {
   if (lora_.dropout == 0 || !batch.sample_keys.defined()) return {};
-  return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutPlaceSpread}, batch.length, kSplitmix64Step);
+  return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step);
 }
 
 at::Tensor LinearGroup::adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const {
@@ -338,18 +338,18 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));
 }
 
-PlaceFinder::PlaceFinder(const Decoder& decoder, int block, std::string prefix) : prefix_(std::move(prefix)) {
+ParameterFinder::ParameterFinder(const Decoder& decoder, int block, std::string prefix) : prefix_(std::move(prefix)) {
   const auto mine = block_parameters(decoder, block);
   for (std::size_t i = 0; i < mine.size(); ++i)
     places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
 }
 
-int PlaceFinder::find(const std::string& name) const {
+int ParameterFinder::find(const std::string& name) const {
   const auto found = places_.find(prefix_ + name);
   return found == places_.end() ? -1 : found->second;
 }
 
-Linear PlaceFinder::linear(const std::string& module, std::int64_t rows, std::int64_t columns) const {
+Linear ParameterFinder::linear(const std::string& module, std::int64_t rows, std::int64_t columns) const {
   const auto weight = module + ".weight";
   const int place = find(weight);
   if (place < 0) throw std::logic_error("the block has no " + weight);

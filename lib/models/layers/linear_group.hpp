@@ -99,11 +99,11 @@ namespace fsdp::detail {
 
 // Finds a block's tensors among its parameters by their names.
 
-class PlaceFinder {
+class ParameterFinder {
  public:
   /// \param prefix  common prefix of the names of the block's parameters, including the dot
   /// \pre the decoder's parameters are set
-  PlaceFinder(const Decoder& decoder, int block, std::string prefix);
+  ParameterFinder(const Decoder& decoder, int block, std::string prefix);
 
   /// Returns the index of a parameter; -1 if there is none.
   int find(const std::string& name) const;

@@ -58,9 +58,9 @@ struct HeadNormState {
 };
 
 /// RMSNorm of queries and keys between projection and rotation, in place in the packed rows [q | k | v].
-class HeadNorms {
+class QkNorms {
  public:
-  HeadNorms(const Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
+  QkNorms(const Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
 
   bool are_there() const { return config_.traits.head_norm != HeadNorm::none; }
   /// \param keep  receives the state for the backward pass; null if there is none
@@ -89,14 +89,14 @@ namespace fsdp::detail {
 
 /// Indices of a block's tensors among its parameters, found by name. A family has either q, k, v or qkv, and either
 /// gate, up or gate_up; the unused ones keep their default. Norms: -1 if the family has none.
-struct BlockPlaces {
+struct BlockIndices {
   Linear q, k, v, qkv, o, gate, up, gate_up, down;
   int input_norm = -1, post_attention_norm = -1;  ///< around attention
   int pre_ffn_norm = -1, post_ffn_norm = -1;      ///< around the feed-forward
   int q_norm = -1, k_norm = -1;
 
   /// \pre the decoder's parameters are set
-  BlockPlaces(const Decoder& decoder, int block);
+  BlockIndices(const Decoder& decoder, int block);
 
   std::vector<Linear> qkv_group(const DecoderTraits& traits) const;
   std::vector<Linear> gate_up_group(const DecoderTraits& traits) const;
@@ -149,16 +149,16 @@ class GatedBlock final : public DecoderBlock {
   const Ops& ops_;
   ModelConfig config_;
   int index_;
-  BlockPlaces places_;
+  BlockIndices places_;
   LinearGroup qkv_, o_, gate_up_, down_;
-  HeadNorms head_norms_;
+  QkNorms head_norms_;
   std::vector<int> parameters_;
   std::shared_ptr<RopeCache> rope_;
   std::string name_;
 };
 
-BlockPlaces::BlockPlaces(const Decoder& decoder, int block) {
-  const PlaceFinder finder(decoder, block, "model.layers." + std::to_string(block) + ".");
+BlockIndices::BlockIndices(const Decoder& decoder, int block) {
+  const ParameterFinder finder(decoder, block, "model.layers." + std::to_string(block) + ".");
   const auto& config = decoder.config;
   const auto& traits = config.traits;
   const auto d = config.embed_size, f = config.ffn_hidden_size;
@@ -185,12 +185,12 @@ BlockPlaces::BlockPlaces(const Decoder& decoder, int block) {
   post_ffn_norm = finder.find("post_feedforward_layernorm.weight");
 }
 
-std::vector<Linear> BlockPlaces::qkv_group(const DecoderTraits& traits) const {
+std::vector<Linear> BlockIndices::qkv_group(const DecoderTraits& traits) const {
   if (traits.fused_projections) return {qkv};
   return {q, k, v};
 }
 
-std::vector<Linear> BlockPlaces::gate_up_group(const DecoderTraits& traits) const {
+std::vector<Linear> BlockIndices::gate_up_group(const DecoderTraits& traits) const {
   if (traits.fused_projections) return {gate_up};
   return {gate, up};
 }
@@ -199,18 +199,18 @@ std::vector<Linear> BlockPlaces::gate_up_group(const DecoderTraits& traits) cons
 
 namespace fsdp {
 
-at::Tensor HeadNorms::columns_of(const at::Tensor& qkv_NC, const Columns& columns) const {
+at::Tensor QkNorms::columns_of(const at::Tensor& qkv_NC, const Columns& columns) const {
   const auto width = config_.head_width();
   return qkv_NC.narrow(1, columns.first * width, columns.heads * width);
 }
 
-at::Tensor HeadNorms::rows_of(const at::Tensor& part_NC) const {
+at::Tensor QkNorms::rows_of(const at::Tensor& part_NC) const {
   const auto packed = part_NC.contiguous();
   return config_.traits.head_norm == HeadNorm::per_head ? packed.view({-1, config_.head_width()}) : packed;
 }
 
-void HeadNorms::forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
-                        HeadNormState* keep) const {
+void QkNorms::forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
+                      HeadNormState* keep) const {
   const auto kind = detail::rms_norm_of(config_);
   const auto norm = [&](const Columns& columns, const at::Tensor& gamma, NormResult* kept) {
     const auto part = columns_of(qkv_NC, columns);
@@ -224,8 +224,8 @@ void HeadNorms::forward(at::Tensor& qkv_NC, const at::Tensor& gamma_q, const at:
   norm(keys(), gamma_k, keep == nullptr ? nullptr : &keep->k);
 }
 
-void HeadNorms::backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
-                         GradSlot* grad_gamma_q, GradSlot* grad_gamma_k, const HeadNormState& state) const {
+void QkNorms::backward(at::Tensor& grad_qkv_NC, const at::Tensor& gamma_q, const at::Tensor& gamma_k,
+                       GradSlot* grad_gamma_q, GradSlot* grad_gamma_k, const HeadNormState& state) const {
   const auto norm = [&](const Columns& columns, const at::Tensor& gamma, GradSlot* grad_gamma,
                         const NormResult& saved) {
     const auto part = columns_of(grad_qkv_NC, columns);

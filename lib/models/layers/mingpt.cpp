@@ -19,7 +19,7 @@ namespace {
 
 /// Applies dropout to x_ND (or to its gradient); `place` identifies the dropout layer in the model.
 void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64_t place, double probability) {
-  ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kDropoutPlaceSpread}, batch.length, kSplitmix64Step),
+  ops.dropout(x_ND, ops.dropout_keys({batch.sample_keys, place * kDropoutIndexSpread}, batch.length, kSplitmix64Step),
               probability);
 }
 
@@ -77,10 +77,10 @@ struct BlockMatrices {
 
   BlockMatrices(const Ops& ops, const Decoder& decoder, int block)
       : BlockMatrices(ops, decoder, block,
-                      detail::PlaceFinder(decoder, block, "transformer.h." + std::to_string(block) + ".")) {}
+                      detail::ParameterFinder(decoder, block, "transformer.h." + std::to_string(block) + ".")) {}
 
  private:
-  BlockMatrices(const Ops& ops, const Decoder& decoder, int block, const detail::PlaceFinder& finder)
+  BlockMatrices(const Ops& ops, const Decoder& decoder, int block, const detail::ParameterFinder& finder)
       : attn(group(ops, decoder, block, 0, finder.linear("attn.c_attn", 3 * width(decoder), width(decoder)))),
         proj(group(ops, decoder, block, 1, finder.linear("attn.c_proj", width(decoder), width(decoder)))),
         fc(group(ops, decoder, block, 2, finder.linear("mlp.c_fc", hidden(decoder), width(decoder)))),
@@ -245,7 +245,7 @@ class BlockLayer final : public DecoderBlock {
     shape.packing = batch.packing.get();
     if (dropping(batch)) {
       shape.dropout = config_.dropout;
-      shape.dropout_place = {batch.sample_keys, place(3) * kDropoutPlaceSpread};
+      shape.dropout_place = {batch.sample_keys, place(3) * kDropoutIndexSpread};
     }
     return shape;
   }

@@ -86,8 +86,8 @@ void point_best_to(const std::filesystem::path& checkpoints, std::int64_t step) 
   sync_directory(checkpoints);
 }
 
-SettledBest settle_best(const std::filesystem::path& checkpoints, const ValidationState& validation,
-                        std::int64_t step) {
+SettledBest reconcile_best(const std::filesystem::path& checkpoints, const ValidationState& validation,
+                           std::int64_t step) {
   const auto linked = best_link(checkpoints);
   SettledBest best;
   if (holds_best(checkpoints, validation)) {

@@ -33,7 +33,8 @@ struct SettledBest {
 /// `step`. `best` points to that, or is removed where it leads to what its state does not know: that is not of the
 /// run's past, but of one that had its folder, or its steps, before it. Checkpoints themselves stay, as regular ones
 /// where they were saved for `best` alone. A link that cannot be made leaves the rest true: see `remark`.
-SettledBest settle_best(const std::filesystem::path& checkpoints, const ValidationState& validation, std::int64_t step);
+SettledBest reconcile_best(const std::filesystem::path& checkpoints, const ValidationState& validation,
+                           std::int64_t step);
 
 /// The newest best that was saved, which a run goes back to when the save of another one fails.
 class PublishedBest {

@@ -77,7 +77,7 @@ std::span<std::byte> bytes_of(at::Tensor& values) {
 
 }  // namespace
 
-at::Tensor RowReader::rows(const TensorPlace& place, Shape shape, std::int64_t first_row, std::int64_t num_rows) {
+at::Tensor RowReader::rows(const TensorOffset& place, Shape shape, std::int64_t first_row, std::int64_t num_rows) {
   const auto row_elements = num_elements(shape) / shape.front();
   shape.front() = num_rows;
   auto values = at::empty(shape, to_scalar_type(source_.tensors()[place.tensor].dtype));
@@ -301,14 +301,14 @@ class Loader {
       place ? mine.copy_(reader_.rows(*place, shape, first_row, num_rows)) : mine.zero_();
     }
   }
-  at::Tensor rows(std::size_t i, const TensorPlace& place) {
+  at::Tensor rows(std::size_t i, const TensorOffset& place) {
     const auto range = engine_.range(i);
     return reader_.rows(place, engine_.layout(i).shape, range.first_row, range.num_rows);
   }
   at::Tensor mine(const at::Tensor& shard, std::size_t i) const {
     return shard.narrow(0, 0, engine_.range(i).num_rows);
   }
-  void require_equal(const TensorPlace& place, const at::Tensor& stored, const at::Tensor& expected) const {
+  void require_equal(const TensorOffset& place, const at::Tensor& stored, const at::Tensor& expected) const {
     if (same_bits(stored, expected)) return;
     throw FormatError(plan_.path.string() + ": '" + reader_.source().tensors()[place.tensor].name +
                       "' is not the table that this program computes with, so the state cannot be read by it: restart "

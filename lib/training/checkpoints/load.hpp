@@ -42,7 +42,7 @@ class RowReader {
   explicit RowReader(const Source& source) : source_(source) {}
 
   /// Rows [first_row, first_row + num_rows) of a tensor of `shape`, as they are stored. \pre num_rows > 0
-  at::Tensor rows(const TensorPlace& place, Shape shape, std::int64_t first_row, std::int64_t num_rows);
+  at::Tensor rows(const TensorOffset& place, Shape shape, std::int64_t first_row, std::int64_t num_rows);
   /// Elements [first, first + count), flat.
   at::Tensor elements(std::size_t tensor, std::int64_t first, std::int64_t count);
   /// Bytes [first, first + count) of a tensor, whatever they are called. \pre whole elements

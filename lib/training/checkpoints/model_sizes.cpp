@@ -63,7 +63,7 @@ ShownSize shown_blocks(const Checkpoint& checkpoint) {
 }
 
 /// Options win over `args`; either must agree with the tensor.
-void check(const Checkpoint& checkpoint, const ModelWish& wish, const ShownSize& size) {
+void check(const Checkpoint& checkpoint, const RequestedModel& wish, const ShownSize& size) {
   const auto shows =
       fmt::format("'{}' has shape [{}], which means {}", size.tensor, fmt::join(size.shape, ", "), size.value);
   if (const auto given = wish.sizes.find(size.option); given != wish.sizes.end()) {
@@ -80,7 +80,7 @@ void check(const Checkpoint& checkpoint, const ModelWish& wish, const ShownSize&
 
 }  // namespace
 
-ModelConfig model_of_tensors(const Checkpoint& checkpoint, const ModelWish& wish) {
+ModelConfig model_of_tensors(const Checkpoint& checkpoint, const RequestedModel& wish) {
   if (wish.config) return *wish.config;
   std::error_code error;
   const auto& beside = checkpoint.source().info().directory;

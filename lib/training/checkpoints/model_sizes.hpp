@@ -12,7 +12,7 @@
 namespace fsdp {
 
 /// The user's statements about the model.
-struct ModelWish {
+struct RequestedModel {
   std::optional<ModelConfig> config;          ///< from a config.json that was named
   std::map<std::string, std::int64_t> sizes;  ///< size options that were given, such as {"num-heads", 4}
 };
@@ -20,7 +20,7 @@ struct ModelWish {
 /// The model's sizes: from `wish.config`, or a config.json beside the weights, else from the shapes. The number of
 /// heads shows in no shape: it comes from the options or from the checkpoint's `args`. Both are checked against the
 /// shapes. \throws UsageError on an option that contradicts a tensor, or without any number of heads; FormatError
-ModelConfig model_of_tensors(const Checkpoint& checkpoint, const ModelWish& wish);
+ModelConfig model_of_tensors(const Checkpoint& checkpoint, const RequestedModel& wish);
 
 /// Block number in "transformer.h.<number>.<rest>" or "model.layers.<number>.<rest>"; -1 when the name is none of a
 /// block.

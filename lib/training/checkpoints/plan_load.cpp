@@ -108,7 +108,7 @@ struct StatePlaces {
 };
 
 /// torchao's two optimizers have the same names for codes of 8 and of 4 bits.
-bool has_other_codes(const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
+bool has_other_codes(const Checkpoint& checkpoint, const RequestedStates& wish, const std::string& prefix,
                      const std::vector<std::string>& owners) {
   for (std::size_t i = 0; i < owners.size(); ++i) {
     for (const auto& wanted : wish.params[i]) {
@@ -122,7 +122,7 @@ bool has_other_codes(const Checkpoint& checkpoint, const StateWish& wish, const 
 }
 
 /// The keys that any parameter wants.
-std::set<std::string> wanted_keys(const StateWish& wish) {
+std::set<std::string> wanted_keys(const RequestedStates& wish) {
   std::set<std::string> keys;
   for (const auto& tensors : wish.params) {
     for (const auto& tensor : tensors) keys.insert(tensor.key);
@@ -163,7 +163,7 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
 /// One parameter's state below `owner` (the key without the field), `first` elements into it; steps go to `steps`.
 class StateReader {
  public:
-  StateReader(const Checkpoint& checkpoint, const StateWish& wish, OptimizerPlan& result)
+  StateReader(const Checkpoint& checkpoint, const RequestedStates& wish, OptimizerPlan& result)
       : checkpoint_(checkpoint), wish_(wish), result_(result) {
     for (const auto& tensors : wish.params) result_.states.emplace_back(tensors.size());
   }
@@ -176,7 +176,7 @@ class StateReader {
       const auto name = owner + "." + wanted[i].key;
       if (const auto index = checkpoint_.tensor(name)) {
         check_fit(*index, wanted[i], flat && wanted[i].shape == shape);
-        result_.states[parameter][i] = TensorPlace{*index, first};
+        result_.states[parameter][i] = TensorOffset{*index, first};
         present = name;
       } else if (!is_dispensable(wanted[i].key)) {
         missing = name;
@@ -233,7 +233,7 @@ class StateReader {
     return std::find(wish_.has_step.begin(), wish_.has_step.end(), true) != wish_.has_step.end();
   }
 
-  void check_fit(std::size_t index, const StateWish::Tensor& wanted, bool flat) const {
+  void check_fit(std::size_t index, const RequestedStates::Tensor& wanted, bool flat) const {
     const auto& tensor = checkpoint_.source().tensors()[index];
     const bool fits = flat ? tensor.shape.size() == 1 : tensor.shape == wanted.shape;
     if (!fits) {
@@ -259,7 +259,7 @@ class StateReader {
   void remark(const std::string& text) { result_.remark += (result_.remark.empty() ? "" : "; ") + text; }
 
   const Checkpoint& checkpoint_;
-  const StateWish& wish_;
+  const RequestedStates& wish_;
   OptimizerPlan& result_;
   std::set<std::int64_t> steps_;
   bool amsgrad_ = false;
@@ -273,8 +273,8 @@ std::string_view saved_optimizer(const RunManifest& run) {
 
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
 /// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
-void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const StateWish& wish, const std::string& prefix,
-                    const std::vector<ParameterSpec>& table, const ModelConfig& config) {
+void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const RequestedStates& wish,
+                    const std::string& prefix, const std::vector<ParameterSpec>& table, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
   const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
   if (checkpoint.has_value(groups) || checkpoint.has_value(groups + ".0")) {
@@ -320,7 +320,7 @@ void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const Sta
 }
 
 /// Whether all parameters that want this state have it. \param key  Child-Tuning's, of few parameters or none
-bool has_all(const OptimizerPlan& plan, const StateWish& wish, std::string_view key) {
+bool has_all(const OptimizerPlan& plan, const RequestedStates& wish, std::string_view key) {
   bool some = false;
   for (std::size_t i = 0; i < plan.states.size(); ++i) {
     for (std::size_t s = 0; s < plan.states[i].size(); ++s) {
@@ -435,8 +435,8 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
   return plan;
 }
 
-StateWish wish_of(const Optimizer& optimizer) {
-  StateWish wish;
+RequestedStates wish_of(const Optimizer& optimizer) {
+  RequestedStates wish;
   for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
     auto& wanted = wish.params.emplace_back();
     for (const auto& state : optimizer.states(i))
@@ -449,7 +449,7 @@ StateWish wish_of(const Optimizer& optimizer) {
 }
 
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
-                                   const std::vector<ParameterSpec>& table, const StateWish& wish) {
+                                   const std::vector<ParameterSpec>& table, const RequestedStates& wish) {
   OptimizerPlan result;
   const auto places = find_state(checkpoint, table);
   if (places.by_name.size() + places.by_number.size() > 1) {

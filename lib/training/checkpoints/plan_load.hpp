@@ -19,13 +19,13 @@
 namespace fsdp {
 
 /// Elements of tensor number `tensor`, from `first` on.
-struct TensorPlace {
+struct TensorOffset {
   std::size_t tensor = 0;
   std::uint64_t first = 0;
 };
 
 /// The state that an optimizer looks for in a checkpoint.
-struct StateWish {
+struct RequestedStates {
   /// A state tensor of a parameter.
   struct Tensor {
     std::string key;
@@ -37,13 +37,13 @@ struct StateWish {
   std::string kind = "adamw";               ///< OptimizerType::name
   std::string optimizer;                    ///< for messages
 };
-StateWish wish_of(const Optimizer& optimizer);
+RequestedStates wish_of(const Optimizer& optimizer);
 
 /// State of an optimizer.
 struct OptimizerPlan {
   bool found = false;
-  /// As StateWish::params; nothing: the parameter was frozen, or its state starts at zero.
-  std::vector<std::vector<std::optional<TensorPlace>>> states;
+  /// As RequestedStates::params; nothing: the parameter was frozen, or its state starts at zero.
+  std::vector<std::vector<std::optional<TensorOffset>>> states;
   std::int64_t steps = 0;
   std::string remark;  ///< what the user should know about it; "" nothing
   bool child = false;  ///< Child-Tuning's D: its masks are there, or what has been measured for them
@@ -74,7 +74,7 @@ LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSp
 /// (optimizer.state_dict()). State of another optimizer is not found; the remark says so.
 /// \throws FormatError where state is there and does not fit, or where a checkpoint of ours lacks some
 OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConfig& config,
-                                   const std::vector<ParameterSpec>& table, const StateWish& wish);
+                                   const std::vector<ParameterSpec>& table, const RequestedStates& wish);
 
 /// The same, and the optimizer made ready for it: with Child-Tuning's D, for masks where the checkpoint has all of
 /// them, else for what was measured for them.

@@ -66,8 +66,8 @@ struct SnapshotBlock {
   StatePath path;
   Shape global_shape = {}, offsets = {}, sizes = {};
   at::Tensor data = {};
-  std::optional<StorePlace> stored = {};  ///< of a tensor, of which `sizes` rows are the block
-  std::int64_t first_row = 0;             ///< of them, in that tensor
+  std::optional<StoreHandle> stored = {};  ///< of a tensor, of which `sizes` rows are the block
+  std::int64_t first_row = 0;              ///< of them, in that tensor
 };
 
 struct Snapshot {

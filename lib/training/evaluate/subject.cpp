@@ -41,7 +41,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
     return subject;
   }
-  ModelWish wish;
+  RequestedModel wish;
   if (!model_config.empty()) wish.config = read_model_config(model_config);
   subject.config = model_of_tensors(*subject.checkpoint, wish);
   return subject;

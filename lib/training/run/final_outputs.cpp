@@ -8,7 +8,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
-#include "lib/files/write/output_place.hpp"
+#include "lib/files/write/output_directory.hpp"
 
 namespace fsdp {
 namespace {

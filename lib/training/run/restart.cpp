@@ -17,8 +17,8 @@ ModelConfig readable_model(const std::filesystem::path& directory) {
   return read_model_config(directory);
 }
 
-ModelWish model_wish(const ModelOptions& options) {
-  ModelWish wish;
+RequestedModel model_wish(const ModelOptions& options) {
+  RequestedModel wish;
   if (!options.directory.empty()) wish.config = readable_model(options.directory);
   const std::map<std::string, std::int64_t> sizes{{"num-layers", options.num_layers},
                                                   {"num-heads", options.num_heads},

@@ -56,7 +56,7 @@ struct ValidationOptions {
 };
 
 struct RuntimeOptions : JobOptions {
-  DeviceWish device = DeviceWish::automatic;
+  RequestedDevice device = RequestedDevice::automatic;
   std::string trace_file;
 };
 

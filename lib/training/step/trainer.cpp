@@ -66,7 +66,7 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerO
   if (auto* store = runtime_.store()) run_agreed(runtime_.world(), [&] { store->reserve(); });
   if (runtime_.policy().precision.needs_loss_scale()) state_.loss_scale = kFirstLossScale;
   // A node with another environment or GPU would take part in other collectives.
-  const bool decides = optimizer_->takes_decisions() && engine.decides_on_device();
+  const bool decides = optimizer_->supports_device_decision() && engine.decides_on_device();
   device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
 }
 
@@ -103,7 +103,7 @@ std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64
   const double weight = weight_of_token(total[0]);
   LossSum sum;
   const auto add = [&](std::size_t m) {
-    const MicroBatchPlace place{m == 0, m + 1 == batches.size()};
+    const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
     sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
   };
   for (std::size_t m = 0; m < batches.size(); ++m) {
@@ -265,7 +265,7 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   return true;
 }
 
-double Trainer::loss_ahead() {
+double Trainer::probe_loss() {
   const auto& world = runtime_.world();
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);

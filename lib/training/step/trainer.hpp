@@ -49,7 +49,7 @@ class Trainer {
 
   /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
   /// they have no tokens. Collective.
-  double loss_ahead();
+  double probe_loss();
 
  private:
   std::vector<MicroBatch> load(const StepReport& report, std::int64_t behind);

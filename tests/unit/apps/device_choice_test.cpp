@@ -11,10 +11,11 @@ TEST_SUITE("jobs/device") {
   TEST_CASE("choose_device() reports a driver whose GPUs cannot be used, and nothing on a machine without a driver") {
     const test::TempDir folder;
     const auto driver = folder.path() / "nvidiactl";
-    if (choose_device(DeviceWish::automatic, 0, 1).backend != nullptr) return;  // the machine has a GPU that is used
-    CHECK(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());
+    if (choose_device(RequestedDevice::automatic, 0, 1).backend != nullptr)
+      return;  // the machine has a GPU that is used
+    CHECK(choose_device(RequestedDevice::automatic, 0, 1, driver).unused_gpu.empty());
     std::ofstream(driver) << "";
-    CHECK_FALSE(choose_device(DeviceWish::automatic, 0, 1, driver).unused_gpu.empty());
-    CHECK(choose_device(DeviceWish::cpu, 0, 1, driver).unused_gpu.empty());
+    CHECK_FALSE(choose_device(RequestedDevice::automatic, 0, 1, driver).unused_gpu.empty());
+    CHECK(choose_device(RequestedDevice::cpu, 0, 1, driver).unused_gpu.empty());
   }
 }

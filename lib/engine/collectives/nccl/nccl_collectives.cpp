@@ -502,7 +502,7 @@ bool NcclComm::poll() {
   }
   const auto waited = Clock::now() - watched_since_;
   // A rank that has waited longer is taking a roll call: answer it, so that it does not count this rank as missing.
-  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.roll_called())) {
+  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.liveness_probed())) {
     const auto missing = group_.missing_ranks();
     fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
                      first.label.kind, first.number, first.label.tensors, first.label.bytes, seconds(timeout_),

@@ -91,7 +91,7 @@ TEST_SUITE("cuda/decided steps") {
 
   TEST_CASE("dropout keys equal the host's") {
     const auto samples = at::randint(0, std::numeric_limits<std::int64_t>::max(), {5}, at::kLong);
-    const DropoutPlace place{samples, 0x9e3779b97f4a7c15u};
+    const DropoutSeeds place{samples, 0x9e3779b97f4a7c15u};
     for (const auto order : {Order::forward, Order::shuffled}) {
       const auto got = EmulatedOps(order).dropout_keys(place, 300, 0xd1342543de82ef95u);
       CHECK(same_bits(got, host_ops().dropout_keys(place, 300, 0xd1342543de82ef95u)));

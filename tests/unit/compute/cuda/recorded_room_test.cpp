@@ -46,7 +46,7 @@ struct Probe {
 
 struct Probed {
   Outcome outcome;
-  double loss_ahead = 0;
+  double probe_loss = 0;
   bool was_full = false;
   bool step_again = false;
 };
@@ -70,7 +70,7 @@ Probed train_probed(SmallJob job, CudaGraphs graphs, const Probe& probe) {
     for (int i = 0; i < 2; ++i) step(i, samples);
     full.left = probe.tensors;
     full.losses = 0;
-    if (probe.what == Probe::What::evaluation) probed.loss_ahead = rank.trainer->loss_ahead();
+    if (probe.what == Probe::What::evaluation) probed.probe_loss = rank.trainer->probe_loss();
     if (probe.what == Probe::What::whole_step) step(2, samples);
     if (probe.what == Probe::What::short_step) step(2, samples - 1);
     probed.was_full = probe.tensors >= 0 && full.left < 0;
@@ -95,7 +95,7 @@ Tries check_all(const SmallJob& job, Probe::What what, int stride) {
     CAPTURE(tensors);
     const auto got = train_probed(job, CudaGraphs::on, {what, tensors});
     check_same(got.outcome, want.outcome);
-    CHECK(same(got.loss_ahead, want.loss_ahead));
+    CHECK(same(got.probe_loss, want.probe_loss));
     if (!got.was_full) {
       CHECK(got.outcome.counts.given_up == std::string());
       return tries;
@@ -155,7 +155,7 @@ TEST_SUITE("cuda/recorded steps out of room") {
       FullWhileComputing full;
       engine.observers().add(full);
       full.left = 5;
-      CHECK_THROWS_AS(rank.trainer->loss_ahead(), c10::OutOfMemoryError);
+      CHECK_THROWS_AS(rank.trainer->probe_loss(), c10::OutOfMemoryError);
       for (int i = 0; i < 2; ++i) rank.step();
       MicroBatch batch;
       batch.rows = 1;

@@ -69,7 +69,7 @@ TEST_SUITE("memory/recorder") {
   TEST_CASE("shared-memory segments are recorded") {
     const MemoryRecorder recorder(false);
     const auto ops = fsdp::make_meta_cpu_ops(recorder.tape(), std::make_shared<fsdp::WorkLog>(), 1);
-    ops->count_window(4096);
+    ops->count_shared_memory(4096);
     REQUIRE(recorder.log().records.size() == 1);
     CHECK(recorder.log().records[0].bytes == 4096);
   }

@@ -84,7 +84,7 @@ class LateEngine {
       ParamLayout layout;
       layout.name = spec.name;
       layout.shape = spec.shape;
-      layout.travels_in_fp8 = travel == Travel::in_8_bits && spec.is_matrix_of_block();
+      layout.gathered_in_fp8 = travel == Travel::in_8_bits && spec.is_matrix_of_block();
       input.parameters.push_back(layout);
       wraps.push_back({layout.elements(), spec.block});
     }

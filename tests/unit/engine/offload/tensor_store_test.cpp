@@ -12,8 +12,8 @@
 
 using fsdp::Access;
 using fsdp::MemoryCategory;
+using fsdp::StoreHandle;
 using fsdp::StoreHold;
-using fsdp::StorePlace;
 using fsdp::TensorStore;
 using fsdp::test::TempDir;
 
@@ -23,25 +23,25 @@ constexpr std::int64_t kRows = 100, kColumns = 1024;
 constexpr std::int64_t kGroupBytes = kRows * kColumns * 4;
 
 /// Groups with one float32 tensor each.
-std::vector<StorePlace> add_groups(TensorStore& store, int count, bool kept = true) {
-  std::vector<StorePlace> places;
+std::vector<StoreHandle> add_groups(TensorStore& store, int count, bool kept = true) {
+  std::vector<StoreHandle> places;
   for (int i = 0; i < count; ++i)
     places.push_back(
         store.add(store.add_group(MemoryCategory::optimizer, kept), at::IntArrayRef{kRows, kColumns}, at::kFloat));
   return places;
 }
 
-void set(TensorStore& store, const StorePlace& place, double value) {
+void set(TensorStore& store, const StoreHandle& place, double value) {
   const StoreHold held(store, place.group, Access::update);
   store.tensor(place).fill_(value);
 }
 
-bool is(TensorStore& store, const StorePlace& place, double value) {
+bool is(TensorStore& store, const StoreHandle& place, double value) {
   const StoreHold held(store, place.group, Access::read);
   return store.tensor(place).eq(value).all().item<bool>();
 }
 
-bool is_pinned(const fsdp::PinnedTensors& pinned, const StorePlace& place, double value) {
+bool is_pinned(const fsdp::PinnedTensors& pinned, const StoreHandle& place, double value) {
   return pinned.read(place).eq(value).all().item<bool>();
 }
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/files/write/dcp_target.hpp"
-#include "lib/files/write/output_place.hpp"
+#include "lib/files/write/output_directory.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/ranks/thread_group.hpp"
@@ -51,7 +51,7 @@ class FileSizeLimit {
 }  // namespace
 
 TEST_SUITE("target/copy") {
-  TEST_CASE("OutputPlace: without overwrite an output that appeared since the start is kept") {
+  TEST_CASE("OutputDirectory: without overwrite an output that appeared since the start is kept") {
     for (const bool is_directory : {false, true}) {
       CAPTURE(is_directory);
       const test::TempDir directory;
@@ -60,9 +60,9 @@ TEST_SUITE("target/copy") {
       layout.files.push_back({"out", 3});
       const auto output = directory / "out";
       const auto inside = is_directory ? output / "out" : output;
-      detail::OutputPlace first(source, layout, output, is_directory, false);
-      detail::OutputPlace second(source, layout, output, is_directory, false);
-      detail::OutputPlace replacing(source, layout, output, is_directory, true);
+      detail::OutputDirectory first(source, layout, output, is_directory, false);
+      detail::OutputDirectory second(source, layout, output, is_directory, false);
+      detail::OutputDirectory replacing(source, layout, output, is_directory, true);
       for (auto* place : {&first, &second, &replacing}) place->create_files();
       first.write({{0, 0, "one"}});
       second.write({{0, 0, "two"}});

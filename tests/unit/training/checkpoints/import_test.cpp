@@ -35,8 +35,8 @@ bool equal_rows(const at::Tensor& padded, const at::Tensor& rows) {
   return fsdp::test::same_bits(padded.narrow(0, 0, rows.size(0)), rows);
 }
 
-fsdp::ModelWish two_heads() {
-  fsdp::ModelWish wish;
+fsdp::RequestedModel two_heads() {
+  fsdp::RequestedModel wish;
   wish.sizes["num-heads"] = 2;
   return wish;
 }

@@ -58,7 +58,7 @@ TEST_SUITE("train/trainer") {
     fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
       SmallJobRank rank(world, job);
       rank.step();
-      const auto ahead = rank.trainer->loss_ahead();
+      const auto ahead = rank.trainer->probe_loss();
       const auto next = rank.step();
       // The same sums but for the order of the two ranks' parts.
       CHECK(std::abs(ahead / next.loss - 1) < 1e-9);

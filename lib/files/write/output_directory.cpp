@@ -1,4 +1,4 @@
-#include "lib/files/write/output_place.hpp"
+#include "lib/files/write/output_directory.hpp"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -212,8 +212,8 @@ void check_free_space(const Layout& layout, const fs::path& directory, const fs:
 
 }  // namespace
 
-OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::path& output, bool is_directory,
-                         bool overwrite)
+OutputDirectory::OutputDirectory(const Source& source, const Layout& layout, const fs::path& output, bool is_directory,
+                                 bool overwrite)
     : layout_(layout), output_(without_slash(output)), is_directory_(is_directory), overwrite_(overwrite) {
   if (!output_.has_filename() || output_.filename() == "." || output_.filename() == "..") {
     throw UsageError("'" + output.string() + "' is no name for an output");
@@ -236,12 +236,12 @@ OutputPlace::OutputPlace(const Source& source, const Layout& layout, const fs::p
   make_temporary();
 }
 
-OutputPlace::~OutputPlace() {
+OutputDirectory::~OutputDirectory() {
   std::error_code ignored;
   if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
 }
 
-void OutputPlace::check_target(const fs::path& path, bool overwrite) const {
+void OutputDirectory::check_target(const fs::path& path, bool overwrite) const {
   if (!is_there(path)) return;
   std::error_code ignored;
   const bool directory = fs::is_directory(path, ignored);
@@ -256,7 +256,7 @@ void OutputPlace::check_target(const fs::path& path, bool overwrite) const {
   if (!obstacle.empty()) throw UsageError(path.string() + ": " + obstacle);
 }
 
-void OutputPlace::check_input(const Source& source) const {
+void OutputDirectory::check_input(const Source& source) const {
   std::vector<fs::path> written;
   if (is_directory_) {
     written.push_back(output_);
@@ -270,7 +270,7 @@ void OutputPlace::check_input(const Source& source) const {
   }
 }
 
-void OutputPlace::make_temporary() {
+void OutputDirectory::make_temporary() {
   constexpr std::size_t longest_name = 200;
   constexpr int tries = 100;
   const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + process_tag();
@@ -286,7 +286,7 @@ void OutputPlace::make_temporary() {
   throw IoError((parent_ / name).string() + ": is in the way, and so are others like it; remove them");
 }
 
-void OutputPlace::create_files() const {
+void OutputDirectory::create_files() const {
   check_size_limit(layout_);
   check_free_space(layout_, temporary_, output_);
   for (const auto& file : layout_.files) {
@@ -296,7 +296,7 @@ void OutputPlace::create_files() const {
   }
 }
 
-void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
+void OutputDirectory::write(const std::vector<LayoutLiteral>& literals) const {
   File file;
   std::size_t open = layout_.files.size();
   for (const auto& literal : literals) {
@@ -312,7 +312,7 @@ void OutputPlace::write(const std::vector<LayoutLiteral>& literals) const {
 
 /// The name refers to the whole old export or the whole new one at any moment. Where the file system cannot exchange
 /// two names it is missing for a moment; restore_export() repairs this after a kill.
-void OutputPlace::publish_directory() {
+void OutputDirectory::publish_directory() {
   std::error_code error;
   if (!is_there(output_) || fs::is_empty(output_, error)) {
     if (const auto status = fs::status(output_, error); fs::is_directory(status)) {
@@ -343,7 +343,7 @@ void OutputPlace::publish_directory() {
   remove_export(old, output_);
 }
 
-void OutputPlace::publish(bool sync) {
+void OutputDirectory::publish(bool sync) {
   if (is_directory_) write_export_record(temporary_, sync);
   if (sync) {
     for (const auto& file : layout_.files) File::open_write(temporary_ / file.name).sync();

@@ -34,16 +34,16 @@ std::filesystem::path set_aside_name(const std::filesystem::path& temporary);
 namespace detail {
 
 /// The temporary directory of an output, for use on one rank. Removes it when it goes out of scope.
-class OutputPlace {
+class OutputDirectory {
  public:
   /// Checks that the output may be written and creates the temporary directory.
   /// \throws UsageError when the output exists and `overwrite` is false, when it is part of the input, or when it must
   /// not be replaced (a file by a directory or the reverse, a directory that is no earlier export); IoError
-  OutputPlace(const Source& source, const Layout& layout, const std::filesystem::path& output, bool is_directory,
-              bool overwrite);
-  ~OutputPlace();
-  OutputPlace(const OutputPlace&) = delete;
-  OutputPlace& operator=(const OutputPlace&) = delete;
+  OutputDirectory(const Source& source, const Layout& layout, const std::filesystem::path& output, bool is_directory,
+                  bool overwrite);
+  ~OutputDirectory();
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
 
   const std::filesystem::path& temporary() const { return temporary_; }
   /// Creates the files with their sizes. \throws IoError when they do not fit on the disk or exceed a file-size limit
