@@ -146,15 +146,13 @@ std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
   return parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false, properties);
 }
 
-/// Reads byte strings with their levels in batches.
-class TextColumn : public ParquetColumn {
+/// Reads rows, and turns exceptions into Step::failed.
+class RowReader : public ParquetColumn {
  public:
-  TextColumn(const std::string& file, const std::string& field)
-      : reader_(open_file(file)), metadata_(reader_->metadata()), choice_(choose_column(*metadata_->schema(), field)) {}
-
-  Step next(std::string& text) noexcept override {
+  Step next(std::string& text) noexcept final {
     try {
       if (!read_row(text)) return Step::end;
+      ++next_row_;
       return Step::document;
     } catch (const std::bad_alloc&) {
       return fail(text, "out of memory");
@@ -165,19 +163,39 @@ class TextColumn : public ParquetColumn {
     }
   }
   std::int64_t row() const noexcept override { return next_row_ - 1; }
-  std::int64_t num_rows() const noexcept override { return metadata_->num_rows(); }
+
+ protected:
+  /// Replaces `text` by the value of the next row. \return false at the end of the file
+  virtual bool read_row(std::string& text) = 0;
+  /// For messages, before the row: "row group 1, "
+  virtual std::string location() const { return {}; }
+  std::int64_t next_row() const { return next_row_; }
 
  private:
   Step fail(std::string& text, const char* what) const noexcept {
     try {
-      text = "row group " + std::to_string(group_) + ", row " + std::to_string(next_row_) + ": " + what;
+      text = location() + "row " + std::to_string(next_row_) + ": " + what;
     } catch (...) {
       text.clear();
     }
     return Step::failed;
   }
 
-  bool read_row(std::string& text) {
+  std::int64_t next_row_ = 0;  ///< in the file
+};
+
+/// Reads byte strings with their levels in batches.
+class TextColumn : public RowReader {
+ public:
+  TextColumn(const std::string& file, const std::string& field)
+      : reader_(open_file(file)), metadata_(reader_->metadata()), choice_(choose_column(*metadata_->schema(), field)) {}
+
+  std::int64_t num_rows() const noexcept override { return metadata_->num_rows(); }
+
+ private:
+  std::string location() const override { return "row group " + std::to_string(group_) + ", "; }
+
+  bool read_row(std::string& text) override {
     text.clear();
     while (group_ < 0 || rows_left_ == 0) {
       if (group_ >= 0 && available()) throw std::runtime_error("the row group goes on after its last row");
@@ -191,7 +209,6 @@ class TextColumn : public ParquetColumn {
       take(text, elements);
     } while (choice_.list && available() && rep_levels_[level_] != 0);
     --rows_left_;
-    ++next_row_;
     return true;
   }
 
@@ -242,7 +259,6 @@ class TextColumn : public ParquetColumn {
   ColumnChoice choice_;
   int group_ = -1;
   std::int64_t rows_left_ = 0;  ///< rows of the row group that are left
-  std::int64_t next_row_ = 0;   ///< in the file
   std::shared_ptr<parquet::RowGroupReader> row_group_;
   std::shared_ptr<parquet::ByteArrayReader> column_;
   std::array<std::int16_t, kBatch> def_levels_{};
@@ -326,7 +342,7 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
   return leaves;
 }
 
-class RecordColumns : public ParquetColumn {
+class RecordColumns : public RowReader {
  public:
   RecordColumns(const std::string& file, std::string_view fields)
       : fields_("\n" + std::string(fields) + "\n"), reader_(open_record_file(file)) {
@@ -337,36 +353,15 @@ class RecordColumns : public ParquetColumn {
     batches_ = batches_of(*reader_, groups, choose_leaves(*metadata->schema(), fields));
   }
 
-  Step next(std::string& text) noexcept override {
-    try {
-      return read_row(text) ? Step::document : Step::end;
-    } catch (const std::bad_alloc&) {
-      return fail(text, "out of memory");
-    } catch (const std::exception& error) {
-      return fail(text, error.what());
-    } catch (...) {
-      return fail(text, "cannot be read");
-    }
-  }
-  std::int64_t row() const noexcept override { return next_row_ - 1; }
   std::int64_t num_rows() const noexcept override { return num_rows_; }
 
  private:
-  Step fail(std::string& text, const char* what) const noexcept {
-    try {
-      text = "row " + std::to_string(next_row_) + ": " + what;
-    } catch (...) {
-      text.clear();
-    }
-    return Step::failed;
-  }
-
-  bool read_row(std::string& text) {
+  bool read_row(std::string& text) override {
     while (batch_ == nullptr || at_ == batch_->num_rows()) {
       check(batches_->ReadNext(&batch_));
       at_ = 0;
       if (batch_ != nullptr) continue;
-      if (next_row_ != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      if (next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
       return false;
     }
     text = "{";
@@ -379,7 +374,6 @@ class RecordColumns : public ParquetColumn {
     }
     text += '}';
     ++at_;
-    ++next_row_;
     return true;
   }
 
@@ -387,8 +381,7 @@ class RecordColumns : public ParquetColumn {
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
-  std::int64_t at_ = 0;        ///< in the batch
-  std::int64_t next_row_ = 0;  ///< in the file
+  std::int64_t at_ = 0;  ///< in the batch
   std::int64_t num_rows_ = 0;
 };
 
