@@ -146,13 +146,13 @@ Touches of_adamw(const AdamW& a) {
       for (const void* x : {a.param[i], a.exp_avg[i], a.exp_avg_sq[i]}) touch(all, x, 4 * a.elements[i]);
     }
     touch(all, a.grad[i], 4 * a.elements[i]);
-    touch(all, a.published[i], size_of(a.published_type) * a.elements[i]);
+    touch(all, a.cast_params[i], size_of(a.cast_type) * a.elements[i]);
   }
   touch(all, a.decision, 8 * kDecisionSize);
   return all;
 }
 
-Touches of_publish(const Publish& a) {
+Touches of_cast_shards(const CastShards& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
     touch(all, a.from[i], 4 * a.elements[i]);
@@ -161,7 +161,7 @@ Touches of_publish(const Publish& a) {
   return all;
 }
 
-Touches of_widen(const Widen& a) {
+Touches of_upcast_sums(const UpcastSums& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
     touch(all, a.from[i], size_of(a.type) * a.elements[i]);
@@ -236,8 +236,8 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"decide_step", reader(of_decide_step)},
                                                                    {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
-                                                                   {"publish", reader(of_publish)},
-                                                                   {"widen_sums", reader(of_widen)},
+                                                                   {"cast_shards", reader(of_cast_shards)},
+                                                                   {"upcast_sums", reader(of_upcast_sums)},
                                                                    {"dequantize_nf4", reader(of_nf4)},
                                                                    {"fp8_largest", reader(of_fp8_largest)},
                                                                    {"fp8_cast", reader(of_fp8_cast)},

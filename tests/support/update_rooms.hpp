@@ -25,7 +25,7 @@ inline std::vector<OperationCase> update_cases() {
                const auto squares = ops.device_sum_squares({&part, 1});
                const auto loss = at::zeros({2}, squares.options());
                group.decision = ops.decide({squares, loss});
-               group.published = {rows};
+               group.cast_params = {rows};
                ops.adamw({group, {m}, {v}, 0.9, 0.99, 1e-8});
                return Kept{};
              };

@@ -100,8 +100,8 @@ class CudaOps final : public FusedOps {
     return is_on_host(x) ? lock_pages_of(x) : nullptr;
   }
   /// Master weights on the host are rounded on the host, into the buffer that is sent.
-  void publish(std::span<const PublishedRows> rows) const override {
-    std::vector<PublishedRows> here;
+  void cast_shards(std::span<const CastShard> rows) const override {
+    std::vector<CastShard> here;
     for (const auto& pair : rows) {
       const bool apart = is_on_host(pair.from) && !is_on_host(pair.to);
       if (apart && pair.to.is_contiguous() && pair.from.is_contiguous()) {
@@ -110,7 +110,7 @@ class CudaOps final : public FusedOps {
         here.push_back(pair);
       }
     }
-    FusedOps::publish(here);
+    FusedOps::cast_shards(here);
   }
 
   std::string fp8_way() const override { return "float8 by cuBLASLt"; }

@@ -61,7 +61,7 @@ WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& s, bool 
 }
 
 double bytes_of_update(const UpdateGroup& group) {
-  return 2 * bytes_of(group.params) + bytes_of(group.grads) + bytes_of(group.published);
+  return 2 * bytes_of(group.params) + bytes_of(group.grads) + bytes_of(group.cast_params);
 }
 
 }  // namespace fsdp::detail

@@ -40,10 +40,10 @@ class CountedOps : public Base {
     for (const auto& part : parts) pass.touch(bytes_of({&part.grad}));
     return Base::sum_squares(parts);
   }
-  void publish(std::span<const PublishedRows> rows) const override {
+  void cast_shards(std::span<const CastShard> rows) const override {
     Pass pass(*this, 0);
     for (const auto& [to, from] : rows) pass.touch(bytes_of({&to, &from}));
-    Base::publish(rows);
+    Base::cast_shards(rows);
   }
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
                    bool accumulate) const override {

@@ -104,8 +104,8 @@ class NoKernels final : public fused::Kernels {
   void total_sum(const fused::TotalSum&) const override {}
   void decide_step(const fused::DecideStep&) const override {}
   void adamw(const fused::AdamW&) const override {}
-  void publish(const fused::Publish&) const override {}
-  void widen(const fused::Widen&) const override {}
+  void cast_shards(const fused::CastShards&) const override {}
+  void upcast_sums(const fused::UpcastSums&) const override {}
   void dropout_keys(const fused::DropoutKeys&) const override {}
   void nf4(const fused::Nf4&) const override {}
   void fp8_largest(const fused::Fp8&) const override {}

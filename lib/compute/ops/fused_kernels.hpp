@@ -40,9 +40,9 @@ enum DecisionPlace { kDivisor, kSkipped, kNorm, kNats, kDecisionSize };
 
 struct AdamW {
   int tensors;
-  Type published_type;
-  void* published[kTensorsOfLaunch];  ///< params in the parameter dtype, written; may be null
-  const double* decision;             ///< result of DecideStep; null: use grad_divisor
+  Type cast_type;
+  void* cast_params[kTensorsOfLaunch];  ///< params in the parameter dtype, written; may be null
+  const double* decision;               ///< result of DecideStep; null: use grad_divisor
   float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
   const float* grad[kTensorsOfLaunch];
   std::int64_t elements[kTensorsOfLaunch];
@@ -51,7 +51,7 @@ struct AdamW {
 };
 
 /// Casts master weights to the parameter dtype.
-struct Publish {
+struct CastShards {
   Type type;
   int tensors;
   void* to[kTensorsOfLaunch];
@@ -61,7 +61,7 @@ struct Publish {
 };
 
 /// Upcasts received values to float32, where they are set or added.
-struct Widen {
+struct UpcastSums {
   Type type;
   int tensors;
   float* to[kTensorsOfLaunch];
@@ -279,8 +279,8 @@ class Kernels {
   virtual void total_sum(const TotalSum& pass) const = 0;
   virtual void decide_step(const DecideStep& pass) const = 0;
   virtual void adamw(const AdamW& pass) const = 0;
-  virtual void publish(const Publish& pass) const = 0;
-  virtual void widen(const Widen& pass) const = 0;
+  virtual void cast_shards(const CastShards& pass) const = 0;
+  virtual void upcast_sums(const UpcastSums& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;
   virtual void nf4(const Nf4& pass) const = 0;
   virtual void fp8_largest(const Fp8& pass) const = 0;

@@ -23,8 +23,8 @@ class FusedOps : public AtenOps {
   at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
-  void publish(std::span<const PublishedRows> rows) const override;
-  void widen(std::span<const WidenedRows> rows) const override;
+  void cast_shards(std::span<const CastShard> rows) const override;
+  void upcast_sums(std::span<const UpcastSum> rows) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
                    TokenPositions place) const override;
   void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,

@@ -94,33 +94,33 @@ StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
           .loss_is_finite = std::isfinite(values[fused::kNats])};
 }
 
-void FusedOps::publish(std::span<const PublishedRows> rows) const {
-  const auto [together, others] = by_one_pass(rows, &PublishedRows::to, [&](const auto& pair) {
+void FusedOps::cast_shards(std::span<const CastShard> rows) const {
+  const auto [together, others] = by_one_pass(rows, &CastShard::to, [&](const auto& pair) {
     return takes({&pair.to}) && takes({&pair.from}) && pair.from.scalar_type() == at::kFloat;
   });
-  AtenOps::publish(others);
-  launch_together<fused::Publish>(
-      together, &PublishedRows::to,
-      [](fused::Publish& pass, std::size_t n, const auto& pair) {
+  AtenOps::cast_shards(others);
+  launch_together<fused::CastShards>(
+      together, &CastShard::to,
+      [](fused::CastShards& pass, std::size_t n, const auto& pair) {
         pass.to[n] = address_in(pair.to);
         pass.from[n] = floats_of(pair.from);
       },
-      [&](const auto& pass) { kernels_->publish(pass); });
+      [&](const auto& pass) { kernels_->cast_shards(pass); });
 }
 
-void FusedOps::widen(std::span<const WidenedRows> rows) const {
-  const auto [together, others] = by_one_pass(rows, &WidenedRows::from, [&](const auto& row) {
+void FusedOps::upcast_sums(std::span<const UpcastSum> rows) const {
+  const auto [together, others] = by_one_pass(rows, &UpcastSum::from, [&](const auto& row) {
     return takes({&row.to}) && takes({&row.from}) && row.to.scalar_type() == at::kFloat;
   });
-  AtenOps::widen(others);
-  launch_together<fused::Widen>(
-      together, &WidenedRows::from,
-      [](fused::Widen& pass, std::size_t n, const auto& row) {
+  AtenOps::upcast_sums(others);
+  launch_together<fused::UpcastSums>(
+      together, &UpcastSum::from,
+      [](fused::UpcastSums& pass, std::size_t n, const auto& row) {
         pass.to[n] = floats_in(row.to);
         pass.from[n] = address_of(row.from);
         pass.add[n] = row.add;
       },
-      [&](const auto& pass) { kernels_->widen(pass); });
+      [&](const auto& pass) { kernels_->upcast_sums(pass); });
 }
 
 void FusedOps::adamw(const AdamWUpdate& u) const {
@@ -139,9 +139,9 @@ void FusedOps::adamw(const AdamWUpdate& u) const {
       pass.exp_avg[n] = floats_in(u.exp_avg[i]);
       pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
       pass.grad[n] = floats_of(u.grads[i]);
-      if (u.published.empty() || !u.published[i].defined()) continue;
-      pass.published[n] = address_in(u.published[i]);
-      pass.published_type = fused_type(u.published[i]);
+      if (u.cast_params.empty() || !u.cast_params[i].defined()) continue;
+      pass.cast_params[n] = address_in(u.cast_params[i]);
+      pass.cast_type = fused_type(u.cast_params[i]);
     }
     if (pass.tensors == 0) continue;
     const auto power = [&](double beta) { return std::pow(beta, static_cast<double>(u.step)); };

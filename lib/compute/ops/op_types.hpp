@@ -16,12 +16,12 @@ struct GradPart {
 };
 
 /// A cast: `to` receives the values of `from`, rounded to its own dtype. Both have the same number of elements.
-struct PublishedRows {
+struct CastShard {
   at::Tensor to, from;
 };
 /// An upcast: float32 `to` is set to, or incremented by, the values of `from`, which a collective delivered in another
 /// dtype.
-struct WidenedRows {
+struct UpcastSum {
   at::Tensor to, from;
   bool add = false;
 };

@@ -22,11 +22,11 @@ std::string Ops::product_way(at::ScalarType dtype) const {
   return dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bf16 natively" : "fp16 natively";
 }
 
-void Ops::publish(std::span<const PublishedRows> rows) const {
+void Ops::cast_shards(std::span<const CastShard> rows) const {
   for (const auto& [to, from] : rows) to.copy_(from);
 }
 
-void Ops::widen(std::span<const WidenedRows> rows) const {
+void Ops::upcast_sums(std::span<const UpcastSum> rows) const {
   for (const auto& [to, from, add] : rows) add ? to.add_(from) : to.copy_(from);
 }
 

@@ -127,9 +127,9 @@ class Ops {
   /// Reads the decision. Waits for the device.
   virtual StepOutcome outcome_of(const at::Tensor& decision) const;
   /// Casts master weights to the parameter dtype: to = from for each pair. Both may be on different devices.
-  virtual void publish(std::span<const PublishedRows> rows) const;
-  /// Upcasts received values to float32, see WidenedRows.
-  virtual void widen(std::span<const WidenedRows> rows) const;
+  virtual void cast_shards(std::span<const CastShard> rows) const;
+  /// Upcasts received values to float32, see UpcastSum.
+  virtual void upcast_sums(std::span<const UpcastSum> rows) const;
   /// out[0, n) (+)= sum of the sources, added in order. \param out  float32. \param sources  n elements of `dtype`
   /// each, in host memory
   virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,

@@ -25,7 +25,7 @@ struct UpdateGroup {
   /// Result of Ops::decide(), which replaces grad_divisor; may be undefined. AdamW only.
   at::Tensor decision = {};
   /// With a decision: for each parameter its copy in the parameter dtype, written in the same pass; may be undefined.
-  std::vector<at::Tensor> published = {};
+  std::vector<at::Tensor> cast_params = {};
 };
 
 /// Loshchilov and Hutter, 2019; torch/optim/adamw.py.

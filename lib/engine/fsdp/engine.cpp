@@ -74,10 +74,10 @@ ShardRange Engine::range(std::size_t param) const {
   return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
 }
 
-at::Tensor Engine::published_rows(std::size_t param) {
+at::Tensor Engine::all_gather_input(std::size_t param) {
   auto& unit = unit_of(static_cast<int>(param));
   const auto place = static_cast<std::size_t>(slot_index_[param]);
-  const auto own = unit.gathered->own_rows(place);
+  const auto own = unit.gathered->local_shard(place);
   return own.is_same(unit.master_weights[place].get()) ? at::Tensor() : own;
 }
 
@@ -86,25 +86,25 @@ void Engine::sync_parameters() {
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Empty the store's memory, so that training starts with the memory use that predictions assume, however it was
   // loaded.
-  if (std::exchange(rows_changed_, false)) input_.store->flush();
+  if (std::exchange(shards_changed_, false)) input_.store->flush();
   release_coming();  // it was gathered from the old shards
   for (auto& unit : units_) {
-    publish(*unit);
+    cast_master_weights(*unit);
     unit->gathered->begin_sync();
   }
   for (auto& unit : units_) unit->gathered->finish_sync();
 }
 
-void Engine::publish(Unit& unit) {
+void Engine::cast_master_weights(Unit& unit) {
   const EngineObservers::Scope unit_scope(
       observers_, [&] { return "publish " + unit.name; }, "optimizer");
-  std::vector<PublishedRows> rows;
+  std::vector<CastShard> rows;
   for (std::size_t i = 0; i < unit.master_weights.size(); ++i) {
-    if (unit.master_weights[i].store() != nullptr) continue;  // with_rows() and for_units() publish them
-    const PublishedRows pair{unit.gathered->own_rows(i), unit.master_weights[i].get()};
+    if (unit.master_weights[i].store() != nullptr) continue;  // with_shard() and for_units() cast them
+    const CastShard pair{unit.gathered->local_shard(i), unit.master_weights[i].get()};
     if (!pair.to.is_same(pair.from)) rows.push_back(pair);
   }
-  input_.ops->publish(rows);
+  input_.ops->cast_shards(rows);
 }
 
 std::vector<at::Tensor> Engine::full_parameters(const std::vector<int>& params) {
@@ -402,10 +402,10 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   const auto& precision = policy_.precision;
   const auto dtype = detail::type_of(layout, precision.param_dtype);
   const auto master_dtype = detail::type_of(layout, precision.master_dtype);
-  const auto own = unit.gathered->own_rows(place);
+  const auto own = unit.gathered->local_shard(place);
   const bool same = dtype == master_dtype && (!policy_.cpu_offload || input_.ops->on_host());
   // The gathered shard is the master weight if the dtypes are equal or the parameter is frozen. Otherwise master
-  // weights are separate and publish() casts them.
+  // weights are separate and cast_master_weights() casts them.
   const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
   if (!layout.trainable || (same && input_.store == nullptr)) {
     unit.master_weights.emplace_back(own);
@@ -497,7 +497,7 @@ constexpr std::int64_t kElementBytes = 12;
 }  // namespace
 
 StoredTensor Engine::store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes) {
-  const auto elements = unit.gathered->own_rows(place).numel();
+  const auto elements = unit.gathered->local_shard(place).numel();
   auto& groups = unit.step_groups;
   if (groups.empty() || (groups.back().elements + elements) * kElementBytes > input_.store->group_bytes())
     groups.push_back({.group = input_.store->add_group(MemoryCategory::optimizer, true)});
@@ -555,13 +555,13 @@ double Engine::sum_squares(std::size_t param) {
   return part.grad.defined() && part.elements > 0 ? input_.ops->sum_squares({&part, 1}) : 0.0;
 }
 
-void Engine::publish(Unit& unit, std::size_t place) {
-  const auto own = unit.gathered->own_rows(place);
+void Engine::cast_master_weights(Unit& unit, std::size_t place) {
+  const auto own = unit.gathered->local_shard(place);
   const auto master_weight = unit.master_weights[place].get();
   if (!own.is_same(master_weight)) own.copy_(master_weight);
 }
 
-void Engine::with_rows(std::size_t param, Access access, const std::function<void()>& body) {
+void Engine::with_shard(std::size_t param, Access access, const std::function<void()>& body) {
   auto& unit = unit_of(static_cast<int>(param));
   const auto place = static_cast<std::size_t>(slot_index_[param]);
   const auto& master_weight = unit.master_weights[place];
@@ -574,8 +574,8 @@ void Engine::with_rows(std::size_t param, Access access, const std::function<voi
                        access == Access::overwrite ? Access::update : access);
   body();
   if (access == Access::read) return;
-  publish(unit, place);
-  rows_changed_ = true;
+  cast_master_weights(unit, place);
+  shards_changed_ = true;
 }
 
 void Engine::for_units(UnitPass pass, const std::function<void(const std::vector<std::size_t>& params)>& body) {
@@ -668,7 +668,7 @@ void Engine::update_stored(const std::function<void(const std::vector<std::size_
       std::vector<std::size_t> params;
       for (const auto place : part.places) params.push_back(static_cast<std::size_t>(unit->params[place]));
       body(params);
-      for (const auto place : part.places) publish(*unit, place);
+      for (const auto place : part.places) cast_master_weights(*unit, place);
     }
   }
 }
@@ -677,16 +677,16 @@ void Engine::update_stored(const std::function<void(const std::vector<std::size_
 
 void Engine::start_replicas(Unit& unit) {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
-  std::vector<PublishedRows> narrowed;
+  std::vector<CastShard> casts;
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
     // Gradients in a store are copied to the device first.
     const auto sum = input_.ops->to_device(unit.grads->device_sum(i));
     const bool same = sum.scalar_type() == unit.wire_dtype;
     unit.replica_sums.push_back(same ? sum : at::empty(sum.sizes(), sum.options().dtype(unit.wire_dtype)));
-    if (!same) narrowed.push_back({unit.replica_sums.back(), sum});
+    if (!same) casts.push_back({unit.replica_sums.back(), sum});
     // Cast all in one launch; with a store cast each at once, so that its copy can be freed.
     const bool is_last = i + 1 == unit.grad_layouts.size();
-    if (is_last || input_.store != nullptr) input_.ops->publish(std::exchange(narrowed, {}));
+    if (is_last || input_.store != nullptr) input_.ops->cast_shards(std::exchange(casts, {}));
   }
   unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
   ++counts_.replicate.all_reduces;
@@ -708,21 +708,21 @@ void Engine::finish_replicas(Unit& unit) {
   const MemoryScope scope(MemoryCategory::reduce_buffers);
   unit.replica_work->wait();
   unit.replica_work.reset();
-  std::vector<WidenedRows> widened;
+  std::vector<UpcastSum> upcasts;
   for (std::size_t i = 0; i < unit.grad_layouts.size(); ++i) {
     const auto shard = unit.grads->shard(i);
     const auto& sum = unit.replica_sums[i];
     if (shard.is_same(sum)) continue;
     // Cast before the copy: a copy between dtypes blocks the host, for ever if a peer has died.
     if (!policy_.cpu_offload || input_.ops->on_host()) {
-      widened.push_back({shard, sum});
+      upcasts.push_back({shard, sum});
     } else if (input_.store != nullptr) {
       input_.ops->transfer(shard, sum.to(at::kFloat));
     } else if (auto transfer = input_.ops->start_transfer(shard, sum.to(at::kFloat))) {
       host_transfers_.push_back(std::move(transfer));
     }
   }
-  input_.ops->widen(widened);
+  input_.ops->upcast_sums(upcasts);
   unit.replica_sums.clear();
 }
 

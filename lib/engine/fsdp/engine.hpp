@@ -72,7 +72,7 @@ class GradientsLost : public std::runtime_error {
 enum class UnitPass : std::uint8_t {
   read_gradients,
   update,          ///< changes master weights; sync_parameters() is to follow
-  update_and_cast  ///< changes master weights and writes published_rows()
+  update_and_cast  ///< changes master weights and writes all_gather_input()
 };
 
 class Engine {
@@ -85,14 +85,14 @@ class Engine {
   ShardRange range(std::size_t param) const;
   /// This rank's shard of the master weights, [padded_rows, ...] in master_dtype, zero in the padding; on the host with
   /// cpu_offload. For a frozen parameter: the shard that is gathered, in param_dtype and on its device. With a store
-  /// the shard is available only while with_rows() or for_units() runs.
+  /// the shard is available only while with_shard() or for_units() runs.
   at::Tensor master_weight(std::size_t param) { return stored_master_weight(param).get(); }
   const StoredTensor& stored_master_weight(std::size_t param);
   /// float32 gradient of this shard, complete after the last micro-batch of a step. Undefined for a frozen parameter
   /// and, with a store, unless for_units() has it in memory.
   at::Tensor gradient(std::size_t param);
   /// Runs body while the master weights of a parameter and its optimizer states in the store are in memory.
-  void with_rows(std::size_t param, Access access, const std::function<void()>& body);
+  void with_shard(std::size_t param, Access access, const std::function<void()>& body);
   /// Runs body for all parameters, in groups whose gradients, and for an update master weights and optimizer states,
   /// are in memory during the call; without a store, once for all parameters. Groups and their order are equal on all
   /// ranks. UnitPass::update_and_cast, which is collective and without a store, begins with the units that the next
@@ -102,7 +102,7 @@ class Engine {
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
   /// The shard in param_dtype that all-gathers read. Undefined where all-gathers read master_weight(param) itself.
-  at::Tensor published_rows(std::size_t param);
+  at::Tensor all_gather_input(std::size_t param);
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients accumulate over the micro-batches of a step.
   /// If memory runs out while CUDA graphs hold some, here or in evaluate(), all graphs are dropped for good and the
@@ -156,7 +156,7 @@ class Engine {
   std::vector<StoredTensor> store_gradients(Unit& unit);
   void update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body);
   void update_stored(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  void publish(Unit& unit, std::size_t place);
+  void cast_master_weights(Unit& unit, std::size_t place);
   std::optional<StoreHold> hold_gradients(const Unit& unit);
   void measure_stored(Unit& unit);
   double sum_squares(std::size_t param);
@@ -180,7 +180,7 @@ class Engine {
   std::vector<Action> plan(bool training, MicroBatchPosition place);
   std::vector<int> first_gathers();
   void release_coming();
-  void publish(Unit& unit);
+  void cast_master_weights(Unit& unit);
 
   EngineInput input_;
   EnginePolicy policy_;
@@ -195,7 +195,7 @@ class Engine {
   Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress
   std::vector<int> first_gathers_;  ///< units that for_units() gathers ahead, in forward order
   bool peer_memory_ = false;
-  bool rows_changed_ = false;         ///< with_rows() has changed master weights in the store
+  bool shards_changed_ = false;       ///< with_shard() has changed master weights in the store
   std::vector<double> grad_squares_;  ///< by parameter, with a store: measured while the gradient is in memory
   CommCounts counts_;
   Progress progress_;

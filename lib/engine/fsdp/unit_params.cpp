@@ -133,7 +133,7 @@ class SharedUnitParams final : public UnitParams {
     return total;
   }
 
-  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  at::Tensor local_shard(std::size_t param) override { return own_[param]; }
   at::ScalarType gathered_type(std::size_t param) const override { return own_[param].scalar_type(); }
   void finish_sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
@@ -210,14 +210,14 @@ class CollectiveUnitParams final : public UnitParams {
     }
   }
 
-  at::Tensor own_rows(std::size_t param) override { return own_[param]; }
+  at::Tensor local_shard(std::size_t param) override { return own_[param]; }
   at::ScalarType gathered_type(std::size_t param) const override {
     return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
   }
   void begin_sync() override { fp8_.begin_update(own_); }
   bool sync_asks_ranks() const override { return fp8_.has_any(); }
   void finish_sync() override {
-    widen(true);
+    upcast(true);
     fp8_.finish_update(own_);
   }
 
@@ -240,7 +240,7 @@ class CollectiveUnitParams final : public UnitParams {
     sent_.clear();
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
-    widen(false);
+    upcast(false);
   }
   at::Tensor full(std::size_t param) override { return full_.at(param); }
   void reshard() override {
@@ -278,7 +278,7 @@ class CollectiveUnitParams final : public UnitParams {
     return with_wide_copy(buffer, wide_[i].wide);
   }
   /// Fills the float32 copies of parameters that stay gathered, or of those that do not.
-  void widen(bool staying) {
+  void upcast(bool staying) {
     for (std::size_t i = 0; i < wide_.size(); ++i) {
       if (wide_[i].half.defined() && stays_gathered(i) == staying) wide_[i].wide.copy_(wide_[i].half);
     }

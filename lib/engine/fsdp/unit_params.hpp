@@ -30,11 +30,11 @@ class UnitParams {
   virtual ~UnitParams() = default;
   /// This rank's shard [padded_rows, ...] in param_dtype. Written between steps; begin_sync() and finish_sync() must
   /// follow.
-  virtual at::Tensor own_rows(std::size_t param) = 0;
+  virtual at::Tensor local_shard(std::size_t param) = 0;
   /// Dtype of the shard in the all-gather.
   virtual at::ScalarType gathered_type(std::size_t param) const = 0;
-  /// Call begin_sync() and finish_sync() after own_rows() changed, on every rank equally often and in the same order of
-  /// units. begin_sync() sends what the ranks must agree on, so that the messages of all units overlap.
+  /// Call begin_sync() and finish_sync() after local_shard() changed, on every rank equally often and in the same order
+  /// of units. begin_sync() sends what the ranks must agree on, so that the messages of all units overlap.
   virtual void begin_sync() {}
   /// True when begin_sync() communicates.
   virtual bool sync_asks_ranks() const { return false; }

@@ -164,12 +164,12 @@ std::pair<UpdateGroup, std::vector<std::size_t>> Optimizer::choose(const UpdateG
   auto chosen = group;
   chosen.params.clear();
   chosen.grads.clear();
-  chosen.published.clear();
+  chosen.cast_params.clear();
   std::vector<std::size_t> chosen_params;
   for (const auto n : members) {
     chosen.params.push_back(group.params[n]);
     chosen.grads.push_back(group.grads[n]);
-    if (!group.published.empty()) chosen.published.push_back(group.published[n]);
+    if (!group.cast_params.empty()) chosen.cast_params.push_back(group.cast_params[n]);
     chosen_params.push_back(params[n]);
   }
   return {std::move(chosen), std::move(chosen_params)};
@@ -196,7 +196,7 @@ void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vec
   common.lr = lr;
   common.grad_divisor = scaling.divisor;
   common.decision = scaling.decision;
-  common.published = scaling.published;
+  common.cast_params = scaling.cast_params;
   common.step = steps_;
   common.weight_decay = options().weight_decay;
   step_group(params, gradients, common, true);
@@ -213,11 +213,11 @@ std::vector<std::size_t> Optimizer::all_params() const {
 void Optimizer::step_group(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
                            UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
-  const auto published = std::exchange(group.published, {});
+  const auto cast_params = std::exchange(group.cast_params, {});
   for (const auto i : params) {
     if (is_frozen(i) || param(i).decay != decay) continue;
     members.push_back(i);
-    if (!published.empty()) group.published.push_back(published[i]);
+    if (!cast_params.empty()) group.cast_params.push_back(cast_params[i]);
     group.params.push_back(param(i).master_weight.get());
     group.grads.push_back(gradients[i]);
   }

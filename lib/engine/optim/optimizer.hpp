@@ -80,8 +80,8 @@ struct OptimizerInput {
 /// How an update scales gradients: by a number, or by a decision made on the device.
 struct GradScaling {
   double divisor = 1;
-  at::Tensor decision = {};                ///< result of Ops::decide(); needs supports_device_decision()
-  std::vector<at::Tensor> published = {};  ///< with a decision: by parameter, see UpdateGroup
+  at::Tensor decision = {};                  ///< result of Ops::decide(); needs supports_device_decision()
+  std::vector<at::Tensor> cast_params = {};  ///< with a decision: by parameter, see UpdateGroup
 };
 
 class Optimizer {

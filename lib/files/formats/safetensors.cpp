@@ -20,9 +20,11 @@ namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // limit of the reference reader
 
-/// Bits of an element of a type that the format has and DType lacks; 0 for any other name.
+/// Bits of an element of a type that the format has and DType lacks; 0 for any other name. A type that gets a row in
+/// DType is read as that one.
 /// Source: safetensors 0.8, tensor.rs (Dtype).
 std::uint64_t bits_of_other(std::string_view type) {
+  if (std::ranges::find(dtype_rows(), type, &DTypeRow::safetensors) != dtype_rows().end()) return 0;
   constexpr std::array<std::pair<std::string_view, std::uint64_t>, 6> types{
       {{"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}}};
   const auto found = std::ranges::find(types, type, [](const auto& known) { return known.first; });

@@ -270,7 +270,7 @@ class Loader {
       const auto values = rows(i, {plan_.weights[n], 0});
       if (plan_.must_be_finite && !at::isfinite(values).all().item<bool>()) refuse_not_finite(plan_.weights[n]);
       if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
-      engine_.with_rows(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
+      engine_.with_shard(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
       const auto copy = plan_.copies.find(i);
       if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
     }
@@ -278,7 +278,7 @@ class Loader {
 
   void read_state(const Optimizer& optimizer) {
     for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
-      engine_.with_rows(i, Access::update, [&] { read_states_of(optimizer, i); });
+      engine_.with_shard(i, Access::update, [&] { read_states_of(optimizer, i); });
     }
   }
 

@@ -182,7 +182,7 @@ void copy_states(Snapshot& snapshot, Engine& engine, const Optimizer* optimizer,
     snapshot.blocks.push_back(std::move(block));
   };
   const auto add_all = [&] { visit_states(engine, optimizer, param, add); };
-  snapshot.pinned ? add_all() : engine.with_rows(param, Access::read, add_all);
+  snapshot.pinned ? add_all() : engine.with_shard(param, Access::read, add_all);
 }
 
 Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {

@@ -82,7 +82,7 @@ void fill_magnitudes(ModelRuntime& runtime) {
         if (spec.init != Init::row_norms || range.num_rows == 0) continue;
         const auto module = spec.name.substr(0, spec.name.rfind('.'));
         const auto lengths = lengths_of_codes(runtime, names, p, module, spec.shape[0]);
-        engine.with_rows(i, Access::update, [&] {
+        engine.with_shard(i, Access::update, [&] {
           engine.master_weight(i)
               .narrow(0, 0, range.num_rows)
               .copy_(lengths.narrow(0, range.first_row, range.num_rows));
@@ -121,8 +121,8 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
     const auto rows = engine.range(i).num_rows;
     const auto& spec = runtime.decoder().parameters[i];
     if (rows == 0 || !chosen(spec) || (of_codes && spec.init == Init::row_norms)) continue;
-    engine.with_rows(i, Access::update,
-                     [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
+    engine.with_shard(i, Access::update,
+                      [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
   }
   engine.sync_parameters();
   runtime.synchronize();

@@ -199,7 +199,7 @@ void Trainer::update(const LossSum& loss, StepReport& report) {
                                               "optimizer");
   if (device_decides_) {
     scaling.decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
-    for (std::size_t i = 0; i < engine.num_parameters(); ++i) scaling.published.push_back(engine.published_rows(i));
+    for (std::size_t i = 0; i < engine.num_parameters(); ++i) scaling.cast_params.push_back(engine.all_gather_input(i));
   }
   if (!outcome.skipped) {
     const auto start = Clock::now();

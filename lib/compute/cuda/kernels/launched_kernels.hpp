@@ -28,8 +28,8 @@ class LaunchedKernels : public fused::Kernels {
   void total_sum(const fused::TotalSum& pass) const override;
   void decide_step(const fused::DecideStep& pass) const override;
   void adamw(const fused::AdamW& pass) const override;
-  void publish(const fused::Publish& pass) const override;
-  void widen(const fused::Widen& pass) const override;
+  void cast_shards(const fused::CastShards& pass) const override;
+  void upcast_sums(const fused::UpcastSums& pass) const override;
   void dropout_keys(const fused::DropoutKeys& pass) const override;
   void nf4(const fused::Nf4& pass) const override;
   void fp8_largest(const fused::Fp8& pass) const override;

@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
   float* params = a.param[range.tensor];
   float *means = a.exp_avg[range.tensor], *squares = a.exp_avg_sq[range.tensor];
   const float* grads = a.grad[range.tensor];
-  T* published = static_cast<T*>(a.published[range.tensor]);
+  T* cast_params = static_cast<T*>(a.cast_params[range.tensor]);
   const bool packed =
-      is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads) && is_packed(published);
+      is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads) && is_packed(cast_params);
   for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
     const long long count = range.end - at;
     float p[8], m[8], v[8], g[8];
@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
       p[k] = p[k] * a.decay_factor - a.step_size * m[k] / (sqrtf(v[k]) / a.correction + a.eps);
     }
     store_eight(params + at, p, count, packed);
-    if (published != nullptr) store_eight(published + at, p, count, packed);
+    if (cast_params != nullptr) store_eight(cast_params + at, p, count, packed);
     store_eight(means + at, m, count, packed);
     store_eight(squares + at, v, count, packed);
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kUpdateThreads) publish(const __grid_constant__ fused::Publish a) {
+__global__ void __launch_bounds__(kUpdateThreads) cast_shards(const __grid_constant__ fused::CastShards a) {
   const BlockRange range(a);
   const float* from = a.from[range.tensor];
   auto* to = static_cast<T*>(a.to[range.tensor]);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kUpdateThreads) publish(const __grid_constant_
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kUpdateThreads) widen_sums(const __grid_constant__ fused::Widen a) {
+__global__ void __launch_bounds__(kUpdateThreads) upcast_sums(const __grid_constant__ fused::UpcastSums a) {
   const BlockRange range(a);
   const auto* from = static_cast<const T*>(a.from[range.tensor]);
   float* to = a.to[range.tensor];
@@ -157,18 +157,20 @@ void LaunchedKernels::decide_step(const fused::DecideStep& a) const {
 }
 
 void LaunchedKernels::adamw(const fused::AdamW& a) const {
-  with_type(a.published_type,
+  with_type(a.cast_type,
             [&](auto type) { launch(cuda::adamw<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
   check_launch();
 }
 
-void LaunchedKernels::publish(const fused::Publish& a) const {
-  with_type(a.type, [&](auto type) { launch(cuda::publish<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
+void LaunchedKernels::cast_shards(const fused::CastShards& a) const {
+  with_type(a.type,
+            [&](auto type) { launch(cuda::cast_shards<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
   check_launch();
 }
 
-void LaunchedKernels::widen(const fused::Widen& a) const {
-  with_type(a.type, [&](auto type) { launch(widen_sums<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
+void LaunchedKernels::upcast_sums(const fused::UpcastSums& a) const {
+  with_type(a.type,
+            [&](auto type) { launch(cuda::upcast_sums<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
   check_launch();
 }
 

@@ -191,7 +191,7 @@ class NcclWork final : public Work {
 
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
   /// Registers a sum that arrives in the wire dtype and must be widened into its float32 shard.
-  void add_arrival(WidenedRows arrival) { arrivals_.push_back(std::move(arrival)); }
+  void add_arrival(UpcastSum arrival) { arrivals_.push_back(std::move(arrival)); }
   void started(std::shared_ptr<UniqueEvent> done) { done_ = std::move(done); }
 
   void wait() override {
@@ -202,7 +202,7 @@ class NcclWork final : public Work {
     done_->make_wait(current.stream());
     if (current != issued_on_) done_->make_wait(issued_on_.stream());
     done_.reset();
-    ops_->widen(arrivals_);
+    ops_->upcast_sums(arrivals_);
     // The buffers return to the pool of the stream that allocated them, which does not wait for the current stream.
     for (const auto& arrival : arrivals_) {
       if (current != issued_on_)
@@ -218,7 +218,7 @@ class NcclWork final : public Work {
   CUDAStream issued_on_;
   std::shared_ptr<UniqueEvent> done_;  ///< null before the start and after wait()
   std::vector<at::Tensor> kept_;
-  std::vector<WidenedRows> arrivals_;
+  std::vector<UpcastSum> arrivals_;
 };
 
 struct Transfer {

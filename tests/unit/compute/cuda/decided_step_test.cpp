@@ -64,16 +64,16 @@ TEST_SUITE("cuda/decided steps") {
       want.grad_divisor = 3;
       ops.adamw(want);
       got.decision = at::tensor({3.0, 0.0, 1.0, 1.0}, at::kDouble);
-      for (const auto& weight : weights) got.published.push_back(at::empty(weight.sizes(), type));
-      got.published[1] = at::Tensor();  // not requested
+      for (const auto& weight : weights) got.cast_params.push_back(at::empty(weight.sizes(), type));
+      got.cast_params[1] = at::Tensor();  // not requested
       ops.adamw(got);
       skipped.decision = decide(ops, std::numeric_limits<double>::infinity(), 1.0, 1, 1.0, 1.0);
-      skipped.published = got.published;
+      skipped.cast_params = got.cast_params;
       ops.adamw(skipped);
       for (std::size_t i = 0; i < weights.size(); ++i) {
         CHECK(same_bits(got.params[i], want.params[i]));
         CHECK(same_bits(got.exp_avg_sq[i], want.exp_avg_sq[i]));
-        if (i != 1) CHECK(same_bits(got.published[i], want.params[i].to(type)));
+        if (i != 1) CHECK(same_bits(got.cast_params[i], want.params[i].to(type)));
         CHECK(same_bits(skipped.params[i], weights[i]));
         CHECK(skipped.exp_avg[i].count_nonzero().item<std::int64_t>() == 0);
       }

@@ -304,20 +304,20 @@ TEST_SUITE("cuda/fused operations") {
 
   TEST_CASE("rows are cast to the parameter dtype in one pass, whatever dtype and place they have") {
     at::manual_seed(7);
-    std::vector<PublishedRows> rows;
+    std::vector<CastShard> rows;
     for (const std::int64_t n : {0, 1, 8, 33, 40000}) {
       for (int round = 0; round < 9; ++round) rows.push_back({at::empty({n}, at::kBFloat16), at::randn({n})});
     }
     rows.push_back({at::empty({70}, at::kHalf), at::randn({70})});
     rows.push_back({at::empty({7, 10}), at::randn({10, 7}).t()});
-    EmulatedOps(Order::shuffled).publish(rows);
+    EmulatedOps(Order::shuffled).cast_shards(rows);
     for (const auto& [to, from] : rows) CHECK(same_bits(to, from.to(to.scalar_type()).contiguous()));
   }
 
   TEST_CASE("sums of another dtype are set or added in one pass, at any alignment") {
     at::manual_seed(9);
     for (const auto type : kTypes) {
-      std::vector<WidenedRows> rows;
+      std::vector<UpcastSum> rows;
       Tensors want;
       for (const std::int64_t n : {0, 1, 7, 8, 9, 33, 255, 32769, 40000}) {  // more than one launch takes
         for (const std::int64_t begin : {0, 3}) {
@@ -329,7 +329,7 @@ TEST_SUITE("cuda/fused operations") {
       }
       rows.push_back({at::randn({7, 10}).t(), at::randn({10, 7}).to(type), true});
       want.push_back(rows.back().to + rows.back().from);
-      EmulatedOps(Order::shuffled).widen(rows);
+      EmulatedOps(Order::shuffled).upcast_sums(rows);
       for (std::size_t i = 0; i < rows.size(); ++i) CHECK(same_bits(rows[i].to, want[i]));
     }
   }

@@ -114,7 +114,7 @@ TEST_SUITE("cuda/fused trainer") {
       engine.sync_parameters();
       const auto before = engine.master_weight(0).clone(),
                  moment = rank.trainer->optimizer().state("exp_avg", 0).clone();
-      const auto published = engine.published_rows(0).clone();
+      const auto cast = engine.all_gather_input(0).clone();
       const auto report = rank.step();
       CHECK(report.skipped);
       CHECK_FALSE(report.overflow);
@@ -123,7 +123,7 @@ TEST_SUITE("cuda/fused trainer") {
       CHECK(rank.trainer->state().optimizer_steps == 1);
       CHECK(same_bits(engine.master_weight(0), before));
       CHECK(same_bits(rank.trainer->optimizer().state("exp_avg", 0), moment));
-      CHECK(same_bits(engine.published_rows(0), published));
+      CHECK(same_bits(engine.all_gather_input(0), cast));
     });
   }
 
@@ -138,7 +138,7 @@ TEST_SUITE("cuda/fused trainer") {
         rank.step();
         auto& engine = rank.runtime.engine();
         for (std::size_t i = 0; i < engine.num_parameters(); ++i)
-          CHECK(same_bits(engine.published_rows(i), engine.master_weight(i).to(at::kBFloat16)));
+          CHECK(same_bits(engine.all_gather_input(i), engine.master_weight(i).to(at::kBFloat16)));
       }
     });
   }

@@ -49,7 +49,7 @@ class RigRank {
     optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), setup.optimizer, nullptr, runtime_.store()});
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
-      engine_->with_rows(i, Access::update, [&] {
+      engine_->with_shard(i, Access::update, [&] {
         engine_->master_weight(i)
             .narrow(0, 0, range.num_rows)
             .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
@@ -66,7 +66,7 @@ class RigRank {
     outcome_.traces[rank] = trace_.events_json(world_.rank());
     if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
-      engine_->with_rows(i, Access::read, [&] { collect(outcome_.parameters[i], engine_->master_weight(i), i); });
+      engine_->with_shard(i, Access::read, [&] { collect(outcome_.parameters[i], engine_->master_weight(i), i); });
     }
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// As games are: many short ones, some long ones.
+/// Lengths distributed as those of chess games: many are short, a few are long.
 Numbers random_sizes(std::size_t count, std::int64_t capacity, std::uint64_t seed) {
   Numbers sizes;
   for (std::uint64_t i = 0; i < count; ++i) {

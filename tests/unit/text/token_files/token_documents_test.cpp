@@ -31,7 +31,7 @@ struct Part {
   bool chunked = false;
 };
 
-/// Any datasets, to make the files that are to be refused.
+/// Writes datasets of any type and name, for files that the reader must refuse.
 void write_parts(const std::filesystem::path& file, const std::vector<Part>& parts) {
   const fsdp::Hdf5Scope scope;
   const fsdp::Hdf5File handle(H5Fcreate(file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));

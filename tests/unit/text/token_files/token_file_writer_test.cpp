@@ -32,7 +32,7 @@ Ids counting(std::size_t count, std::int32_t bound) {
   return ids;
 }
 
-/// Bytes of an element of a dataset, and whether it is stored in one piece.
+/// Returns the bytes of an element of a dataset, and whether its storage is contiguous.
 std::pair<std::size_t, bool> stored_as(const std::filesystem::path& file, const char* name) {
   const fsdp::Hdf5Scope scope;
   const auto handle = fsdp::open_hdf5_read(file);

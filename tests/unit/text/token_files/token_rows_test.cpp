@@ -19,7 +19,7 @@
 
 namespace {
 
-/// Any dataset under any name, to make the files that are to be refused.
+/// Writes a dataset of any type and name, for files that the reader must refuse.
 void write_dataset(const std::filesystem::path& file, const char* name, hid_t type, std::vector<hsize_t> shape,
                    const void* values = nullptr) {
   const fsdp::Hdf5Scope scope;

@@ -6,7 +6,7 @@
 
 namespace {
 
-/// The segments as "text" or "#id".
+/// Formats the segments as "text" or "#id".
 std::vector<std::string> split(const std::vector<fsdp::AddedToken>& tokens, std::string_view text) {
   std::vector<std::string> found;
   for (const auto& segment : fsdp::AddedTokenSearch(tokens).raw().split(text)) {
@@ -46,7 +46,7 @@ TEST_SUITE("tokenizer/added_tokens") {
   }
 
   TEST_CASE("split: a long run of white space that names are made of is looked through once") {
-    // A look through all of it at each name would take hours.
+    // A scan of the whole text for each name would take hours.
     constexpr std::size_t kSpaces = 1 << 20;
     for (const bool left : {true, false}) {
       const fsdp::AddedToken space{.id = 1, .text = " ", .special = false, .lstrip = left, .rstrip = !left};

@@ -13,7 +13,7 @@ struct Rule {
   std::int32_t left, right, result;
 };
 
-/// The definition, one merge at a time over the whole word.
+/// Applies the definition of BPE: one merge at a time over the whole word.
 Ids merge_slowly(Ids word, const std::vector<Rule>& rules) {
   for (;;) {
     std::size_t best_rule = rules.size(), best_at = 0;

@@ -24,7 +24,7 @@ const fsdp::Tokenizer& gpt2() {
   return *tokenizer;
 }
 
-/// The one quoted `text` cell of a shipped CSV file.
+/// Returns the only `text` cell of a shipped CSV file, which is quoted.
 std::string read_text_cell(const std::string& file) {
   const std::string csv = fsdp::read_text_file(file);
   REQUIRE(csv.starts_with("text\n\""));

@@ -21,7 +21,7 @@ const std::string kChat = FSDP_FIXTURE_DIR "/chat/tokenizers/";
 
 std::shared_ptr<const fsdp::Tokenizer> opened(const std::string& name) { return fsdp::open_tokenizer(kChat + name); }
 
-/// The parts lie side by side and are the whole text.
+/// Checks that the parts are adjacent and cover the whole text.
 void check_parts(const fsdp::AlignedIds& encoded, std::string_view text) {
   REQUIRE(encoded.parts.size() == encoded.ids.size());
   std::size_t at = 0;
@@ -77,7 +77,7 @@ TEST_SUITE("tokenizer/encode_marked") {
     CHECK(half_plain.ids.front() == 481);
     CHECK(std::count(half_plain.ids.begin(), half_plain.ids.end(), 482) == 0);
     check_parts(half_plain, text);
-    // A name that only reaches into plain text is plain.
+    // A name that overlaps a plain range is plain text.
     const fsdp::TextRange inside{3, 4};
     CHECK(chatml->encode_marked("<|im_end|>", {&inside, 1}).ids == chatml->encode("<|im_end|>"));
     CHECK(chatml->named_id("<|im_end|>") == 482);

@@ -46,7 +46,7 @@ TEST_SUITE("tokenizer/open_tokenizer") {
     CHECK(open() == "SentencePiece BPE of " + dir.path().string() + "/tokenizer.model, 1000 ids");
     fsdp::replace_file(dir / "tokenizer.model", "no model");
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json: model: type"), fsdp::FormatError);
-    // One that is cut short is another's business: its ids may have been other ones.
+    // A truncated tokenizer.json is an error: tokenizer.model beside it may give other ids.
     std::filesystem::copy(kModel, dir / "tokenizer.model", std::filesystem::copy_options::overwrite_existing);
     fsdp::replace_file(dir / "tokenizer.json", json.dump().substr(0, 500));
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json"), fsdp::FormatError);

@@ -16,7 +16,7 @@ namespace {
 
 const std::string kModel = FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model";
 
-/// Standard error goes to a file while this lives.
+/// Redirects standard error to a file during the life of the object.
 class CapturedStderr {
  public:
   explicit CapturedStderr(const std::filesystem::path& file) : file_(file), saved_(::dup(2)) {

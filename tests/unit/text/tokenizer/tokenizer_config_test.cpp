@@ -16,11 +16,11 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A directory with a vocabulary, and files beside it.
+/// A directory that holds a vocabulary and further files.
 struct Beside {
   fsdp::test::TempDir dir;
 
-  /// GPT-2's as tokenizer.json, with two tokens more: <|x|> 50257 and, special, <|y|> 50258.
+  /// Writes GPT-2's vocabulary as tokenizer.json, with two more tokens: <|x|> 50257 and, special, <|y|> 50258.
   void json() const {
     auto json = fsdp::test::gpt2_json();
     json["added_tokens"].push_back({{"id", 50257}, {"content", "<|x|>"}, {"special", false}, {"normalized", false}});
@@ -73,7 +73,7 @@ TEST_SUITE("tokenizer/tokenizer_config") {
     files.config("{}");
     files.map(R"({"additional_special_tokens": ["<|t|>"]})");
     CHECK(files.marked("a<|t|>a") == Ids{64, 50259, 64});
-    // In the order of the file, whatever the alphabet says.
+    // Ids follow the order of the file, not of the alphabet.
     files.config(R"({"z_token": "<|z|>", "b_token": "<|b|>", "pad_token": "<|pad|>", "added_tokens_decoder": {}})");
     CHECK(files.marked("<|pad|><|z|><|b|>") == Ids{50259, 50260, 50261});
   }

@@ -14,7 +14,7 @@ namespace {
 
 using fsdp::test::Json;
 
-/// A vocabulary of bytes alone, quick to read.
+/// A vocabulary that has only single bytes, so that parsing is fast.
 Json small_byte_level() {
   auto json = fsdp::test::gpt2_json();
   Json vocab = Json::object();
