@@ -118,8 +118,9 @@ inline constexpr std::array kStepMetrics{
 template <class T>
 consteval const char* key_of(T StepReport::*field) {
   for (const auto& metric : kStepMetrics) {
-    const auto* member = std::get_if<T StepReport::*>(&metric.field);
-    if (member != nullptr && *member == field) return metric.key.data();
+    // Not by get_if(), whose comparison with null GCC 12 does not compute at compile time with UBSan.
+    if (std::holds_alternative<T StepReport::*>(metric.field) && std::get<T StepReport::*>(metric.field) == field)
+      return metric.key.data();
   }
   throw "metrics.jsonl does not have this field";
 }
