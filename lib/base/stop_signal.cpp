@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 
 namespace fsdp {
 namespace {
@@ -33,6 +34,10 @@ bool stays_ignored(int number) {
   return (number == SIGHUP && hangup_is_ignored) || (number == SIGINT && interrupt_is_ignored);
 }
 
+// Objects of several thread ranks end in any order.
+std::mutex objects_mutex;
+int num_objects = 0;
+
 extern "C" void on_stop_signal(int number) {
   if (number == SIGINT && received_signal == SIGINT) ::_exit(130);
   received_signal = number;
@@ -41,24 +46,23 @@ extern "C" void on_stop_signal(int number) {
 }  // namespace
 
 StopSignal::StopSignal() {
+  const std::lock_guard lock(objects_mutex);
+  if (num_objects++ > 0) return;
+  received_signal = 0;
   struct sigaction action {};
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    const bool ignore = kSignals[i] == SIGPIPE || stays_ignored(kSignals[i]);
-    action.sa_handler = ignore ? SIG_IGN : on_stop_signal;
-    ::sigaction(kSignals[i], &action, &previous_[i]);
+  for (const int number : kSignals) {
+    action.sa_handler = number == SIGPIPE || stays_ignored(number) ? SIG_IGN : on_stop_signal;
+    ::sigaction(number, &action, nullptr);
   }
-  if (previous_[0].sa_handler != on_stop_signal) received_signal = 0;
 }
 
 StopSignal::~StopSignal() {
-  const bool inside_another = previous_[0].sa_handler == on_stop_signal;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    // Restore the default action unless objects are nested: libraries' handlers are not wanted.
-    if (!inside_another) previous_[i].sa_handler = stays_ignored(kSignals[i]) ? SIG_IGN : SIG_DFL;
-    ::sigaction(kSignals[i], &previous_[i], nullptr);
-  }
+  const std::lock_guard lock(objects_mutex);
+  if (--num_objects > 0) return;
+  // Restore the default action: libraries' handlers are not wanted.
+  for (const int number : kSignals) ::signal(number, stays_ignored(number) ? SIG_IGN : SIG_DFL);
 }
 
 int StopSignal::received() const { return received_signal; }

@@ -1,14 +1,10 @@
 #pragma once
-#include <signal.h>
-
-#include <array>
-
 namespace fsdp {
 
 /// During its lifetime, SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGXCPU and SIGHUP only set a flag; a second SIGINT ends the
 /// process at once. SIGHUP and SIGINT stay ignored where the program was started so, as by nohup and in the background
 /// of a script. SIGPIPE is ignored, so that a log whose reader has ended (`| head`, a dead `tee`) does not end the run.
-/// Nested objects share the flag.
+/// Objects that exist at the same time share the flag.
 class StopSignal {
  public:
   StopSignal();
@@ -17,9 +13,6 @@ class StopSignal {
   ~StopSignal();
   /// The signal received, 0 for none.
   int received() const;
-
- private:
-  std::array<struct sigaction, 7> previous_{};
 };
 
 }  // namespace fsdp
