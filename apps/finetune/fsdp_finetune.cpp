@@ -4,19 +4,7 @@
 #include "apps/common/finetune_options.hpp"
 #include "apps/common/runs_options.hpp"
 #include "apps/common/torch_main.hpp"
-#include "apps/finetune/finetune.hpp"
-#include "lib/base/error.hpp"
-
-namespace {
-
-/// Notes the sizes that the user gave, for checkpoints that do not state their model's sizes.
-void note_given_sizes(const CLI::App& app, fsdp::ModelOptions& o) {
-  for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
-    if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
-  }
-}
-
-}  // namespace
+#include "apps/finetune/finetune_job.hpp"
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -43,22 +31,8 @@ int main(int argc, char** argv) {
   watched.watch = !watched.runs.empty();
   if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
   if (arguments.print_config) return fsdp::print_config(app);
-  auto& options = arguments.options;
-  return fsdp::run_torch_job(options.runtime,
+  return fsdp::run_torch_job(arguments.options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-                               fsdp::require_same_options(world, app);
-                               note_given_sizes(app, options.model);
-                               fsdp::resolve_names(options);  // report a missing input before a folder is claimed
-                               fsdp::RunStart start(world, options, log);
-                               if (start.restart) {
-                                 options.left_behind = fsdp::options_left_behind(app, *start.restart);
-                                 fsdp::apply_saved_options(app, options, *start.restart);
-                               }
-                               fsdp::apply_fine_tuning_defaults(app, options);
-                               const auto saved = fsdp::collect_saved_options(app);
-                               options.of_job = fsdp::collect_options_of_job(app);
-                               options.as_given = fsdp::collect_all_options(app);
-                               fsdp::resolve_names(options);  // names that came from the checkpoint
-                               return fsdp::run_finetune(world, start, options, saved, log, report);
+                               return fsdp::run_finetune_job(app, arguments, world, log, report);
                              });
 }

@@ -1,8 +1,6 @@
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <random>
 #include <string>
@@ -10,36 +8,12 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/text/tokenizer/sentencepiece_tokenizer.hpp"
+#include "tests/support/captured_stderr.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {
 
 const std::string kModel = FSDP_FIXTURE_DIR "/tokenizers/tokenizer.model";
-
-/// Redirects standard error to a file during the life of the object.
-class CapturedStderr {
- public:
-  explicit CapturedStderr(const std::filesystem::path& file) : file_(file), saved_(::dup(2)) {
-    const int fd = ::open(file.c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
-    ::dup2(fd, 2);
-    ::close(fd);
-  }
-  ~CapturedStderr() { restore(); }
-  std::string text() {
-    restore();
-    return fsdp::read_text_file(file_);
-  }
-
- private:
-  void restore() {
-    if (saved_ < 0) return;
-    ::dup2(saved_, 2);
-    ::close(saved_);
-    saved_ = -1;
-  }
-  std::filesystem::path file_;
-  int saved_;
-};
 
 /// A length-delimited field of fewer than 128 bytes.
 std::string field(int number, const std::string& content) {
@@ -112,7 +86,7 @@ TEST_SUITE("tokenizer/sentencepiece_model") {
     int refused = 0, loaded = 0;
     std::string printed;
     {
-      CapturedStderr captured(dir / "stderr");
+      fsdp::test::CapturedStderr captured(dir / "stderr");
       // A self test that fails would be reported by the library.
       fsdp::replace_file(file, good + field(4, field(1, field(1, "a") + field(2, "b"))));
       CHECK(fsdp::make_sentencepiece_tokenizer(file)->encode("a").size() == 1);

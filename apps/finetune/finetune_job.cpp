@@ -1,0 +1,39 @@
+#include "apps/finetune/finetune_job.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/common/app_main.hpp"
+#include "apps/finetune/finetune.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Notes the sizes that the user gave, for checkpoints that do not state their model's sizes.
+void note_given_sizes(const CLI::App& app, ModelOptions& o) {
+  for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
+    if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
+  }
+}
+
+}  // namespace
+
+ExitCode run_finetune_job(CLI::App& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
+                          nlohmann::json& report) {
+  auto& options = arguments.options;
+  require_same_options(world, app);
+  note_given_sizes(app, options.model);
+  resolve_names(options);  // report a missing input before a folder is claimed
+  RunStart start(world, options, log);
+  if (start.restart) {
+    options.left_behind = options_left_behind(app, *start.restart);
+    apply_saved_options(app, options, *start.restart);
+  }
+  apply_fine_tuning_defaults(app, options);
+  const auto saved = collect_saved_options(app);
+  options.of_job = collect_options_of_job(app);
+  options.as_given = collect_all_options(app);
+  resolve_names(options);  // names that came from the checkpoint
+  return run_finetune(world, start, options, saved, log, report);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,22 @@
+#pragma once
+// A whole job of fsdp-finetune on one rank, from its parsed command line to its exit code.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "apps/common/finetune_options.hpp"
+#include "lib/base/error.hpp"
+#include "lib/base/log.hpp"
+#include "lib/ranks/process_group.hpp"
+
+namespace fsdp {
+
+/// Claims the run's folder, takes over the options of the checkpoint that the job continues from, and trains.
+/// Collective over `world`.
+/// \param app        parsed, with the options of add_finetune_options()
+/// \param arguments  normalize_finetune_options() has been called
+/// \param report     receives the result that --json prints (rank 0)
+/// \throws Error subclasses; then the caller must end the job on all ranks
+ExitCode run_finetune_job(CLI::App& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
+                          nlohmann::json& report);
+
+}  // namespace fsdp
