@@ -6,9 +6,9 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "apps/finetune/checkpointing.hpp"
 #include "apps/finetune/describe.hpp"
 #include "apps/finetune/final_exports.hpp"
+#include "apps/finetune/run_executor.hpp"
 #include "apps/finetune/speed_reporter.hpp"
 #include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation.hpp"
@@ -356,65 +356,53 @@ class Training {
         memory_(memory),
         taken_(taken),
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
-        health_(context, record_),
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
         graphs_(context),
         log_(context, record_, graphs_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context.world, context.setup, memory, timer, context.log),
-        validation_(context, record_, health_, memory, clock_, graphs_),
-        checkpoints_(context, record_, health_, memory, taken && taken->is_ours, validation_),
+        validation_(context, record_, memory, clock_, graphs_),
+        life_(context, record_, validation_, memory, taken && !begins_a_run(context.setup, taken),
+              {[this] { save_adapters(); }, [this] { return write_exports(); }}),
         offload_(context) {
+    life_.start(taken ? taken->candidates.front() : std::filesystem::path(), taken && taken->is_ours);
     speed_.predict(peak_flops_);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement
   }
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
-    TrainLoop loop(
-        context_.trainer, {setup.total_steps, setup.total_samples},
-        {&health_, &losses_, &memory_, &speed_, &clock_, &log_, &checkpoints_, &offload_},
-        [this] { return clock_.stop_wanted() || validation_.is_cut(); },
-        [this] { return validation_.out_of_patience(); });
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
+    TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
+                   {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
+                   {.measured = [this](const StepReport& step) { life_.step_measured(step); },
+                    .done = [this](bool last) { life_.step_done(last); },
+                    .stop_wanted = [this] { return clock_.stop_wanted() || life_.life().is_cut; },
+                    .ends_early = [this] { return life_.out_of_patience(); }});
     bool stopped = !choose_child(
-        context_, stop_wanted, [this] { checkpoints_.after_fisher_batch(); }, report);
-    if (!stopped && !loop.is_over()) checkpoints_.make_up_for_validation(last_checkpoint());
-    if (!stopped) stopped = loop.run();
-    checkpoints_.save_at_the_end(stopped);
-    if (!ends_with_best(stopped)) save_adapters();
-    if (!stopped) stopped = !validate_at_the_end();
+        context_, stop_wanted, [this] { life_.after_fisher_batch(); }, report);
+    if (!stopped) {
+      life_.handle(run_event::Ready{!loop.is_over()});
+      stopped = loop.run();
+    }
+    life_.handle(run_event::Ended{stopped, context_.trainer.state().fisher_batches});
     context_.progress.finish();
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
     speed_.report(report);
     offload_.report(report);
-    if (!stopped) stopped = !write_exports();
+    life_.handle(run_event::Reported{});
+    stopped = life_.life().is_stopped;
     fill(report, stopped);
-    record_.end_job(stopped, validation_.why_early());
+    record_.end_job(stopped, life_.why_early());
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 
  private:
-  bool ends_with_best(bool stopped) const { return !stopped && context_.setup.options.validation.ends_with_best; }
-
-  /// Validates the final state, unless --patience has ended the run: its last validation was of this state.
-  /// \return false when asked to stop
-  bool validate_at_the_end() {
-    const bool was_due = context_.trainer.state().validation_due;
-    if (!validation_.out_of_patience() && !validation_.run()) {
-      checkpoints_.save_at_the_end(/*stopped=*/true);
-      if (ends_with_best(false)) save_adapters();
-      return false;
-    }
-    if (validation_.decides() || was_due) checkpoints_.save_validation(last_checkpoint());
-    return true;
-  }
-
   /// \return false when asked to stop
   bool write_exports() {
-    auto checkpoint = checkpoints_.is_saved() ? last_checkpoint() : std::filesystem::path();
-    if (ends_with_best(false)) {
+    auto checkpoint = life_.life().is_saved ? last_checkpoint() : std::filesystem::path();
+    if (context_.setup.options.validation.ends_with_best) {
       const auto best = load_best(context_);
       if (best) checkpoint = *best;
       exported_ = best ? "best" : "last";
@@ -462,7 +450,7 @@ class Training {
       report["best_checkpoint"] =
           (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
     }
-    if (const auto why = validation_.why_early(); !why.empty()) report["ended_early"] = why;
+    if (const auto why = life_.why_early(); !why.empty()) report["ended_early"] = why;
     if (!stopped && !exported_.empty()) report["final"] = exported_;
     report["checkpoint"] = last_checkpoint().string();
     report["metrics"] = (setup.directory / "metrics.jsonl").string();
@@ -487,7 +475,7 @@ class Training {
   /// Says what a job that found no steps left made nevertheless.
   std::string done_without_steps() const {
     const auto& options = context_.setup.options;
-    const bool validated = !validation_.out_of_patience() || validation_.result();
+    const bool validated = !life_.out_of_patience() || validation_.result();
     const bool has_data = !context_.setup.validation.empty() || context_.setup.games;
     std::vector<std::string> made;
     if (validated && has_data) made.emplace_back("the validation");
@@ -501,7 +489,7 @@ class Training {
     const auto step = context_.trainer.state().step;
     const auto problem = context_.world.broadcast_text(trace_error, 0);
     if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
-    const auto early = validation_.why_early();
+    const auto early = life_.why_early();
     if (losses_.steps() == 0 && !early.empty()) {
       context_.log.info(
           fmt::format("done      {}; the run was ended early at step {} of {}, since {}; a "
@@ -529,14 +517,13 @@ class Training {
   MemoryReporter& memory_;
   const std::optional<RestartPoint>& taken_;
   RunRecord record_;
-  HealthCheck health_;
   LossLog losses_;
   double peak_flops_;  ///< FLOP/s of this rank's device
   GraphWarnings graphs_;
   StepLog log_;
   SpeedReporter speed_;
   Validation validation_;
-  Checkpoints checkpoints_;
+  RunExecutor life_;
   OffloadReporter offload_;
   std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };

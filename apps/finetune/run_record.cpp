@@ -54,7 +54,6 @@ std::string sample_markdown(const nlohmann::json& sample) {
 RunRecord::RunRecord(const RunContext& context, RunStart& start, MemoryReporter& memory, std::int64_t resume_step)
     : context_(context), start_(start), memory_(memory), resume_step_(resume_step) {
   keeps_old_run_ = resume_step_ < 0 && old_run_is_there();
-  if (!keeps_old_run_) open();
 }
 
 bool RunRecord::old_run_is_there() const {
@@ -99,45 +98,40 @@ void RunRecord::check_owner(bool now) {
   if (start_.owner != nullptr) start_.owner->check(now);
 }
 
-void RunRecord::open() {
+BestCheckpoint RunRecord::open() {
   const auto& setup = context_.setup;
   check_owner(true);
   if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
                                              setup.options.keep_last);
-  reconcile_best_checkpoint();
-  if (context_.world.rank() != 0) return;
+  const auto best = reconcile_best_checkpoint();
+  if (context_.world.rank() != 0) return best;
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
                                            context_.trainer.state().validation_due && context_.validates_here());
   job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
   open_samples();
-  if (setup.options.no_tensorboard) return;
+  if (setup.options.no_tensorboard) return best;
   events_ = std::make_unique<EventFile>(setup.directory, resume_step_, context_.log);
   std::string text = "| option | |\n|---|---|\n";
   const auto manifest = context_.manifest();
   for (const auto& [name, value] : manifest.options.items())
     text += fmt::format("| {} | {} |\n", name, value.get<std::string>());
   events_->add_text("options", text);
+  return best;
 }
 
-/// Makes the best validation of the run's state agree with the checkpoint that `best` points to.
-void RunRecord::reconcile_best_checkpoint() {
-  auto& validation = context_.trainer.state().validation;
-  if (resume_step_ < 0) {
-    validation = {};
-    return;
-  }
+/// Makes the link `best` agree with the best validation of the run's state.
+BestCheckpoint RunRecord::reconcile_best_checkpoint() {
+  if (resume_step_ < 0) return {};
   SettledBest best;
   if (context_.world.rank() == 0) {
-    best = reconcile_best(context_.setup.checkpoints(), validation, resume_step_);
+    best = reconcile_best(context_.setup.checkpoints(), context_.trainer.state().validation, resume_step_);
     if (!best.remark.empty()) context_.log.warning(best.remark);
   }
   std::array<double, 2> figures{best.value, static_cast<double>(best.step)};
   context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  validation.best_value = figures[0];
-  validation.best_step = static_cast<std::int64_t>(figures[1]);
-  best_.settle(validation);
+  return {figures[0], static_cast<std::int64_t>(figures[1])};
 }
 
 /// Opens samples.jsonl for appending and removes the lines of steps after resume_step_, as in metrics.jsonl. The file
@@ -190,50 +184,39 @@ void RunRecord::end_job(bool stopped, const std::string& why_early) {
 
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }
 
-void RunRecord::amend_checkpoint() {
+std::optional<bool> RunRecord::amend_checkpoint() {
   check_owner(true);
-  auto& state = context_.trainer.state();
-  best_.begin_save(state.step, state.validation);
-  const bool is_under_way = is_saving();  // finish_save() handles its result
-  if (!is_under_way && saved_step_ == state.step && !save_error_.empty())
-    return best_.end_save(false, state.validation);
+  const auto& state = context_.trainer.state();
+  const bool is_pending = saver_->is_pending(state.step);
   std::string problem;
-  if (context_.world.rank() == 0 && saver_) {
-    try {
-      const auto warning = saver_->amend(state);
-      if (!warning.empty()) context_.log.warning(warning);
-    } catch (const std::exception& error) {
-      problem = error.what();
-      context_.log.warning(
-          fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
-    }
+  try {
+    saver_->amend(state);
+  } catch (const std::exception& error) {
+    problem = error.what();
+    context_.log.warning(
+        fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
   }
-  if (is_under_way) return;
-  problem = context_.world.broadcast_text(problem, 0);
-  best_.end_save(problem.empty(), state.validation);
+  if (is_pending) return std::nullopt;
+  return context_.world.broadcast_text(problem, 0).empty();
 }
 
-void RunRecord::start_save(bool final_one, bool only_as_best) {
-  finish_save(true);
+void RunRecord::start_save(bool only_as_best) {
   check_owner(true);
   memory_.disturb();
   auto manifest = context_.manifest();
   manifest.only_as_best = only_as_best;
   saver_->start(manifest, context_.current_lr());
   saved_step_ = manifest.state.step;
-  best_.begin_save(saved_step_, manifest.state.validation);
   last_save_ = std::chrono::steady_clock::now();
-  if (final_one) finish_save(true);
 }
 
-bool RunRecord::finish_save(bool wait) {
-  if (!saver_->under_way()) return false;
-  if (!wait && !every_rank(context_.world, saver_->written())) return false;
+std::optional<bool> RunRecord::finish_save(bool wait) {
+  if (!saver_->under_way()) return std::nullopt;
+  if (!wait && !every_rank(context_.world, saver_->written())) return std::nullopt;
   check_owner(true);
   const auto result = saver_->finish();
   start_.clock.after_save(result.seconds);
   save_error_ = result.error;
-  best_.end_save(result.saved, context_.trainer.state().validation);
   if (result.saved) {
     if (metrics_) metrics_->sync();
     if (samples_) samples_->sync();
@@ -246,25 +229,18 @@ bool RunRecord::finish_save(bool wait) {
   } else if (context_.world.rank() == 0) {
     context_.log.warning(fmt::format("saving failed, the last good checkpoint stays: {}", result.error));
   }
-  return true;
+  return result.saved;
 }
 
-void RunRecord::give_up(const std::string& why) {
-  context_.progress.finish();
-  if (saver_) finish_save(true);
-  std::string advice;
-  if (context_.world.rank() == 0 && saver_) {
-    const auto proven = saver_->doubt();
-    std::error_code error;
-    const auto latest = fs::weakly_canonical(context_.setup.checkpoints() / "latest", error);
-    if (!proven.empty()) last_checkpoint_ = proven;
-    advice = fs::exists(latest, error) ? fmt::format("; {} is the newest checkpoint to go on from", latest.string())
-                                       : std::string("; no checkpoint was saved");
-  } else if (context_.world.rank() == 0 && keeps_old_run_) {
-    advice = fmt::format("; the earlier run in {} is as it was", context_.setup.directory.string());
+bool RunRecord::prune(std::int64_t proven_step) {
+  bool until_proven = false;
+  try {
+    until_proven = saver_->prune(proven_step);
+  } catch (const std::exception& error) {
+    context_.log.warning(
+        fmt::format("{}: old checkpoints stay: {}", context_.setup.checkpoints().string(), error.what()));
   }
-  throw RuntimeFailure(context_.world.broadcast_text(
-      why + advice + ". A smaller --lr, --clip-grad-norm, a longer --warmup-steps or float32 may help", 0));
+  return any_rank(context_.world, until_proven);
 }
 
 void RunRecord::draw_losses() const {

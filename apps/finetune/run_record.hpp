@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +41,12 @@ class JobFile {
   bool warned_ = false;
 };
 
+/// Value and step of the checkpoint that `best` points to; step -1: there is none.
+struct BestCheckpoint {
+  double value = ValidationState().best_value;
+  std::int64_t step = -1;
+};
+
 /// A new run writes nothing before its first step, so that a run that fails at once leaves an older run of its name in
 /// place.
 class RunRecord {
@@ -48,39 +55,38 @@ class RunRecord {
   RunRecord(const RunContext& context, RunStart& start, MemoryReporter& memory, std::int64_t resume_step);
 
   bool is_open() const { return saver_ != nullptr; }
+  /// True while an older run of this name has the folder, which this job does not continue.
+  bool keeps_old_run() const { return keeps_old_run_; }
   /// Opens the run's files; this job writes only from here on. Collective.
-  void open();
+  /// \return the best checkpoint that a continued run has; nothing is logged of it elsewhere
+  BestCheckpoint open();
   /// Checks that no other job has taken over the run's folder, see RunOwner::check().
   void check_owner(bool now);
 
   void add_metrics(const nlohmann::json& record);
   /// Adds the text that continues one --sample-prompt. \param number  number of the prompt, from 1
   void add_sample(const nlohmann::json& sample, int number);
-  /// Starts to save the current state in the background. Collective. \param final_one  waits for the end of the save
+  /// Starts to save the current state in the background. Collective; no save may be pending.
   /// \param only_as_best  the checkpoint is kept only as checkpoints/best and is deleted when another one becomes the
   /// best
-  void start_save(bool final_one, bool only_as_best = false);
-  /// Writes the validation state into the run.json of this step's checkpoint, which may still be in the making, and
-  /// points `best` to the checkpoint if it is the best. For validations that come after the save of their state.
-  /// Collective.
-  void amend_checkpoint();
+  void start_save(bool only_as_best);
+  /// Makes the checkpoint of a background save appear once all ranks have written their parts. Collective.
+  /// \param wait  false: returns at once while a rank is still writing
+  /// \return whether the checkpoint was saved; nothing when no save was finished
+  std::optional<bool> finish_save(bool wait);
   /// True while a checkpoint is being written in the background.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
-  /// Publishes a background save once all ranks have written their parts. Collective.
-  /// \param wait  false: returns at once while a rank is still writing
-  /// \return true when a save was finished
-  bool finish_save(bool wait);
+  /// Writes the validation state into the run.json of this step's checkpoint. Collective.
+  /// \return whether that was done; nothing when that checkpoint is still being written
+  std::optional<bool> amend_checkpoint();
+  /// Removes superseded checkpoints. Collective. \return as CheckpointSaver::prune(), on every rank
+  bool prune(std::int64_t proven_step);
   double seconds_since_save() const;
   const std::string& save_error() const { return save_error_; }
   /// The newest checkpoint; empty: none.
   const std::filesystem::path& last_checkpoint() const { return last_checkpoint_; }
+  void set_last_checkpoint(const std::filesystem::path& checkpoint) { last_checkpoint_ = checkpoint; }
 
-  /// Marks the state after `step` as proven: its loss is finite.
-  void prove(std::int64_t step) { saver_->prove(step); }
-  /// Marks the current state as doubtful: its loss is not finite. \return the new target of `latest`, "" when unchanged
-  std::string doubt() { return saver_->doubt(); }
-  /// Ends the job with an error because its state is not worth saving. \param why  a sentence without its full stop
-  [[noreturn]] void give_up(const std::string& why);
   /// Draws RUN/loss.svg and RUN/loss.png on rank 0.
   void draw_losses() const;
   /// Ends this job's use of the run's folder.
@@ -89,7 +95,7 @@ class RunRecord {
 
  private:
   bool old_run_is_there() const;
-  void reconcile_best_checkpoint();
+  BestCheckpoint reconcile_best_checkpoint();
   void open_samples();
   void set_old_run_aside() const;
 
@@ -105,7 +111,6 @@ class RunRecord {
   std::unique_ptr<EventFile> events_;                           ///< on rank 0; null: not wanted
   std::unique_ptr<MetricsFile> samples_;                        ///< on rank 0; null: no samples
   std::set<std::pair<std::int64_t, std::string>> old_samples_;  ///< steps and prompts in the file before this job
-  PublishedBest best_;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;
   std::filesystem::path last_checkpoint_;

@@ -9,7 +9,6 @@
 #include <span>
 
 #include "apps/eval/result.hpp"
-#include "apps/finetune/checkpointing.hpp"
 #include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/elapsed.hpp"
@@ -52,16 +51,6 @@ std::string deciding_set(const RunSetup& setup) {
   return set < setup.validation.size() ? setup.validation[set].name : "";
 }
 
-/// True when the patience count in the checkpoint belongs to another run: a run in another folder, or one with another
-/// metric or other data.
-bool is_another(const RunSetup& setup, const ValidationState& state) {
-  if (!setup.restart || state.step < 0) return false;
-  if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
-  if (state.metric != setup.deciding.metric || state.set != deciding_set(setup)) return true;
-  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
-  return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
-}
-
 }  // namespace
 
 std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
@@ -89,34 +78,15 @@ void report_validation(const RunSetup& setup, const std::optional<ValidationResu
   }
 }
 
-Validation::Validation(const RunContext& context, RunRecord& record, const HealthCheck& health, MemoryReporter& memory,
-                       RunClock& clock, GraphWarnings& graphs)
-    : context_(context), record_(record), health_(health), memory_(memory), clock_(clock), graphs_(graphs) {
-  const auto& asked = context.setup.options.validation;
-  rules_ = {asked.keeps_best(), asked.patience, asked.min_delta, !context.setup.deciding.is_loss()};
-  if (!is_another(context.setup, context.trainer.state().validation)) return;
-  auto& state = context.trainer.state().validation;
-  state.without_improvement = 0;
-  state.patience_value = ValidationState().patience_value;
-}
-
-bool Validation::run() {
-  found_the_best_ = false;
-  if (!context_.setup.validates()) return true;
+bool Validation::run(const std::function<void()>& poll) {
   const auto start = std::chrono::steady_clock::now();
-  auto result = compute();
+  auto result = compute(poll);
   graphs_.tell();
   if (!result) {
-    is_cut_ = true;
     context_.progress.keep(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));
     return false;
   }
-  context_.trainer.state().validation_due = false;
-  const auto& sets = context_.setup.validation;
-  const auto& deciding = context_.setup.deciding;
-  for (std::size_t i = 0; i < sets.size(); ++i) take(sets[i], result->sets[i], deciding.is_loss() && i == deciding.set);
-  if (result->games) take(*result->games);
   result_ = std::move(result);
   clock_.after_validation(seconds_since(start));
   return true;
@@ -125,24 +95,49 @@ bool Validation::run() {
 /// Computes samples and all sets before any result is reported, so that a cut validation leaves no partial results.
 /// Samples come first; samples that are already written are not written again by the next job.
 /// \return nothing when the job must end
-std::optional<ValidationResult> Validation::compute() {
+std::optional<ValidationResult> Validation::compute(const std::function<void()>& poll) {
   if (any_rank(context_.world, !clock_.has_time_to_validate())) return std::nullopt;
   memory_.disturb();
-  const auto stopped = [this] { return must_end(); };
+  const auto stopped = [&] {
+    poll();
+    return any_rank(context_.world, clock_.must_end());
+  };
   const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
   if (samples && !write_samples(context_, record_, stopped)) return std::nullopt;
   return validate(context_.runtime, context_.setup, context_.log, nullptr, context_.trainer.state().step, stopped);
 }
 
-/// Returns the same answer on every rank. Collective.
-bool Validation::must_end() {
-  if (record_.is_saving()) record_.finish_save(false);
-  return any_rank(context_.world, clock_.must_end());
+std::optional<DecidingValue> Validation::deciding_value() const {
+  if (!result_) return std::nullopt;
+  const auto& [metric, set] = context_.setup.deciding;
+  DecidingValue value{.step = context_.trainer.state().step, .set = deciding_set(context_.setup), .metric = metric};
+  if (context_.setup.deciding.is_loss()) {
+    if (set >= result_->sets.size()) return std::nullopt;
+    value.count = result_->sets[set].tokens;
+    value.value = result_->sets[set].loss;
+  } else {
+    if (!result_->games) return std::nullopt;
+    const auto score = game_score(*result_->games, metric);
+    value.value = score.value;
+    value.count = score.count;
+  }
+  return value;
 }
 
-void Validation::take(const ValidationData& set, const Evaluation& result, bool decides) {
+void Validation::tell(const std::string& verdict) {
+  if (!result_) return;
+  const auto& sets = context_.setup.validation;
+  const auto& deciding = context_.setup.deciding;
+  for (std::size_t i = 0; i < sets.size(); ++i)
+    tell_set(sets[i], result_->sets[i], deciding.is_loss() && i == deciding.set ? verdict : std::string());
+  if (!result_->games) return;
   const auto step = context_.trainer.state().step;
-  const auto verdict = decides ? judge(set.name, result.tokens, result.loss) : std::string();
+  context_.progress.keep(games_line(step, *result_->games) + (deciding.is_loss() ? std::string() : verdict));
+  record_.add_metrics(games_record(step, *result_->games));
+}
+
+void Validation::tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict) {
+  const auto step = context_.trainer.state().step;
   context_.progress.keep(eval_line(step, set, result) + verdict);
   nlohmann::json record{{"step", step},
                         {"val_loss", result.loss},
@@ -153,46 +148,35 @@ void Validation::take(const ValidationData& set, const Evaluation& result, bool 
   record_.add_metrics(record);
 }
 
-void Validation::take(const ChessEvaluation& games) {
-  const auto step = context_.trainer.state().step;
-  const auto& metric = context_.setup.deciding.metric;
-  std::string verdict;
-  if (is_chess_metric(metric)) {
-    const auto [value, count] = game_score(games, metric);
-    verdict = judge(context_.setup.games->identity, count, value);
-  }
-  context_.progress.keep(games_line(step, games) + verdict);
-  record_.add_metrics(games_record(step, games));
+ValidationRules validation_rules(const RunSetup& setup) {
+  const auto& asked = setup.options.validation;
+  return {asked.keeps_best(), asked.patience, asked.min_delta, !setup.deciding.is_loss()};
 }
 
-/// Applies --keep-best and --patience to a result. \return the verdict, for the log
-std::string Validation::judge(const std::string& set, std::int64_t count, double value) {
-  auto& state = context_.trainer.state().validation;
-  const bool may_be_best = !health_.fails() && record_.is_open();
-  const auto former_best = state.best_step;
-  const auto verdict = judge_validation(
-      state, rules_, {context_.trainer.state().step, set, count, value, may_be_best, context_.setup.deciding.metric});
-  found_the_best_ = verdict.is_best;
+bool counts_for_another(const RunSetup& setup, const ValidationState& state) {
+  if (!setup.restart || state.step < 0) return false;
+  if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
+  if (state.metric != setup.deciding.metric || state.set != deciding_set(setup)) return true;
+  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
+  return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
+}
+
+std::string verdict_words(const ValidationVerdict& verdict, const ValidationState& state,
+                          const ValidationRules& rules) {
   std::string words;
-  if (verdict.began_anew) {
-    words += "   by something else than before: the best is looked for anew";
-    if (context_.world.rank() == 0) keep_as_regular(context_.setup.checkpoints(), former_best);
-  }
+  if (verdict.began_anew) words += "   by something else than before: the best is looked for anew";
   if (verdict.is_best) words += "   best";
   if (state.without_improvement > 0)
-    words += fmt::format("   {} of {} without improvement", state.without_improvement, rules_.patience);
+    words += fmt::format("   {} of {} without improvement", state.without_improvement, rules.patience);
   return words;
 }
 
-std::string Validation::why_early() const {
-  const bool is_early = context_.trainer.state().step < context_.setup.total_steps;
-  if (!out_of_patience() || !is_early) return "";
-  const auto& state = context_.trainer.state().validation;
-  const bool names_a_set = context_.setup.deciding.is_loss() && !state.set.empty();
+std::string why_out_of_patience(const RunSetup& setup, const ValidationState& state, const ValidationRules& rules) {
+  const bool names_a_set = setup.deciding.is_loss() && !state.set.empty();
   return fmt::format("{} in a row had no {}{}{} {} {:.4f}{}", format_count_of(state.without_improvement, "validation"),
                      state.metric, !names_a_set ? "" : " of ", !names_a_set ? "" : state.set,
-                     rules_.higher_is_better ? "above" : "below", state.patience_value,
-                     rules_.min_delta > 0 ? fmt::format(" by more than {:g}", rules_.min_delta) : std::string());
+                     rules.higher_is_better ? "above" : "below", state.patience_value,
+                     rules.min_delta > 0 ? fmt::format(" by more than {:g}", rules.min_delta) : std::string());
 }
 
 std::vector<Prompt> sample_prompts(const RunSetup& setup) {

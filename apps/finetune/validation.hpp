@@ -36,48 +36,47 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
 class GraphWarnings;
-class HealthCheck;
 
 class Validation {
  public:
-  Validation(const RunContext& context, RunRecord& record, const HealthCheck& health, MemoryReporter& memory,
-             RunClock& clock, GraphWarnings& graphs);
-  /// Validates the current state if anything is to be validated. A background save that finishes meanwhile is
-  /// published. Collective.
-  /// \return false when the job must end first: no result is then used, only samples that were already written remain,
-  /// and the state notes that the validation is due
-  bool run();
-  /// True after run() returned false: the job ends.
-  bool is_cut() const { return is_cut_; }
+  Validation(const RunContext& context, RunRecord& record, MemoryReporter& memory, RunClock& clock,
+             GraphWarnings& graphs)
+      : context_(context), record_(record), memory_(memory), clock_(clock), graphs_(graphs) {}
+  /// Validates the current state. Collective. \pre RunSetup::validates()
+  /// \param poll  called while the validation goes on
+  /// \return false when the job must end first: no result is then used, only samples that were already written remain
+  bool run(const std::function<void()>& poll);
+  /// The value of the newest result that decides; nothing when there is no result.
+  std::optional<DecidingValue> deciding_value() const;
+  /// Logs the newest result. \param verdict  words about the value that decides
+  void tell(const std::string& verdict);
   /// Result of the last validation; empty: there was none.
   const std::optional<ValidationResult>& result() const { return result_; }
-  /// True when the last run() found the best model so far, which must then be saved.
-  bool found_the_best() const { return found_the_best_; }
-  /// True when --patience ends the run.
-  bool out_of_patience() const { return fsdp::out_of_patience(context_.trainer.state().validation, rules_); }
-  /// The reason why --patience ended the run before its last step, for messages; empty when it did not.
-  std::string why_early() const;
-  /// True when --keep-best or --patience needs validations, so the checkpoint of a validated state must record them.
-  bool decides() const { return rules_.decide(); }
 
  private:
-  std::optional<ValidationResult> compute();
-  bool must_end();
-  void take(const ValidationData& set, const Evaluation& result, bool decides);
-  void take(const ChessEvaluation& games);
-  std::string judge(const std::string& set, std::int64_t count, double value);
+  std::optional<ValidationResult> compute(const std::function<void()>& poll);
+  void tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict);
 
   const RunContext& context_;
   RunRecord& record_;
-  const HealthCheck& health_;
   MemoryReporter& memory_;
   RunClock& clock_;
   GraphWarnings& graphs_;
-  ValidationRules rules_;
   std::optional<ValidationResult> result_;
-  bool found_the_best_ = false;
-  bool is_cut_ = false;
 };
+
+/// The rules of --keep-best and --patience.
+ValidationRules validation_rules(const RunSetup& setup);
+
+/// True when the patience count in the checkpoint belongs to another run: a run in another folder, or one with another
+/// metric or other data.
+bool counts_for_another(const RunSetup& setup, const ValidationState& state);
+
+/// The verdict on a validation, for its line in the log.
+std::string verdict_words(const ValidationVerdict& verdict, const ValidationState& state, const ValidationRules& rules);
+
+/// The reason why --patience ended the run, for messages.
+std::string why_out_of_patience(const RunSetup& setup, const ValidationState& state, const ValidationRules& rules);
 
 /// Encodes the prompts of --sample-prompt, with --sample-chat as user messages. Call when the data's chat template is
 /// known.

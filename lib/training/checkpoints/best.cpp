@@ -25,11 +25,6 @@ ValidationState validation_of(const std::filesystem::path& checkpoints, std::int
   }
 }
 
-/// Their values are of one thing, and compare.
-bool measure_alike(const ValidationState& a, const ValidationState& b) {
-  return a.metric == b.metric && a.set == b.set && a.count == b.count;
-}
-
 void add_remark(SettledBest& best, const std::string& remark) {
   best.remark += (best.remark.empty() ? "" : "; ") + remark;
 }
@@ -113,23 +108,6 @@ SettledBest reconcile_best(const std::filesystem::path& checkpoints, const Valid
     add_remark(best, error.what());
   }
   return best;
-}
-
-void PublishedBest::begin_save(std::int64_t step, const ValidationState& validation) {
-  step_ = step;
-  of_save_ = validation;
-}
-
-void PublishedBest::end_save(bool saved, ValidationState& now) {
-  if (of_save_.best_step != step_) return;
-  if (saved) {
-    published_ = of_save_;
-  } else if (now.best_step == step_) {
-    // Values of something else do not compare.
-    const bool same_data = published_.step < 0 || measure_alike(published_, now);
-    now.best_value = same_data ? published_.best_value : ValidationState().best_value;
-    now.best_step = same_data ? published_.best_step : -1;
-  }
 }
 
 }  // namespace fsdp

@@ -36,20 +36,4 @@ struct SettledBest {
 SettledBest reconcile_best(const std::filesystem::path& checkpoints, const ValidationState& validation,
                            std::int64_t step);
 
-/// The newest best that was saved, which a run goes back to when the save of another one fails.
-class PublishedBest {
- public:
-  /// \param known  what is saved
-  void settle(const ValidationState& known) { published_ = known; }
-  /// \param validation  as it is saved with the state after `step`
-  void begin_save(std::int64_t step, const ValidationState& validation);
-  /// Ends the save that begin_save() began. \param now  the run's state; a later best may have been found meanwhile
-  void end_save(bool saved, ValidationState& now);
-
- private:
-  ValidationState published_;
-  std::int64_t step_ = -1;
-  ValidationState of_save_;
-};
-
 }  // namespace fsdp

@@ -117,16 +117,6 @@ bool is_regular(const std::filesystem::path& checkpoint) {
   }
 }
 
-/// \return what is wrong; "": nothing
-std::string try_to_point_best_to(const std::filesystem::path& directory, std::int64_t step) {
-  try {
-    point_best_to(directory, step);
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 /// Whether nothing lies there but what this program saved: nothing else is removed with it.
 bool holds_one_checkpoint_only(const std::filesystem::path& directory) {
   try {
@@ -423,77 +413,52 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
     std::filesystem::rename(job.final_path, old);
   }
   std::filesystem::rename(job.temporary, job.final_path);
+  sync_directory(directory_);
   newest_step_ = job.manifest.state.step;
-  point_links(job.manifest, result);
+  const auto best_step = job.manifest.state.validation.best_step;
+  known_[newest_step_] = {.step = newest_step_, .only_as_best = job.manifest.only_as_best, .best_step = best_step};
+  has_best_ = has_best_ || best_step >= 0;
   if (!old.empty()) std::filesystem::remove_all(old);
-  prune();
 }
 
-void CheckpointSaver::point_links(const RunManifest& manifest, SaveResult& result) {
-  const auto& validation = manifest.state.validation;
-  known_[newest_step_] = {
-      .step = newest_step_, .only_as_best = manifest.only_as_best, .best_step = validation.best_step};
-  has_best_ = has_best_ || validation.best_step >= 0;
-  auto problem = point_latest_to(newest_step_);
-  if (!problem.empty()) problem += ": --restart latest takes the newest checkpoint where there is no link";
-  if (validation.best_step == newest_step_) {
-    const auto no_link = try_to_point_best_to(directory_, newest_step_);
-    problem += (problem.empty() || no_link.empty() ? "" : "; ") + no_link;
-  }
-  if (!problem.empty() && !std::exchange(told_of_link_, true)) result.warning = problem;
+bool CheckpointSaver::is_pending(std::int64_t step) const {
+  return job_ != nullptr && job_->manifest.state.step == step;
 }
 
-std::string CheckpointSaver::amend(const RunState& state) {
-  const auto step = state.step;
+void CheckpointSaver::amend(const RunState& state) {
   const auto change = [&](RunManifest& manifest) {
     manifest.state.validation = state.validation;
     manifest.state.validation_due = state.validation_due;
     manifest.only_as_best = false;
   };
-  if (job_ && job_->manifest.state.step == step) {
-    change(job_->manifest);  // its run.json is written last
-    return "";
-  }
-  const auto path = directory_ / checkpoint_name(step);
+  if (is_pending(state.step)) return change(job_->manifest);  // its run.json is written last
+  if (runtime_.world().rank() != 0) return;
+  const auto path = directory_ / checkpoint_name(state.step);
   std::error_code error;
-  if (!std::filesystem::exists(path / "run.json", error)) return "";
+  if (!std::filesystem::exists(path / "run.json", error)) return;
   auto manifest = read_run_manifest(path);
   change(manifest);
   write_run_manifest(path, manifest);
-  known_.erase(step);
-  const auto best_step = state.validation.best_step;
-  has_best_ = has_best_ || best_step >= 0;
-  const auto problem = best_step == step ? try_to_point_best_to(directory_, step) : std::string();
-  if (step == newest_step_) prune();
-  return !problem.empty() && !std::exchange(told_of_link_, true) ? problem : "";
+  known_.erase(state.step);
+  has_best_ = has_best_ || state.validation.best_step >= 0;
 }
 
-/// Some file systems have no links; the checkpoint itself is there all the same. \return what is wrong
-std::string CheckpointSaver::point_latest_to(std::int64_t step) {
-  try {
-    replace_symlink(checkpoint_name(step), directory_ / "latest");
-    sync_directory(directory_);
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  latest_step_ = step;
-  return "";
+void point_latest_to(const std::filesystem::path& checkpoints, std::int64_t step) {
+  replace_symlink(checkpoint_name(step), checkpoints / "latest");
+  sync_directory(checkpoints);
 }
 
-void CheckpointSaver::prove(std::int64_t step) {
-  proven_step_ = std::max(proven_step_, step);
-  if (runtime_.world().rank() != 0) return;
-  if (latest_step_ < newest_step_) point_latest_to(newest_step_);
-  if (prune_again_) prune();
-}
-
-std::string CheckpointSaver::doubt() {
-  if (runtime_.world().rank() != 0 || newest_step_ <= proven_step_ || latest_step_ <= proven_step_) return "";
-  const auto steps = checkpoint_steps(directory_);
-  const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step_; });
+std::string roll_back_latest(const std::filesystem::path& checkpoints, std::int64_t newest_step,
+                             std::int64_t proven_step) {
+  std::error_code error;
+  if (newest_step <= proven_step ||
+      std::filesystem::read_symlink(checkpoints / "latest", error) != checkpoint_name(newest_step))
+    return "";
+  const auto steps = checkpoint_steps(checkpoints);
+  const auto proven = std::find_if(steps.rbegin(), steps.rend(), [&](auto step) { return step <= proven_step; });
   if (proven == steps.rend()) return "";
-  if (!point_latest_to(*proven).empty()) return "";
-  return (directory_ / checkpoint_name(*proven)).string();
+  point_latest_to(checkpoints, *proven);
+  return (checkpoints / checkpoint_name(*proven)).string();
 }
 
 /// Facts about a checkpoint that decide whether it is kept.
@@ -510,9 +475,8 @@ const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
   return found->second;
 }
 
-void CheckpointSaver::prune() {
-  prune_again_ = false;
-  if (keep_last_ <= 0 && !has_best_) return;
+bool CheckpointSaver::prune(std::int64_t proven_step) {
+  if (runtime_.world().rank() != 0 || (keep_last_ <= 0 && !has_best_)) return false;
   std::vector<KnownCheckpoint> older;
   // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
   for (const auto step : checkpoint_steps(directory_)) {
@@ -520,8 +484,7 @@ void CheckpointSaver::prune() {
   }
   const auto best = has_best_ ? best_link(directory_) : -1;
   const auto superseded = superseded_checkpoints(
-      older, known(newest_step_), {.keep_last = keep_last_, .proven_step = proven_step_, .linked_best = best});
-  prune_again_ = superseded.until_proven;
+      older, known(newest_step_), {.keep_last = keep_last_, .proven_step = proven_step, .linked_best = best});
   for (const auto step : superseded.steps) {
     const auto path = directory_ / checkpoint_name(step);
     if (!holds_one_checkpoint_only(path)) continue;
@@ -531,6 +494,7 @@ void CheckpointSaver::prune() {
     std::filesystem::rename(path, doomed, error);
     std::filesystem::remove_all(error ? path : doomed, error);
   }
+  return superseded.until_proven;
 }
 
 }  // namespace fsdp

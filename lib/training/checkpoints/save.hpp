@@ -2,8 +2,8 @@
 // Saving a run while it goes on: snapshot, a writer thread per rank, and a directory that appears whole or not at all.
 //
 // A save goes to checkpoints/.step-NNNNNNNN.tmp. When every rank's file is written and synced, rank 0 adds .metadata
-// and run.json, renames the directory to step-NNNNNNNN and points the symlink `latest` at it. A kill at any instant
-// leaves the checkpoint before.
+// and run.json, and renames the directory to step-NNNNNNNN. The symlink `latest` is then pointed at it. A kill at any
+// instant leaves the checkpoint before. lib/training/run/run_schedule.hpp decides about saves, links and removals.
 //
 // The checkpoint of the lowest validation loss has the symlink `best`, replaced in the same way: a checkpoint like the
 // others, which keep_last leaves alone. One that was saved for `best` only goes when another is the best.
@@ -135,43 +135,44 @@ class CheckpointSaver {
   bool under_way() const { return job_ != nullptr; }
   /// True when this rank's writer has nothing left to do.
   bool written() const;
-  /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
+  /// Waits for the writers of all ranks and makes the checkpoint appear; links stay as they are. Collective.
   SaveResult finish();
 
-  /// Has the checkpoint of state.step, if there is one or it is under way, say what the state says of its run's
-  /// validations and nothing else that is new, and `best` point to it where it is that. It is a regular one from then
-  /// on. On rank 0. \return what could not be done beside it, once; "": nothing
-  /// \throws what read_run_manifest() and write_run_manifest() throw
-  std::string amend(const RunState& state);
-
-  /// A finite loss was computed from the parameters as they were after `step`.
-  void prove(std::int64_t step);
-  /// The loss of the parameters as they are is not finite: `latest` goes back to the newest proven checkpoint, if there
-  /// is one. \return where it points now, on rank 0; "" when it was left alone
-  std::string doubt();
+  /// True while the checkpoint of this step is being written.
+  bool is_pending(std::int64_t step) const;
+  /// Writes what the state says of its run's validations into the checkpoint of state.step, if there is one or it is
+  /// being written. The checkpoint is a regular one from then on. On every rank; rank 0 writes.
+  /// \throws what read_run_manifest() and write_run_manifest() throw, on rank 0
+  void amend(const RunState& state);
+  /// Removes the checkpoints that superseded_checkpoints() names, on rank 0. \param proven_step  a finite loss was
+  /// computed from the parameters as they were after this step
+  /// \return Superseded::until_proven
+  bool prune(std::int64_t proven_step);
 
  private:
   struct Job;
   void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result);
-  void point_links(const RunManifest& manifest, SaveResult& result);
-  std::string point_latest_to(std::int64_t step);
   const KnownCheckpoint& known(std::int64_t step);
-  void prune();
 
   ModelRuntime& runtime_;
   Optimizer& optimizer_;
   std::filesystem::path directory_;
   int keep_last_;
-  std::int64_t proven_step_ = -1;                  ///< states up to this one are proven
   std::int64_t newest_step_ = -1;                  ///< of the checkpoints that this object has published
-  std::int64_t latest_step_ = -1;                  ///< of those, where `latest` points
-  bool told_of_link_ = false;                      ///< that `latest` could not be made
   bool told_of_waiting_ = false;                   ///< that training waits for the writer
-  bool prune_again_ = false;                       ///< an unproven checkpoint kept an older one alive
   bool has_best_ = false;                          ///< there may be checkpoints that were saved for `best`
   std::map<std::int64_t, KnownCheckpoint> known_;  ///< by step, what has been read of checkpoints
   std::unique_ptr<Job> job_;
 };
+
+/// Replaces the link `latest`. \throws IoError, as on file systems without links
+void point_latest_to(const std::filesystem::path& checkpoints, std::int64_t step);
+
+/// Points `latest` to the newest checkpoint of proven_step or before, if it leads to `newest_step` and that is later.
+/// \return where `latest` leads now; "" when nothing was changed
+/// \throws IoError
+std::string roll_back_latest(const std::filesystem::path& checkpoints, std::int64_t newest_step,
+                             std::int64_t proven_step);
 
 /// "step-00000147"
 std::string checkpoint_name(std::int64_t step);

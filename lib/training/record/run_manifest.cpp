@@ -193,6 +193,10 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
   return manifest;
 }
 
+bool measure_alike(const ValidationState& a, const ValidationState& b) {
+  return a.metric == b.metric && a.set == b.set && a.count == b.count;
+}
+
 ValidationVerdict judge_validation(ValidationState& state, const ValidationRules& rules, const DecidingValue& found) {
   ValidationVerdict verdict;
   if (!rules.decide()) return verdict;

@@ -22,6 +22,9 @@ struct ValidationState {
   std::int64_t without_improvement = 0;  ///< validations in a row, as --patience counts them
 };
 
+/// True if the values of both are of one metric on the same data, so that they compare.
+bool measure_alike(const ValidationState& a, const ValidationState& b);
+
 /// Where a run stands after `step` optimizer steps.
 struct RunState {
   std::int64_t step = 0;
@@ -30,7 +33,7 @@ struct RunState {
   double loss_scale = 1.0;           ///< fp16
   std::int64_t good_steps = 0;       ///< since the scale last changed
   std::int64_t fisher_batches = 0;   ///< that Child-Tuning's D has measured before its first step
-  ValidationState validation;
+  ValidationState validation = {};
   bool validation_due = false;  ///< one falls on this step, and is not made yet
 };
 

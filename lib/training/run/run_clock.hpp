@@ -15,6 +15,7 @@ namespace fsdp::detail {
 
 // One training run: step after step, and who is told of each.
 
+/// Listens; decisions about a run are in run_schedule.hpp.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -27,28 +28,31 @@ struct LoopGoal {
   std::int64_t samples = 0;  ///< likewise
 };
 
+/// Calls to the executor of a run, on every rank.
+struct LoopHooks {
+  std::function<void(const StepReport&)> measured;  ///< before the observers are told of a step
+  std::function<void(bool last)> done;              ///< after they were told
+  std::function<bool()> stop_wanted;                ///< asked before each micro-batch; ranks may differ
+  std::function<bool()> ends_early;                 ///< asked before each step; ranks agree
+};
+
 class TrainLoop {
  public:
-  /// \param observers    told in this order
-  /// \param stop_wanted  asked on every rank before each micro-batch
-  /// \param ends_early   asked before each step, the same answer on every rank: the run is over before its last step
-  TrainLoop(Trainer& trainer, const LoopGoal& goal, std::vector<StepObserver*> observers,
-            std::function<bool()> stop_wanted, std::function<bool()> ends_early)
-      : trainer_(trainer),
-        goal_(goal),
-        observers_(std::move(observers)),
-        stop_wanted_(std::move(stop_wanted)),
-        ends_early_(std::move(ends_early)) {}
+  /// \param observers  told in this order
+  TrainLoop(Trainer& trainer, const LoopGoal& goal, std::vector<StepObserver*> observers, LoopHooks hooks)
+      : trainer_(trainer), goal_(goal), observers_(std::move(observers)), hooks_(std::move(hooks)) {}
 
   /// No step is left to be made.
   bool is_over() const { return reached(trainer_.state()); }
   /// \return true when it was asked to stop. Collective
   bool run() {
     const auto& state = trainer_.state();
-    while (!reached(state) && !ends_early_()) {
-      const auto step = trainer_.step(goal_.samples - state.samples, stop_wanted_);
+    while (!reached(state) && !hooks_.ends_early()) {
+      const auto step = trainer_.step(goal_.samples - state.samples, hooks_.stop_wanted);
       if (step.stopped) return true;
+      hooks_.measured(step);
       for (auto* observer : observers_) observer->after_step(step, reached(state));
+      hooks_.done(reached(state));
     }
     return false;
   }
@@ -59,8 +63,7 @@ class TrainLoop {
   Trainer& trainer_;
   LoopGoal goal_;
   std::vector<StepObserver*> observers_;
-  std::function<bool()> stop_wanted_;
-  std::function<bool()> ends_early_;
+  LoopHooks hooks_;
 };
 
 class RunClock final : public StepObserver {

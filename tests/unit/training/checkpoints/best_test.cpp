@@ -149,28 +149,6 @@ TEST_SUITE("checkpoint/best") {
     CHECK(best.remark.find("is not the link of --keep-best") != std::string::npos);
   }
 
-  TEST_CASE("PublishedBest: a save that fails falls back to the newest best that was saved, though overtaken") {
-    PublishedBest published;
-    auto state = known(2, 3.0);
-    published.begin_save(2, state);
-    published.end_save(true, state);
-    published.begin_save(4, known(4, 2.0));
-    state = known(6, 1.0);  // found while step 4 was written
-    published.end_save(true, state);
-    CHECK(state.best_step == 6);
-    published.begin_save(6, state);
-    published.end_save(false, state);
-    CHECK(state.best_step == 4);
-    CHECK(state.best_value == 2.0);
-    // Losses on other data do not compare.
-    state = known(8, 5.0);
-    state.set = "other";
-    published.begin_save(8, state);
-    published.end_save(false, state);
-    CHECK(state.best_step == -1);
-    CHECK(std::isnan(state.best_value));
-  }
-
   TEST_CASE("point_best_to: what somebody else has put there stays") {
     const test::TempDir temporary;
     const auto& folder = temporary.path();

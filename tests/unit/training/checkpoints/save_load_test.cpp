@@ -27,9 +27,18 @@ fsdp::RunManifest manifest_of(SmallJobRank& rank) {
   return manifest;
 }
 
+/// Ends a save and points `latest` to it, as a run does.
+SaveResult finish(CheckpointSaver& saver, SmallJobRank& rank) {
+  auto result = saver.finish();
+  if (result.saved && rank.runtime.world().rank() == 0)
+    fsdp::point_latest_to(result.path.parent_path(), rank.trainer->state().step);
+  rank.runtime.world().barrier();
+  return result;
+}
+
 SaveResult save(CheckpointSaver& saver, SmallJobRank& rank) {
   saver.start(manifest_of(rank), 1e-3);
-  return saver.finish();
+  return finish(saver, rank);
 }
 
 std::filesystem::path latest(const std::filesystem::path& folder) {
@@ -222,7 +231,7 @@ TEST_SUITE("checkpoint/save and load") {
         auto manifest = manifest_of(rank);
         if (!job.sharding.freeze.freeze.empty()) manifest.options["freeze"] = "transformer.h.0";
         saver.start(manifest, 1e-3);
-        CHECK(saver.finish().saved);
+        CHECK(finish(saver, rank).saved);
       });
     };
     run(nullptr, "frozen", "");
@@ -262,18 +271,19 @@ TEST_SUITE("checkpoint/save and load") {
       CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 1);
       rank.step();
       save(saver, rank);
-      saver.prove(1);
+      CHECK_FALSE(saver.prune(/*proven_step=*/1));
       rank.step();
       save(saver, rank);
+      CHECK(saver.prune(1));
       CHECK(there("step-00000001"));
       CHECK(latest(out) == "step-00000002");
 
-      CHECK(saver.doubt() == (out / "step-00000001").string());
+      CHECK(fsdp::roll_back_latest(out, 2, 1) == (out / "step-00000001").string());
       CHECK(latest(out) == "step-00000001");
+      CHECK(fsdp::roll_back_latest(out, 2, 1).empty());
 
-      saver.prove(2);
+      CHECK_FALSE(saver.prune(2));
       CHECK_FALSE(there("step-00000001"));
-      CHECK(latest(out) == "step-00000002");
     });
   }
 
@@ -290,17 +300,16 @@ TEST_SUITE("checkpoint/save and load") {
         state.validation_due = true;
         saver.start(manifest_of(rank), 1e-3);
         if (is_written) {
-          CHECK(saver.finish().saved);
+          CHECK(finish(saver, rank).saved);
           if (world.rank() == 0) CHECK(fsdp::read_run_manifest(out / "latest").state.validation_due);
         }
         state.validation_due = false;
         state.validation.step = state.validation.best_step = 1;
         state.validation.best_value = 2.5;
-        if (world.rank() == 0) CHECK(saver.amend(state).empty());
-        if (!is_written) CHECK(saver.finish().saved);
+        saver.amend(state);
+        if (!is_written) CHECK(finish(saver, rank).saved);
       });
-      CHECK(std::filesystem::read_symlink(out / "best") == "step-00000001");
-      const auto told = fsdp::read_run_manifest(out / "best").state;
+      const auto told = fsdp::read_run_manifest(out / "latest").state;
       CHECK(told.validation.best_value == 2.5);
       CHECK_FALSE(told.validation_due);
     }
@@ -337,7 +346,7 @@ TEST_SUITE("checkpoint/save and load") {
         auto manifest = manifest_of(rank);
         manifest.config = job.model;
         saver.start(manifest, 1e-3);
-        CHECK(saver.finish().saved);
+        CHECK(finish(saver, rank).saved);
       });
       const fsdp::Checkpoint checkpoint(out / "latest");
       CHECK(checkpoint.tensor(llama ? "model.model.embed_tokens.weight" : "model.transformer.wte.weight"));
