@@ -1,0 +1,245 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/program_run.hpp"
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+const std::vector<std::string> kWithConfigFiles{"fsdp-finetune", "fsdp-memprobe"};
+
+/// Options that take one of a few words, with a word that is not the default.
+const std::map<std::string, std::string> kWords{{"sharding", "hybrid-shard"},
+                                                {"wrap", "size:1000"},
+                                                {"backward-prefetch", "post"},
+                                                {"precision", "bf16"},
+                                                {"param-dtype", "fp16"},
+                                                {"master-dtype", "bf16"},
+                                                {"reduce-dtype", "bfloat16"},
+                                                {"buffer-dtype", "float32"},
+                                                {"activation-checkpointing", "every:2"},
+                                                {"collectives", "host-staged"},
+                                                {"lr-schedule", "cosine"},
+                                                {"device", "cpu"},
+                                                {"cuda-graphs", "off"},
+                                                {"optimizer", "lion"},
+                                                {"muon-adjust-lr", "original"},
+                                                {"adafactor-variant", "transformers"},
+                                                {"momentum-dtype", "bf16"},
+                                                {"variance-dtype", "float32"},
+                                                {"child-tuning", "d"},
+                                                {"quantize", "nf4"},
+                                                {"data-form", "messages"},
+                                                {"train-on", "all"},
+                                                {"pairs", "separate"},
+                                                {"marks", "plain"},
+                                                {"compute-dtype", "bf16"},
+                                                {"offload-optimizer", "cpu"},
+                                                {"final", "best"}};
+/// Other options whose values are neither any number nor any text.
+const std::map<std::string, CommandLine> kValues{{"betas", {"0.8", "0.99"}},
+                                                 {"time-limit", {"1:30"}},
+                                                 {"nodes", {"2,3"}},
+                                                 {"ranks", {"4"}},
+                                                 {"ranks-per-node", {"2"}},
+                                                 {"max-batch", {"128"}},
+                                                 {"cores", {"8"}},
+                                                 {"link-gb-per-s", {"25"}},
+                                                 {"network-gb-per-s", {"12.5"}},
+                                                 {"plan-for", {"largest"}},
+                                                 {"rank", {"1"}},
+                                                 {"warmup-ratio", {"0.25"}},
+                                                 {"calibration", {"a b", "c,d", "[e]"}}};
+/// Texts that could be confused with the syntax of a config file.
+const CommandLine kTrickyTexts{"two words", "a # b, c", "it's",   "say \"x\"", "it's \"x\"", "line\nline\tend ",
+                               " \\n ",     "[x, y]",   "",       "true",      "007",        "-",
+                               "=",         "{}",       "\"\"\"", "é"};
+
+/// Returns words of a command line that give the option a value other than its default.
+CommandLine words_for(const std::string& name, const std::string& default_value, std::size_t number) {
+  const auto option = "--" + name;
+  if (kWords.contains(name)) return {option, kWords.at(name)};
+  if (kValues.contains(name)) return CommandLine{option} + kValues.at(name);
+  if (default_value == "false") return {option};
+  if (default_value == "true") return {"--no-" + name};
+  if (std::regex_match(default_value, std::regex("-?[0-9.]+(e-?[0-9]+)?")))
+    return {option, std::to_string(number % 97 + 2)};
+  return {option, kTrickyTexts[number % kTrickyTexts.size()]};
+}
+
+/// Returns the names of the options that `line` gives in the text of --print-config.
+std::set<std::string> given_names(const std::string& config) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : options_in(config, false)) names.insert(name);
+  return names;
+}
+
+/// Expects that a config file with what `line` prints leads to the same print. Returns the print.
+std::string expect_round_trip(const std::string& program, const CommandLine& arguments) {
+  const TempDir folder;
+  const std::string file = folder / "round-trip.ini";
+  const auto first = config_text(CommandLine{program} + arguments);
+  std::ofstream(file) << first;
+  CHECK(config_text({program, "--config", file}) == first);
+  return first;
+}
+
+using Names = std::set<std::string>;
+
+}  // namespace
+
+TEST_SUITE("apps/config_file") {
+  TEST_CASE("--print-config sets only what was given") {
+    for (const auto& program : kWithConfigFiles) {
+      CHECK(given_names(config_text({program})).empty());
+      CHECK(given_names(config_text({program, "--lr", "0.001", "--no-shuffle"})) == Names{"no-shuffle", "lr"});
+      for (const auto* recompute : {"--gradient_checkpointing", "--activation-checkpointing"}) {
+        CHECK(given_names(config_text({program, "--no-fsdp", recompute})) ==
+              Names{"sharding", "activation-checkpointing"});
+      }
+    }
+  }
+
+  TEST_CASE("every option comes back from a config file") {
+    const Names not_in_files{
+        "help", "version", "config", "print-config", "no-fsdp", "no-layer-wrap-policy", "gradient-checkpointing",
+        "watch"};
+    for (const auto& program : kWithConfigFiles) {
+      const auto options = options_in(config_text({program}), true);
+      for (const auto& option : described_options({program})) {
+        for (const std::string name : option["names"]) {
+          INFO(program, " ", name);
+          if (!name.starts_with("--")) continue;
+          CHECK(options.contains(name.substr(2)) != not_in_files.contains(name.substr(2)));
+          break;  // the first of the option's names
+        }
+      }
+      for (std::size_t part = 0; part < 4; ++part) {
+        CommandLine arguments;
+        Names chosen;
+        std::size_t number = 0;
+        for (const auto& [name, default_value] : options) {
+          if (number++ % 4 != part) continue;
+          arguments = arguments + words_for(name, default_value, number - 1);
+          chosen.insert(name);
+        }
+        CHECK(given_names(expect_round_trip(program, arguments)) == chosen);
+      }
+    }
+  }
+
+  TEST_CASE("every text comes back as it was") {
+    CHECK(given_names(expect_round_trip("fsdp-memprobe", CommandLine{"--calibration"} + kTrickyTexts)) ==
+          Names{"calibration"});
+    // A text that survives the round trip must also be the right one: the message names the checkpoint.
+    const TempDir folder;
+    const std::string file = folder / "text.ini";
+    const CommandLine train{"fsdp-finetune", "--device", "cpu", "--out-dir", folder / "runs"};
+    for (const std::string text : {"it's \"x\"", "line\nline\tend ", " \\n ", "\"\"\""}) {
+      std::ofstream(file) << config_text({"fsdp-finetune", "--restart", "no/" + text});
+      const auto wanted = run_program(train + CommandLine{"--restart", "no/" + text});
+      expect_refused(wanted, 4, {"no/" + text.substr(0, text.find('\n'))});
+      CHECK(run_program(train + CommandLine{"--config", file}).err == wanted.err);
+    }
+  }
+
+  TEST_CASE("an option of the command line wins over the file's") {
+    const TempDir folder;
+    const std::string file = folder / "config.ini";
+    const auto text =
+        expect_round_trip("fsdp-finetune", {"--betas", "0.8", "0.99", "--no-shuffle", "--wrap", "size:1000", "--prompt",
+                                            "a # b, c", "--lr", "3e-4", "--activation-checkpointing",
+                                            "--no-limit-all-gathers", "--run-name", "my run", "--max-steps", "7"});
+    CHECK(options_in(text, false).at("prompt") == "\"a # b, c\"");
+    std::ofstream(file) << text;
+    CHECK(options_in(config_text({"fsdp-finetune", "--config", file, "--lr", "5e-4"}), false).at("lr") == "5e-4");
+  }
+
+  TEST_CASE("defaults that were printed and read again plan the same job") {
+    const TempDir folder;
+    const std::string file = folder / "defaults.ini";
+    std::ofstream(file) << config_text({"fsdp-finetune"});
+    const CommandLine job{"--train-data", FSDP_TEST_DATA_DIR "/shakespeare/train.h5",
+                          "--out-dir",    folder / "runs",
+                          "--num-layers", "1",
+                          "--num-heads",  "1",
+                          "--embed-size", "8",
+                          "--device",     "cpu",
+                          "--dry-run"};
+    const auto direct = run_program(CommandLine{"fsdp-finetune"} + job);
+    const auto by_file = run_program(CommandLine{"fsdp-finetune", "--config", file} + job);
+    INFO(direct.err);
+    CHECK(direct.code == 0);
+    CHECK(by_file.code == 0);
+    CHECK(by_file.err == direct.err);
+  }
+
+  TEST_CASE("a word that is no choice is told at once, from the command line and from a file") {
+    const TempDir folder;
+    const std::string file = folder / "words.ini";
+    for (const auto& program : kWithConfigFiles) {
+      for (const auto& [name, word] : kWords) {
+        std::ofstream(file) << name << "=wrong\n";
+        for (const CommandLine& arguments : {CommandLine{"--" + name, "wrong"}, CommandLine{"--config", file}}) {
+          const auto run = run_program(CommandLine{program} + arguments + CommandLine{"--print-config"});
+          expect_refused(run, 2, {"--" + name + " is 'wrong', choose from"});
+          CHECK(run.out.empty());
+        }
+      }
+    }
+  }
+
+  TEST_CASE("what is wrong in a file is told with its line") {
+    const TempDir folder;
+    const std::string file = folder / "wrong.ini";
+    const std::vector<std::pair<std::string, std::string>> cases{{"\nlr = 1\nprompt = \"x\n", "line 3"},
+                                                                 {"[training]\n", "sections"},
+                                                                 {"= 3\n", "name"},
+                                                                 {"\xEF\xBB\xBFlr = x\n", "line 1: --lr"},
+                                                                 {"\nlr: 3\n", "line 2"},
+                                                                 {"{\"lr\": 3}\n", "line 1"},
+                                                                 {"config = \"other\"\n", "wrong.ini: line 1: config"},
+                                                                 {"betas = [0.1,\n", "']'"},
+                                                                 {"prompt = \"\"\"\\q\"\"\"\n", "\\q"},
+                                                                 {"lr = 0.5\nlog-every 5\n", "line 2"},
+                                                                 {"lr = 0.5\nlog-every 5\n", "log-every=5"},
+                                                                 {"no-such-option = 1\n", "no-such-option"}};
+    for (const auto& [text, fact] : cases) {
+      std::ofstream(file) << text;
+      expect_refused(run_program({"fsdp-finetune", "--config", file}), 2, {fact});
+    }
+    for (const std::string place : {folder / "none.ini", folder.path()})
+      expect_refused(run_program({"fsdp-finetune", "--config", place}), 2, {"--config " + place});
+  }
+
+  TEST_CASE("files written by hand, with comments, blanks, quotes, lists over lines and a byte order mark") {
+    const TempDir folder;
+    const std::string file = folder / "hand.ini";
+    std::ofstream(file)
+        << "; a run\r\nlr = 0.002 # high\r\nbetas = [0.5,  # first\n  0.6]\nno-shuffle\nrun-name = 'a'\n"
+           "lr-schedule=cosine\nprompt = 'x \\n \"y\"'\nrun-name = \"b\"\n";
+    CHECK(options_in(config_text({"fsdp-finetune", "--config", file}), false) ==
+          std::map<std::string, std::string>{{"lr", "0.002"},
+                                             {"betas", "[0.5, 0.6]"},
+                                             {"no-shuffle", "true"},
+                                             {"run-name", "\"b\""},
+                                             {"lr-schedule", "\"cosine\""},
+                                             {"prompt", "'x \\n \"y\"'"}});
+    std::ofstream(file) << "# a run\nlr = 0.002   # high\n\nnum_layers=3\nrun-name = 'it#s'\nbetas = [0.5, 0.6]\n";
+    CHECK(options_in(config_text({"fsdp-finetune", "--config", file}), false) ==
+          std::map<std::string, std::string>{
+              {"lr", "0.002"}, {"num-layers", "3"}, {"run-name", "\"it#s\""}, {"betas", "[0.5, 0.6]"}});
+    std::ofstream(file) << "\xEF\xBB\xBFlr = 0.5\r\nno-shuffle = true\r\n";
+    CHECK(given_names(config_text({"fsdp-finetune", "--config", file})) == Names{"no-shuffle", "lr"});
+  }
+}
