@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -23,20 +24,25 @@ namespace fs = std::filesystem;
 
 constexpr hsize_t kRows = 6, kLength = 4;
 
-fsdp::Hdf5Space space_of(const std::vector<hsize_t>& shape) {
-  return fsdp::Hdf5Space(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr));
+fsdp::Hdf5Space space_of(const std::vector<hsize_t>& shape, const hsize_t* most = nullptr) {
+  return fsdp::Hdf5Space(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), most));
 }
 
 /// `input_ids` [6, 4] with the layout that `set` makes; `rows` of it are written as 1, 2, 3, ...
+/// \param version  HDF5's file format; versions index chunks differently
+/// \param most     shape up to which the data set may grow; null: it may not
 template <class Set>
 void write_ids(const fs::path& file, hsize_t rows, const Set& set, const char* name = "input_ids",
-               hid_t type = H5I_INVALID_HID) {
+               hid_t type = H5I_INVALID_HID, H5F_libver_t version = H5F_LIBVER_EARLIEST,
+               const hsize_t* most = nullptr) {
   const fsdp::Hdf5Scope scope;
   if (type < 0) type = H5T_STD_U16LE;  // naming it initialises the library
-  const fsdp::Hdf5File handle(H5Fcreate(file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+  const fsdp::Hdf5Properties access(H5Pcreate(H5P_FILE_ACCESS));
+  H5Pset_libver_bounds(access.get(), version, H5F_LIBVER_V110);
+  const fsdp::Hdf5File handle(H5Fcreate(file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
   const fsdp::Hdf5Properties layout(H5Pcreate(H5P_DATASET_CREATE));
   set(layout.get());
-  const auto space = space_of({kRows, kLength});
+  const auto space = space_of({kRows, kLength}, most);
   const fsdp::Hdf5Dataset dataset(
       H5Dcreate2(handle.get(), name, type, space.get(), H5P_DEFAULT, layout.get(), H5P_DEFAULT));
   REQUIRE(dataset.get() >= 0);
@@ -98,13 +104,21 @@ TEST_SUITE("dataset/hdf5_storage") {
 
     write_ids(file, 0, contiguous);
     refused(file, "a.h5: dataset 'input_ids' was created but never written: it would be read as zeros");
+    const std::array<hsize_t, 2> unlimited{H5S_UNLIMITED, H5S_UNLIMITED};
     for (const auto set : {chunked, deflated}) {
-      write_ids(file, 0, set);
-      refused(file, "of 4 chunks only 0 are stored");
-      write_ids(file, 4, set);
-      refused(file, "of 4 chunks only 2 are stored, the others would be read as zeros");
-      write_ids(file, kRows, set);
-      CHECK(read_all(file) == all);
+      for (const auto version : {H5F_LIBVER_EARLIEST, H5F_LIBVER_V110}) {
+        for (const auto* most : {static_cast<const hsize_t*>(nullptr), unlimited.data()}) {
+          const auto write = [&](hsize_t rows) {
+            write_ids(file, rows, set, "input_ids", H5I_INVALID_HID, version, most);
+          };
+          write(0);
+          refused(file, "of 4 chunks only 0 are stored");
+          write(4);
+          refused(file, "of 4 chunks only 2 are stored, the others would be read as zeros");
+          write(kRows);
+          CHECK(read_all(file) == all);
+        }
+      }
     }
     write_ids(file, kRows, [](hid_t layout) { H5Pset_layout(layout, H5D_COMPACT); });
     CHECK(read_all(file) == all);
@@ -183,6 +197,14 @@ TEST_SUITE("dataset/hdf5_storage") {
     refused(file, "8 files deep");
     write_virtual(dir / "b.h5", {"."});
     refused(file, "8 files deep");
+
+    write_ids(dir / "whole.h5", 0, [](hid_t layout) {  // which takes all of a source, as h5py asks for it
+      const auto place = space_of({kRows, kLength});
+      const std::vector<hsize_t> start{0, 0}, count{2, kLength};
+      H5Sselect_hyperslab(place.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr);
+      REQUIRE(H5Pset_virtual(layout, place.get(), "a.h5", "input_ids", space_of(count).get()) >= 0);
+    });
+    refused(dir / "whole.h5", "a.h5: dataset 'input_ids' has 24 elements, expected 8");
 
     write_ids(dir / "b.h5", kRows, contiguous);
     CHECK(read_all(file).size() == 24);
