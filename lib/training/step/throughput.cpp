@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/compute/device/gpus.hpp"
@@ -68,7 +69,10 @@ double measured_cpu_flops(at::ScalarType dtype) {
 }  // namespace
 
 double peak_flops(const DeviceChoice& device, at::ScalarType dtype) {
-  if (device.device.is_cpu()) return measured_cpu_flops(dtype);
+  if (device.device.is_cpu()) {
+    const char* known = std::getenv("FSDP_CPU_FLOPS");
+    return known != nullptr && *known != '\0' ? std::strtod(known, nullptr) : measured_cpu_flops(dtype);
+  }
   const auto peak = peak_of_gpu(device.description);
   return 1e12 * (dtype == at::kFloat ? peak.float32 : peak.bf16);
 }
