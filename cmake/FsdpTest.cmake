@@ -1,8 +1,9 @@
-# fsdp_unit_test(NAME FOLDER [TORCH] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
+# fsdp_unit_test(NAME FOLDER [TORCH] [LONG] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
 #   unit.NAME. TORCH: the files begin with ATen's headers, which are precompiled once for all such programs.
-# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL]): any
-#   command as a ctest test. Exit code 77 means skipped; the output states the reason. Tests with the same LOCK never run
-#   at the same time; a SERIAL test runs alone.
+# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL] [LONG]):
+#   any command as a ctest test. Exit code 77 means skipped; the output states the reason. Tests with the same LOCK never
+#   run at the same time; a SERIAL test runs alone. A LONG test has a whole product (all combinations, a hundred kills, a
+#   minute of fuzzing), of which it tries a few: long.NAME tries all (FSDP_ALL=1) where scripts/test has --long.
 find_package(doctest REQUIRED)
 find_program(FSDP_PYTHON NAMES python3 HINTS "${PROJECT_SOURCE_DIR}/.deps/venv/bin" NO_DEFAULT_PATH)
 find_program(FSDP_PYTHON NAMES python3 REQUIRED)
@@ -29,7 +30,12 @@ target_compile_definitions(fsdp_doctest_main PUBLIC
   FSDP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/data" FSDP_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/fixtures")
 
 function(fsdp_add_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PROCESSORS;LOCK" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;LONG" "TIMEOUT;PROCESSORS;LOCK" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  if(ARG_LONG)
+    list(REMOVE_ITEM ARGN LONG)
+    list(APPEND ARGN LABELS long TIMEOUT 3600 ENVIRONMENT FSDP_ALL=1 FUZZ_SECONDS=60)  # ARGN's lists go on
+    fsdp_add_test(long.${name} ${ARGN})
+  endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_BINARY_DIR}")
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
@@ -73,7 +79,7 @@ target_precompile_headers(fsdp_plain_headers PRIVATE <doctest/doctest.h> <nlohma
 set_target_properties(fsdp_plain_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
 function(fsdp_unit_test name folder)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;LONG" "TIMEOUT" "LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/${folder}/*_test.cpp")
   add_executable(unit_${name} ${sources})
   target_link_libraries(unit_${name} PRIVATE fsdp_doctest_main ${ARG_LINKS})
@@ -83,6 +89,10 @@ function(fsdp_unit_test name folder)
     target_precompile_headers(unit_${name} REUSE_FROM fsdp_plain_headers)
   endif()
   set_target_properties(unit_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit TIMEOUT ${ARG_TIMEOUT})
+  set(long)
+  if(ARG_LONG)
+    set(long LONG)
+  endif()
+  fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit TIMEOUT ${ARG_TIMEOUT} ${long})
   set_property(GLOBAL APPEND PROPERTY FSDP_UNIT_TESTS unit_${name})
 endfunction()

@@ -119,7 +119,7 @@ std::vector<std::string> read_seeds(const std::filesystem::path& folder) {
 struct Arguments {
   std::filesystem::path folder;
   std::uint64_t changes = 20000, only = ~0ull;
-  double seconds = 5;
+  double seconds = 2;
 };
 
 Arguments parse(int count, char** words) {

@@ -1,7 +1,9 @@
-// Every combination of the engine's options on thread ranks, against one rank and bit for bit against each other.
+// Combinations of the engine's options on thread ranks, against one rank and bit for bit against each other: every
+// seventh, which has each value of each option with most of the others; FSDP_ALL=1: every one.
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/engine/fsdp/engine_rig.hpp"
 
+#include <cstdlib>
 #include <map>
 
 using namespace fsdp;
@@ -95,10 +97,13 @@ void check_product(int ranks) {
   // The order of sums depends only on ranks and micro-batches: within such a family all bits must be equal.
   std::map<std::string, Outcome> first;
   Worst worst_loss, worst_parameter;
-  int variant = 0;
+  const int every = ranks == 1 || std::getenv("FSDP_ALL") != nullptr ? 1 : 7;
+  int variant = -1, runs = 0;
   for_product(ranks, [&](const Options& o) {
+    if (++variant % every != 0) return;
+    ++runs;
     INFO(o.text());
-    const auto setup = setup_of(base, o, variant++, scratch.path().string());
+    const auto setup = setup_of(base, o, variant, scratch.path().string());
     const auto got = train(setup);
     worst_loss(largest_difference(got.losses, reference.losses));
     CHECK(largest_difference(got.losses, reference.losses) < 2e-5);
@@ -128,7 +133,7 @@ void check_product(int ranks) {
     }
     CHECK(got.used_peer_memory == o.peer_memory);
   });
-  MESSAGE(ranks, " ranks, ", variant, " runs: largest loss difference to one rank ", worst_loss.value,
+  MESSAGE(ranks, " ranks, ", runs, " runs: largest loss difference to one rank ", worst_loss.value,
           ", gradient (relative) ", worst_parameter.value);
 }
 
