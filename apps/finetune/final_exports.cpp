@@ -178,7 +178,7 @@ std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkp
   if (!checkpoint.empty()) return checkpoint;
   CheckpointSaver saver(context_.runtime, context_.trainer.optimizer(), temporary, 0);
   saver.start(context_.manifest(), context_.current_lr());
-  const auto result = saver.finish();
+  const auto result = saver.finish([] {});
   if (!result.saved) throw IoError("the state at the end could not be written: " + result.error);
   return result.path;
 }

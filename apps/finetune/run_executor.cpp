@@ -104,21 +104,17 @@ void RunExecutor::execute(const RunAction& action) {
       if (const auto done = record_.amend_checkpoint()) handle(Amended{*done});
       return;
     case point_latest:
-      return link(point_latest, ": --restart latest takes the newest checkpoint where there is no link",
-                  [&] { point_latest_to(folder, action.step); });
+    case roll_back: {
+      const bool done = make_link(action);
+      return handle(Linked{action.step, every_rank(context_.world, done)});
+    }
     case point_best:
-      return link(point_best, "", [&] { point_best_to(folder, action.step); });
-    case keep_for_good:
-      if (context_.world.rank() == 0) keep_as_regular(folder, action.step);
+      make_link(action);
       return;
+    case keep_for_good:
+      return record_.keep_for_good(action.step);
     case prune:
       return handle(Pruned{record_.prune(life_.proven_step)});
-    case roll_back:
-      return link(roll_back, "", [&] {
-        const auto where = roll_back_latest(folder, life_.newest_step, life_.proven_step);
-        if (!where.empty())
-          context_.log.warning(fmt::format("the newest checkpoint may be bad: latest is {} again", where));
-      });
     case validate: {
       const bool whole = validation_.run([&] {
         if (life_.pending) end_save(false);
@@ -146,15 +142,36 @@ void RunExecutor::execute(const RunAction& action) {
 
 void RunExecutor::end_save(bool wait) {
   if (!life_.pending) return;
-  if (const auto saved = record_.finish_save(wait)) handle(run_event::SaveWritten{*saved});
+  bool has_latest = false;
+  const auto saved = record_.finish_save(wait, [&] {
+    for (const auto& action : links_of_pending(life_)) {
+      context_.log.debug("action    " + to_string(action));
+      const bool done = make_link(action);
+      has_latest = has_latest || (done && action.kind == RunActionKind::point_latest);
+    }
+  });
+  if (saved) handle(run_event::SaveWritten{*saved, any_rank(context_.world, has_latest)});
 }
 
-void RunExecutor::link(RunActionKind kind, const std::string& advice, const std::function<void()>& body) {
-  if (context_.world.rank() != 0) return;
+bool RunExecutor::make_link(const RunAction& action) {
+  if (context_.world.rank() != 0) return true;
+  const auto folder = context_.setup.checkpoints();
+  std::string advice;
   try {
-    body();
+    if (action.kind == RunActionKind::point_best) {
+      point_best_to(folder, action.step);
+    } else if (action.kind == RunActionKind::point_latest) {
+      advice = ": --restart latest takes the newest checkpoint where there is no link";
+      point_latest_to(folder, action.step);
+    } else {
+      const auto where = roll_back_latest(folder, life_.newest_step, action.step);
+      if (!where.empty())
+        context_.log.warning(fmt::format("the newest checkpoint may be bad: latest is {} again", where));
+    }
+    return true;
   } catch (const std::exception& error) {  // some file systems have no links; the checkpoints are there all the same
-    if (warned_.insert(kind).second) context_.log.warning(error.what() + advice);
+    if (warned_.insert(action.kind).second) context_.log.warning(error.what() + advice);
+    return false;
   }
 }
 
@@ -164,8 +181,12 @@ void RunExecutor::end_without_state(const std::string& why) {
   if (context_.world.rank() == 0 && life_.is_open) {
     std::error_code error;
     const auto folder = context_.setup.checkpoints();
-    const auto proven = roll_back_latest(folder, life_.newest_step, life_.proven_step);
-    if (!proven.empty()) record_.set_last_checkpoint(proven);
+    try {
+      const auto proven = roll_back_latest(folder, life_.newest_step, life_.proven_step);
+      if (!proven.empty()) record_.set_last_checkpoint(proven);
+    } catch (const std::exception& failure) {
+      context_.log.warning(failure.what());
+    }
     const auto latest = std::filesystem::weakly_canonical(folder / "latest", error);
     advice = std::filesystem::exists(latest, error)
                  ? fmt::format("; {} is the newest checkpoint to go on from", latest.string())

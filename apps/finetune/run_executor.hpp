@@ -45,8 +45,8 @@ class RunExecutor {
  private:
   void execute(const RunAction& action);
   void end_save(bool wait);
-  /// Runs `body` on rank 0. A failure is a warning, once for each kind of action.
-  void link(RunActionKind kind, const std::string& advice, const std::function<void()>& body);
+  /// Makes a link on rank 0. A failure is a warning, once for each kind of action. \return false on failure
+  bool make_link(const RunAction& action);
   [[noreturn]] void end_without_state(const std::string& why);
   bool interval_is_over();
 

@@ -190,12 +190,11 @@ std::optional<bool> RunRecord::amend_checkpoint() {
   const bool is_pending = saver_->is_pending(state.step);
   std::string problem;
   try {
-    saver_->amend(state);
+    if (!saver_->amend(state)) problem = checkpoint_name(state.step) + " is gone";
   } catch (const std::exception& error) {
-    problem = error.what();
-    context_.log.warning(
-        fmt::format("{}; the checkpoint is good all the same, but does not know its validation", problem));
+    problem = fmt::format("{}; the checkpoint is good all the same, but does not know its validation", error.what());
   }
+  if (!problem.empty()) context_.log.warning(problem);
   if (is_pending) return std::nullopt;
   return context_.world.broadcast_text(problem, 0).empty();
 }
@@ -210,11 +209,11 @@ void RunRecord::start_save(bool only_as_best) {
   last_save_ = std::chrono::steady_clock::now();
 }
 
-std::optional<bool> RunRecord::finish_save(bool wait) {
+std::optional<bool> RunRecord::finish_save(bool wait, const std::function<void()>& appeared) {
   if (!saver_->under_way()) return std::nullopt;
   if (!wait && !every_rank(context_.world, saver_->written())) return std::nullopt;
   check_owner(true);
-  const auto result = saver_->finish();
+  const auto result = saver_->finish(appeared);
   start_.clock.after_save(result.seconds);
   save_error_ = result.error;
   if (result.saved) {

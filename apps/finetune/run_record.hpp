@@ -2,6 +2,7 @@
 // Writes a run's folder: checkpoints, metrics.jsonl, samples.jsonl, and RUN/job.json, which states how the run's newest
 // job was started and how it ended. Moves an older run of the same name aside.
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -72,8 +73,9 @@ class RunRecord {
   void start_save(bool only_as_best);
   /// Makes the checkpoint of a background save appear once all ranks have written their parts. Collective.
   /// \param wait  false: returns at once while a rank is still writing
+  /// \param appeared  as for CheckpointSaver::finish()
   /// \return whether the checkpoint was saved; nothing when no save was finished
-  std::optional<bool> finish_save(bool wait);
+  std::optional<bool> finish_save(bool wait, const std::function<void()>& appeared);
   /// True while a checkpoint is being written in the background.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
   /// Writes the validation state into the run.json of this step's checkpoint. Collective.
@@ -81,6 +83,7 @@ class RunRecord {
   std::optional<bool> amend_checkpoint();
   /// Removes superseded checkpoints. Collective. \return as CheckpointSaver::prune(), on every rank
   bool prune(std::int64_t proven_step);
+  void keep_for_good(std::int64_t step) { saver_->keep_for_good(step); }
   double seconds_since_save() const;
   const std::string& save_error() const { return save_error_; }
   /// The newest checkpoint; empty: none.

@@ -354,7 +354,7 @@ bool CheckpointSaver::written() const {
   return job_ == nullptr || job_->writer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-SaveResult CheckpointSaver::finish() {
+SaveResult CheckpointSaver::finish(const std::function<void()>& appeared) {
   auto job = std::move(job_);
   const auto start = Clock::now();
   auto& world = runtime_.world();
@@ -366,7 +366,7 @@ SaveResult CheckpointSaver::finish() {
     result.warning = job->warning;
   if (world.rank() == 0) {
     try {
-      publish(*job, parts, result);
+      publish(*job, parts, result, appeared);
       result.saved = true;
     } catch (const std::exception& error) {
       result.error = error.what();
@@ -382,7 +382,8 @@ SaveResult CheckpointSaver::finish() {
   return result;
 }
 
-void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, SaveResult& result) {
+void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, SaveResult& result,
+                              const std::function<void()>& appeared) {
   std::vector<DcpItem> items;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     if (parts[rank].empty()) continue;
@@ -413,34 +414,46 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
     std::filesystem::rename(job.final_path, old);
   }
   std::filesystem::rename(job.temporary, job.final_path);
-  sync_directory(directory_);
+  appeared();
   newest_step_ = job.manifest.state.step;
   const auto best_step = job.manifest.state.validation.best_step;
   known_[newest_step_] = {.step = newest_step_, .only_as_best = job.manifest.only_as_best, .best_step = best_step};
   has_best_ = has_best_ || best_step >= 0;
-  if (!old.empty()) std::filesystem::remove_all(old);
+  std::error_code error;
+  if (!old.empty()) std::filesystem::remove_all(old, error);
+  if (error) result.warning = fmt::format("{}: cannot be removed: {}", old.string(), error.message());
 }
 
 bool CheckpointSaver::is_pending(std::int64_t step) const {
   return job_ != nullptr && job_->manifest.state.step == step;
 }
 
-void CheckpointSaver::amend(const RunState& state) {
+bool CheckpointSaver::amend(const RunState& state) {
   const auto change = [&](RunManifest& manifest) {
     manifest.state.validation = state.validation;
     manifest.state.validation_due = state.validation_due;
     manifest.only_as_best = false;
   };
-  if (is_pending(state.step)) return change(job_->manifest);  // its run.json is written last
-  if (runtime_.world().rank() != 0) return;
+  if (is_pending(state.step)) {
+    change(job_->manifest);  // its run.json is written last
+    return true;
+  }
+  if (runtime_.world().rank() != 0) return true;
   const auto path = directory_ / checkpoint_name(state.step);
   std::error_code error;
-  if (!std::filesystem::exists(path / "run.json", error)) return;
+  if (!std::filesystem::exists(path / "run.json", error)) return false;
   auto manifest = read_run_manifest(path);
   change(manifest);
   write_run_manifest(path, manifest);
   known_.erase(state.step);
   has_best_ = has_best_ || state.validation.best_step >= 0;
+  return true;
+}
+
+void CheckpointSaver::keep_for_good(std::int64_t step) {
+  if (runtime_.world().rank() != 0) return;
+  keep_as_regular(directory_, step);
+  known_.erase(step);
 }
 
 void point_latest_to(const std::filesystem::path& checkpoints, std::int64_t step) {

@@ -133,17 +133,22 @@ class CheckpointSaver {
   /// \param lr  of the last step, for the optimizer's param_groups
   void start(const RunManifest& manifest, double lr);
   bool under_way() const { return job_ != nullptr; }
+  const std::filesystem::path& directory() const { return directory_; }
   /// True when this rank's writer has nothing left to do.
   bool written() const;
-  /// Waits for the writers of all ranks and makes the checkpoint appear; links stay as they are. Collective.
-  SaveResult finish();
+  /// Waits for the writers of all ranks and makes the checkpoint appear. Collective.
+  /// \param appeared  called on rank 0 as soon as the checkpoint has its name, to make its links; must not throw
+  SaveResult finish(const std::function<void()>& appeared);
 
   /// True while the checkpoint of this step is being written.
   bool is_pending(std::int64_t step) const;
   /// Writes what the state says of its run's validations into the checkpoint of state.step, if there is one or it is
   /// being written. The checkpoint is a regular one from then on. On every rank; rank 0 writes.
+  /// \return false on rank 0 if there is no such checkpoint
   /// \throws what read_run_manifest() and write_run_manifest() throw, on rank 0
-  void amend(const RunState& state);
+  bool amend(const RunState& state);
+  /// Calls keep_as_regular() on rank 0.
+  void keep_for_good(std::int64_t step);
   /// Removes the checkpoints that superseded_checkpoints() names, on rank 0. \param proven_step  a finite loss was
   /// computed from the parameters as they were after this step
   /// \return Superseded::until_proven
@@ -151,7 +156,8 @@ class CheckpointSaver {
 
  private:
   struct Job;
-  void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result);
+  void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result,
+               const std::function<void()>& appeared);
   const KnownCheckpoint& known(std::int64_t step);
 
   ModelRuntime& runtime_;

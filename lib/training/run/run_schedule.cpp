@@ -33,6 +33,7 @@ class Decision {
   void operator()(const Opened& e) {
     if (!rules_.continues) {
       life_.validation = {};
+      life_.has_latest = false;  // that was the older run's
       return;
     }
     life_.validation.best_value = e.best_value;
@@ -86,11 +87,13 @@ class Decision {
     life_.save_failed = !e.saved;
     settle_best(e.saved, written);
     if (!e.saved) return;
-    life_.newest_step = life_.latest_step = written.step;
+    life_.newest_step = written.step;
     life_.has_latest = true;
-    add(point_latest, written.step);
-    if (written.validation.best_step == written.step) add(point_best, written.step);
+    if (e.has_latest) life_.latest_step = written.step;
     add(prune);
+  }
+  void operator()(const Linked& e) {
+    if (e.done) life_.latest_step = e.step;
   }
   void operator()(const Amended& e) {
     settle_best(e.done, {life_.step, life_.validation});
@@ -145,6 +148,7 @@ class Decision {
   void operator()(const Exported& e) { life_.is_stopped = !e.whole; }
   void operator()(const GoOn&) {
     if (life_.phase == RunPhase::settling) {
+      roll_back_latest();  // from the save that was pending
       // A state with a loss that is not finite is saved only if there is no checkpoint at all.
       return life_.has_latest ? after_last_save() : save_last();
     }
@@ -164,16 +168,11 @@ class Decision {
 
   void prove(std::int64_t step) {
     life_.proven_step = std::max(life_.proven_step, step);
-    if (life_.latest_step < life_.newest_step) {
-      life_.latest_step = life_.newest_step;
-      add(point_latest, life_.newest_step);
-    }
+    if (life_.latest_step < life_.newest_step) add(point_latest, life_.newest_step);
     if (std::exchange(life_.prune_again, false)) add(prune);
   }
   void roll_back_latest() {
-    if (life_.latest_step <= life_.proven_step) return;
-    life_.latest_step = life_.proven_step;
-    add(roll_back);
+    if (life_.latest_step > life_.proven_step) add(roll_back, life_.proven_step);
   }
 
   bool save_is_due(const StepDone& e) {
@@ -242,7 +241,9 @@ class Decision {
   }
   void save_last() {
     life_.phase = RunPhase::saving_last;
-    if (!life_.is_saved && keeps_last()) start_save(save);
+    // A stopped run is resumed from its own folder.
+    const bool is_safe = life_.is_stopped ? life_.is_here : life_.is_saved;
+    if (!is_safe && keeps_last()) start_save(save);
     add(finish_save);
     if (keeps_last()) out_.push_back({require_saved, -1, "the last checkpoint could not be saved"});
     add(go_on);
@@ -315,6 +316,12 @@ std::string to_string(const RunAction& action) {
     return "";
   };
   return action.step < 0 ? text(action.kind) : fmt::format("{} {}", text(action.kind), action.step);
+}
+
+std::vector<RunAction> links_of_pending(const RunLife& life) {
+  std::vector<RunAction> links{{point_latest, life.pending->step, {}}};
+  if (life.pending->validation.best_step == life.pending->step) links.push_back({point_best, life.pending->step, {}});
+  return links;
 }
 
 bool validates_here(const RunLife& life, const RunRules& rules) {

@@ -106,8 +106,15 @@ struct StepDone {
   bool interval_over;
 };
 struct SaveBegun {};
+/// \param has_latest  `latest` leads to the new checkpoint
 struct SaveWritten {
   bool saved;
+  bool has_latest;
+};
+/// \param step  where `latest` leads now, if `done`
+struct Linked {
+  std::int64_t step;
+  bool done;
 };
 struct Amended {
   bool done;
@@ -140,11 +147,11 @@ struct GoOn {};
 
 }  // namespace run_event
 
-using RunEvent =
-    std::variant<run_event::Started, run_event::Opened, run_event::FisherBatch, run_event::Ready,
-                 run_event::StepMeasured, run_event::StepDone, run_event::SaveBegun, run_event::SaveWritten,
-                 run_event::Amended, run_event::Pruned, run_event::Validated, run_event::ValidationCut,
-                 run_event::Probed, run_event::Ended, run_event::Reported, run_event::Exported, run_event::GoOn>;
+using RunEvent = std::variant<run_event::Started, run_event::Opened, run_event::FisherBatch, run_event::Ready,
+                              run_event::StepMeasured, run_event::StepDone, run_event::SaveBegun,
+                              run_event::SaveWritten, run_event::Linked, run_event::Amended, run_event::Pruned,
+                              run_event::Validated, run_event::ValidationCut, run_event::Probed, run_event::Ended,
+                              run_event::Reported, run_event::Exported, run_event::GoOn>;
 
 enum class RunActionKind {
   open,             ///< the run's folder; an older run of its name is moved aside. Answered by Opened
@@ -154,11 +161,11 @@ enum class RunActionKind {
   poll_save,        ///< ends the pending save if all ranks have written their files; then answered by SaveWritten
   finish_save,      ///< waits for the pending save. Answered by SaveWritten, not at all if none is pending
   amend,            ///< has the state's checkpoint state its validation. Answered by Amended unless that is pending
-  point_latest,     ///< to the checkpoint of `step`
-  point_best,       ///< likewise
+  point_latest,     ///< to the checkpoint of `step`. Answered by Linked, but for the links of a new checkpoint
+  point_best,       ///< to the checkpoint of `step`
   keep_for_good,    ///< the checkpoint of `step` is no longer one for `best` alone
   prune,            ///< removes superseded checkpoints. Answered by Pruned
-  roll_back,        ///< points `latest` to the newest proven checkpoint
+  roll_back,        ///< points `latest` to the newest checkpoint up to the proven `step`. Answered by Linked
   validate,         ///< answered by Validated or ValidationCut
   tell_validation,  ///< logs the results, whose verdict is known now
   probe,            ///< computes a loss of the last state. Answered by Probed
@@ -180,6 +187,9 @@ std::string to_string(const RunAction& action);
 
 /// Changes `life` as the event says. \return what is to be done now
 std::vector<RunAction> next_actions(RunLife& life, const RunEvent& event, const RunRules& rules);
+
+/// The links that are made as soon as the checkpoint of life.pending appears, before anything else can fail.
+std::vector<RunAction> links_of_pending(const RunLife& life);
 
 /// True when an --eval-every validation falls on the present step.
 bool validates_here(const RunLife& life, const RunRules& rules);

@@ -29,11 +29,8 @@ fsdp::RunManifest manifest_of(SmallJobRank& rank) {
 
 /// Ends a save and points `latest` to it, as a run does.
 SaveResult finish(CheckpointSaver& saver, SmallJobRank& rank) {
-  auto result = saver.finish();
-  if (result.saved && rank.runtime.world().rank() == 0)
-    fsdp::point_latest_to(result.path.parent_path(), rank.trainer->state().step);
-  rank.runtime.world().barrier();
-  return result;
+  const auto step = rank.trainer->state().step;
+  return saver.finish([&] { fsdp::point_latest_to(saver.directory(), step); });
 }
 
 SaveResult save(CheckpointSaver& saver, SmallJobRank& rank) {

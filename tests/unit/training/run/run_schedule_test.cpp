@@ -51,7 +51,8 @@ class Run {
   RunRules rules;
   RunLife life{3};
   double value = 5;  ///< of the next validation
-  bool cut = false, saves = true, writes_at_once = true, amends = true, interval_over = false, until_proven = false;
+  bool cut = false, saves = true, links = true, writes_at_once = true, amends = true, interval_over = false,
+       until_proven = false;
   double probed = 1;
   std::int64_t fisher_batches = 0;
   bool is_over = false;  ///< given up
@@ -61,23 +62,32 @@ class Run {
     for (const auto& action : next_actions(life, event, rules)) {
       if (is_over) return;
       told_.push_back(fsdp::to_string(action));
-      execute(action.kind);
+      execute(action);
     }
   }
-  void execute(RunActionKind kind) {
+  void end_save() {
+    if (!life.pending) return;
+    for (const auto& link : fsdp::links_of_pending(life)) {
+      if (saves) told_.push_back(fsdp::to_string(link));
+    }
+    handle(SaveWritten{saves, saves && links});
+  }
+  void execute(const fsdp::RunAction& action) {
     using enum RunActionKind;
-    switch (kind) {
+    switch (action.kind) {
       case open:
         return handle(Opened{life.validation.best_value, life.validation.best_step});
       case save:
       case save_for_best:
         return handle(SaveBegun{});
       case poll_save:
-        if (writes_at_once && life.pending) handle(SaveWritten{saves});
+        if (writes_at_once) end_save();
         return;
       case finish_save:
-        if (life.pending) handle(SaveWritten{saves});
-        return;
+        return end_save();
+      case point_latest:
+      case roll_back:
+        return handle(Linked{action.step, links});
       case amend:
         if (!life.pending || life.pending->step != life.step) handle(Amended{amends});
         return;
@@ -320,10 +330,10 @@ TEST_SUITE("run/run_schedule") {
     bad.step();
     bad.step();
     CHECK(bad.step(kNaN) == Actions{"warn", "poll save", "latest 2", "prune"});
-    CHECK(bad.step(kNaN) == Actions{"warn", "roll back"});
+    CHECK(bad.step(kNaN) == Actions{"warn", "roll back 1"});
     CHECK(bad.step() == Actions{"latest 2", "save 5"});  // step 2 is proven, and so is what follows
     CHECK(bad.step(kNaN) == Actions{"warn", "poll save", "latest 5", "prune"});
-    CHECK(bad.step(kNaN) == Actions{"warn", "roll back"});
+    CHECK(bad.step(kNaN) == Actions{"warn", "roll back 4"});
     CHECK(bad.step(kNaN) == Actions{"warn", "give up"});
   }
 
@@ -337,13 +347,63 @@ TEST_SUITE("run/run_schedule") {
     for (int i = 0; i < 5; ++i) CHECK(run.see(StepMeasured{report}) == Actions{});
   }
 
+  TEST_CASE("a link that fails is tried again: at the next finite loss, and at the next that is not") {
+    Run run({.save_every = 2});
+    run.start();
+    run.step();
+    run.step();
+    run.links = false;
+    CHECK(run.step() == Actions{"poll save", "latest 2", "prune"});
+    CHECK(run.step() == Actions{"latest 2", "save 4"});
+    run.links = true;
+    CHECK(run.step() == Actions{"latest 2", "poll save", "latest 4", "prune"});
+
+    Run bad({.save_every = 2});
+    bad.start();
+    bad.step();
+    bad.step();
+    CHECK(bad.step(kNaN) == Actions{"warn", "poll save", "latest 2", "prune"});
+    bad.links = false;
+    CHECK(bad.step(kNaN) == Actions{"warn", "roll back 1"});
+    CHECK(bad.step(kNaN) == Actions{"warn", "roll back 1", "give up"});
+  }
+
+  TEST_CASE("stopped while losses are not finite: an older run's latest is none of this run's") {
+    Run run({});
+    run.see(Started{.state = {}, .has_latest = true, .old_run = true});
+    run.step();
+    run.step(kNaN);
+    CHECK(run.end(true) ==
+          Actions{"go on", "save 2", "finish save", "latest 2", "prune", "require saved", "go on", "write adapter"});
+  }
+
+  TEST_CASE("stopped while losses are not finite: latest does not stay at the save that was pending") {
+    Run run({.save_every = 2});
+    run.start();
+    run.step();
+    run.step();
+    run.writes_at_once = false;
+    run.step(kNaN);
+    CHECK(run.end(true) == Actions{"finish save", "latest 2", "prune", "go on", "roll back 1", "write adapter"});
+  }
+
+  TEST_CASE("stopped before its first step, a run from another folder's checkpoint is saved in its own") {
+    RunRules rules{.continues = true};
+    for (const bool is_here : {true, false}) {
+      Run run(rules);
+      run.see(Started{.state = {.step = 2}, .is_saved = true, .is_here = is_here});
+      const auto at_the_end = run.end(true);
+      CHECK((std::find(at_the_end.begin(), at_the_end.end(), "save 2") != at_the_end.end()) != is_here);
+    }
+  }
+
   TEST_CASE("a run that is stopped while losses are not finite keeps its checkpoint, or saves what there is") {
     Run kept({.save_every = 1});
     kept.start();
     kept.step();
     kept.writes_at_once = false;
     kept.step(kNaN);
-    CHECK(kept.end(true) == Actions{"finish save", "latest 1", "prune", "go on", "write adapter"});
+    CHECK(kept.end(true) == Actions{"finish save", "latest 1", "prune", "go on", "roll back 0", "write adapter"});
     Run first({});
     first.start();
     first.step(kNaN);
