@@ -2,91 +2,18 @@
 // lists of single events are in tests/unit/training/run/run_schedule_test.cpp.
 #include "tests/support/finetune_rig.hpp"
 
-#include <atomic>
-#include <chrono>
-#include <csignal>
-#include <fstream>
-#include <random>
 #include <set>
-#include <thread>
 
-#include "lib/text/token_files/token_file_writer.hpp"
 #include "lib/training/checkpoints/save.hpp"
-#include "lib/training/record/run_manifest.hpp"
-#include "tests/support/small_job.hpp"
 
 using fsdp::ExitCode;
 using fsdp::test::FinetuneOutcome;
-using Words = std::vector<std::string>;
+using fsdp::test::Runs;
+using fsdp::test::SignalAfter;
+using fsdp::test::Words;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A folder with data, and runs of a tiny model in it.
-class Runs {
- public:
-  Runs() {
-    fsdp::test::write_small_rows(rows);
-    fsdp::TokenFileNotes notes;
-    notes.vocab_size = 61;
-    const auto writer = fsdp::write_packed_rows(noise, 9, notes);
-    std::vector<std::int32_t> ids;
-    std::mt19937 random(7);
-    for (int i = 0; i < 80; ++i) ids.push_back(static_cast<std::int32_t>(random() % 61));
-    writer->add(ids);
-    writer->finish();
-  }
-
-  FinetuneOutcome run(const std::string& name, int ranks, const Words& more) {
-    Words all{"--num-layers",
-              "1",
-              "--num-heads",
-              "2",
-              "--embed-size",
-              "8",
-              "--seq-len",
-              "8",
-              "--vocab-size",
-              "61",
-              "--total-batch-size",
-              "6",
-              "--batch-size",
-              std::to_string(6 / ranks),
-              "--train-data",
-              rows,
-              "--out-dir",
-              dir.path(),
-              "--run-name",
-              name,
-              "--device",
-              "cpu",
-              "--quiet",
-              "--no-tensorboard",
-              "--lr",
-              "1e-2",
-              "--lr-schedule",
-              "constant"};
-    all.insert(all.end(), more.begin(), more.end());
-    return fsdp::test::finetune(dir.path(), ranks, all);
-  }
-  fs::path folder(const std::string& name) const { return dir / name; }
-  /// Names in the folder of the run's checkpoints; links with their targets.
-  std::set<std::string> checkpoints(const std::string& name) const {
-    std::set<std::string> found;
-    for (const auto& entry : fs::directory_iterator(folder(name) / "checkpoints")) {
-      auto text = entry.path().filename().string();
-      if (entry.is_symlink()) text += " -> " + fs::read_symlink(entry.path()).string();
-      found.insert(text);
-    }
-    return found;
-  }
-  fsdp::RunState state(const std::string& name, const std::string& checkpoint = "latest") const {
-    return fsdp::read_run_manifest(folder(name) / "checkpoints" / checkpoint).state;
-  }
-
-  fsdp::test::TempDir dir;
-  const fs::path rows = dir / "rows.h5", noise = dir / "noise.h5";
-};
 
 /// The actions that were decided on, without those that follow from them or depend on a writer's speed.
 Words decisions(const FinetuneOutcome& outcome) {
@@ -99,35 +26,6 @@ Words decisions(const FinetuneOutcome& outcome) {
   }
   return kept;
 }
-/// Sends the process a signal once the file has this many lines; jobs in the process take the signal as their own.
-class SignalAfter {
- public:
-  SignalAfter(fs::path file, int lines)
-      : watcher_([this, file = std::move(file), lines] {
-          while (!done_) {
-            std::ifstream in(file);
-            std::string line;
-            int count = 0;
-            while (std::getline(in, line)) ++count;
-            if (count >= lines) {
-              ::raise(SIGTERM);
-              return;
-            }
-            std::this_thread::sleep_for(std::chrono::milliseconds(2));
-          }
-        }) {}
-  ~SignalAfter() {
-    done_ = true;
-    watcher_.join();
-  }
-  SignalAfter(const SignalAfter&) = delete;
-  SignalAfter& operator=(const SignalAfter&) = delete;
-
- private:
-  std::atomic<bool> done_ = false;
-  std::thread watcher_;
-};
-
 }  // namespace
 
 TEST_SUITE("jobs/run_life") {
