@@ -102,14 +102,19 @@ class Runs {
  public:
   Runs() {
     write_small_rows(rows);
+    write_noise(noise, 80);
+  }
+  /// Writes rows of ids without a pattern; a validation on a million of them takes minutes.
+  static std::filesystem::path write_noise(const std::filesystem::path& file, int num_ids) {
     TokenFileNotes notes;
     notes.vocab_size = 61;
-    const auto writer = write_packed_rows(noise, 9, notes);
-    std::vector<std::int32_t> ids;
+    const auto writer = write_packed_rows(file, 9, notes);
     std::mt19937 random(7);
-    for (int i = 0; i < 80; ++i) ids.push_back(static_cast<std::int32_t>(random() % 61));
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < num_ids; ++i) ids.push_back(static_cast<std::int32_t>(random() % 61));
     writer->add(ids);
     writer->finish();
+    return file;
   }
 
   FinetuneOutcome run(const std::string& name, int ranks, const Words& more = {}) {
@@ -179,7 +184,7 @@ class Runs {
     return run("evaluated", ranks, {"--max-epochs", "-1", "--val-data", data, "--restart-checkpoint-file", checkpoint})
         .report.at("val_loss");
   }
-  /// What `fsdp-ckpt-convert --verify A B --exclude 'run*'` finds.
+  /// True if `fsdp-ckpt-convert --verify A B --exclude 'run*'` finds no difference.
   static bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
     ConvertOptions options;
     options.paths = {a, b};
