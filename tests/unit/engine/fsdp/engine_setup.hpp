@@ -22,6 +22,9 @@
 
 namespace fsdp::test {
 
+/// True for every `every`-th number of a product of runs, and for all where FSDP_ALL is set.
+inline bool tries(int number, int every) { return number % every == 0 || std::getenv("FSDP_ALL") != nullptr; }
+
 inline constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
                                           Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
 
