@@ -21,23 +21,12 @@ class BadInput(fsdp_cli.Case):
         self.assert_refused(self.train("bad", "--max-steps", 2, "--val-data", path, code=code), code, path.name, *words)
 
     def test_token_files(self):
-        ids = fsdp_cli.random_tokens(rows=8)
-        short = self.folder / "short.h5"
-        short.write_bytes(self.train_data.read_bytes()[:2500])
-        text = self.folder / "text.h5"
-        text.write_text("to be or not to be")
+        """Others that are refused: tests/unit/text/token_files/token_rows_test.cpp."""
         empty = self.folder / "empty.h5"
         empty.write_bytes(b"")
         self.refuse_data(self.folder / "missing.h5", 4, "No such file")
-        self.refuse_data(short, 4)
-        self.refuse_data(text, 4)
         self.refuse_data(empty, 4)
-        self.refuse_data(self.hdf5("name.h5", "tokens", ids.astype("uint16")), 4, "input_ids")
-        self.refuse_data(self.hdf5("float.h5", data=ids.astype("float32")), 4)
         self.refuse_data(self.hdf5("text-ids.h5", data=["a", "b"]), 4)
-        self.refuse_data(self.hdf5("flat.h5", data=ids.reshape(-1).astype("uint16")), 4)
-        self.refuse_data(self.hdf5("narrow.h5", data=ids[:, :1].astype("uint16")), 4)
-        self.refuse_data(self.hdf5("rowless.h5", data=ids[:0].astype("uint16")), 4)
 
     def test_a_folder_instead_of_a_file(self):
         result = fsdp_cli.run("fsdp-finetune", self.train_arguments("bad", "--train-data", self.folder, "--max-steps", 1))
@@ -56,43 +45,21 @@ class BadInput(fsdp_cli.Case):
         result = self.evaluate(self.checkpoints("large") / "latest", "--data", path, ranks=2, code=4)
         self.assert_refused(result, 4, path.name, "row 17")
 
-    def test_model_shapes(self):
-        for options, words in ((["--embed-size", 33], ["--embed-size 33", "--num-heads 2"]), (["--num-heads", 5], ["32", "5"]),
-                               (["--num-heads", 0], ["0"]), (["--num-layers", 0], ["0"]), (["--embed-size", -4], ["-4"]),
-                               (["--vocab-size", 0], ["0"]), (["--seq-len", -1], ["-1"]), (["--dropout", 1.5], ["1.5"]),
-                               (["--ffn-hidden-size", -1], ["-1"]), (["--num-layers", 10**12], [10**12]),
-                               (["--embed-size", 2**40], [2**40])):
-            self.assert_refused(self.train("bad", "--max-steps", 1, *options, ranks=2, code=2), 2, *words)
-
-    def test_batch_sizes(self):
-        for options, words in ((["--batch-size", 0], ["--batch-size", "0"]), (["--batch-size", -3], ["--batch-size", "-3"]),
+    def test_options_that_contradict_each_other_or_the_ranks(self):
+        """What one rank can refuse: tests/unit/apps/common/refused_jobs_test.cpp."""
+        for options, words in ((["--embed-size", 33], ["--embed-size 33", "--num-heads 2"]),
                                (["--total-batch-size", 6, "--batch-size", 2], ["--total-batch-size 6", "4", "8"]),
-                               (["--total-batch-size", -8], ["--total-batch-size"]),
-                               (["--gradient-accumulation-steps", -1], ["--gradient-accumulation-steps"]),
-                               (["--total-batch-size", 16, "--gradient-accumulation-steps", 3], ["--gradient-accumulation-steps 3", "2"]),
-                               (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["--shard-group-size 3", "2 ranks"]),
-                               (["--batch-size", 2**62], ["--batch-size"])):
+                               (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["--shard-group-size 3", "2 ranks"])):
             self.assert_refused(self.train("bad", "--max-steps", 1, *options, ranks=2, code=2), 2, *words)
-
-    def test_optimizer_numbers(self):
-        for option, value in (("--lr", "-1"), ("--lr", "nan"), ("--weight-decay", "-0.1"), ("--eps", "-1"), ("--clip-grad-norm", "-1"),
-                              ("--warmup-steps", "-1")):
-            self.assert_refused(self.train("bad", "--max-steps", 1, option, value, code=2), 2, option)
-        self.assert_refused(self.train("bad", "--max-steps", 1, "--betas", 0.9, 1.0, code=2), 2, "--betas")
 
     def test_what_is_missing(self):
         self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--device", "cpu"], ranks=2), 2, "--train-data")
-        self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--device", "cpu", "--max-epochs", "-1"]), 2, "--val-data")
         self.assert_refused(fsdp_cli.run("fsdp-eval", [], ranks=2), 2, "checkpoint")
-        self.assert_refused(fsdp_cli.run("fsdp-eval", [self.folder]), 2, "--data", "--prompt")
 
     def test_missing_checkpoint(self):
-        for path in (self.folder / "no-such", "latest", self.folder / "no" / "latest"):
-            self.assert_refused(self.train("bad", "--restart-checkpoint-file", path, ranks=2, code=4), 4, path)
-        self.assertEqual(self.evaluate(self.folder / "no-such", "--data", self.val_data, code=4).code, 4)
-        (self.folder / "no-checkpoint").mkdir()
-        self.assert_refused(self.train("bad", "--restart-checkpoint-file", self.folder / "no-checkpoint", code=4), 4, "run.json")
-        self.assert_refused(self.evaluate(self.folder / "no-checkpoint", "--data", self.val_data, code=4), 4, "run.json")
+        path = self.folder / "no-such"
+        self.assert_refused(self.train("bad", "--restart-checkpoint-file", path, ranks=2, code=4), 4, path)
+        self.assertEqual(self.evaluate(path, "--data", self.val_data, code=4).code, 4)
 
     def test_model_directories(self):
         source = fsdp_cli.folder("FSDP_FIXTURES") / "numerics" / "mingpt_tiny"
@@ -120,11 +87,7 @@ class BadInput(fsdp_cli.Case):
     def test_output_that_cannot_be_written(self):
         file = self.folder / "a-file"
         file.write_text("in the way")
-        for out in (file, file / "below"):
-            result = self.train("bad", "--max-steps", 1, "--out-dir", out, ranks=2, code=1)
-            self.assert_refused(result, 1, str(out), "--out-dir")
-        if os.path.isdir("/proc/self"):
-            self.assert_refused(self.train("bad", "--max-steps", 1, "--out-dir", "/proc/runs", code=1), 1, "/proc/runs")
+        self.assert_refused(self.train("bad", "--max-steps", 1, "--out-dir", file, ranks=2, code=1), 1, str(file), "--out-dir")
 
     def test_trace_that_cannot_be_written(self):
         result = self.train("trace", "--max-steps", 1, "--trace", self.folder / "no" / "trace.json", ranks=2, code=1)
@@ -139,9 +102,7 @@ class BadInput(fsdp_cli.Case):
 
     def test_run_names_stay_below_out_dir(self):
         outside = self.folder / "outside"
-        for name in (str(outside), "../outside", "a/../../outside", "..", ".", "a/.."):
-            for more in ([], ["--restart", "latest"]):
-                self.assert_refused(self.train(name, "--max-steps", 1, *more, ranks=2, code=2), 2, "--run-name", name)
+        self.assert_refused(self.train("a/../../outside", "--max-steps", 1, ranks=2, code=2), 2, "--run-name", "a/../../outside")
         self.assertFalse(outside.exists())
         self.train("deep/er", "--max-steps", 1)
         self.assertTrue((self.checkpoints("deep/er") / "latest").exists())

@@ -1,0 +1,131 @@
+// Jobs that are refused before their first step.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/program_run.hpp"
+#include "tests/support/temp_files.hpp"
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+/// A folder for runs, and fsdp-finetune on a tiny model.
+struct TinyJob {
+  TempDir folder;
+
+  CommandLine line(const CommandLine& more) const {
+    const CommandLine tiny{"fsdp-finetune",
+                           "--train-data",
+                           FSDP_TEST_DATA_DIR "/shakespeare/train.h5",
+                           "--out-dir",
+                           folder / "runs",
+                           "--device",
+                           "cpu",
+                           "--num-layers",
+                           "2",
+                           "--num-heads",
+                           "2",
+                           "--embed-size",
+                           "32",
+                           "--seq-len",
+                           "32",
+                           "--max-steps",
+                           "1"};
+    return tiny + more;
+  }
+  void refuse(int code, const CommandLine& more, const std::vector<std::string>& facts) const {
+    expect_refused(run_program(line(more)), code, facts);
+  }
+};
+
+struct Refusal {
+  CommandLine options;
+  std::vector<std::string> facts;
+};
+
+}  // namespace
+
+TEST_SUITE("apps/refused jobs") {
+  TEST_CASE("shapes of models that cannot be") {
+    const TinyJob job;
+    for (const auto& [options, facts] :
+         std::vector<Refusal>{{{"--embed-size", "33"}, {"--embed-size 33", "--num-heads 2"}},
+                              {{"--num-heads", "5"}, {"32", "5"}},
+                              {{"--num-heads", "0"}, {"0"}},
+                              {{"--num-layers", "0"}, {"0"}},
+                              {{"--embed-size", "-4"}, {"-4"}},
+                              {{"--vocab-size", "0"}, {"0"}},
+                              {{"--seq-len", "-1"}, {"-1"}},
+                              {{"--dropout", "1.5"}, {"1.5"}},
+                              {{"--ffn-hidden-size", "-1"}, {"-1"}},
+                              {{"--num-layers", "1000000000000"}, {"1000000000000"}},
+                              {{"--embed-size", "1099511627776"}, {"1099511627776"}}})
+      job.refuse(2, options, facts);
+  }
+
+  TEST_CASE("batch sizes and numbers of the optimizer that cannot be") {
+    const TinyJob job;
+    for (const auto& [options, facts] :
+         std::vector<Refusal>{{{"--batch-size", "0"}, {"--batch-size", "0"}},
+                              {{"--batch-size", "-3"}, {"--batch-size", "-3"}},
+                              {{"--batch-size", "4611686018427387904"}, {"--batch-size"}},
+                              {{"--total-batch-size", "7", "--batch-size", "2"}, {"--total-batch-size 7", "6", "8"}},
+                              {{"--total-batch-size", "-8"}, {"--total-batch-size"}},
+                              {{"--gradient-accumulation-steps", "-1"}, {"--gradient-accumulation-steps"}},
+                              {{"--total-batch-size", "16", "--gradient-accumulation-steps", "3"},
+                               {"--gradient-accumulation-steps 3", "4"}},
+                              {{"--betas", "0.9", "1.0"}, {"--betas"}},
+                              {{"--offload-optimizer", "disk"}, {"--offload-optimizer", "none, cpu, nvme:DIR"}},
+                              {{"--offload-optimizer", "nvme"}, {"--offload-optimizer", "none, cpu, nvme:DIR"}},
+                              {{"--offload-optimizer", "nvme:"}, {"--offload-optimizer", "none, cpu, nvme:DIR"}},
+                              {{"--offload-optimizer", ""}, {"--offload-optimizer", "none, cpu, nvme:DIR"}}})
+      job.refuse(2, options, facts);
+  }
+
+  TEST_CASE("what is missing is named") {
+    const TempDir folder;
+    const std::string here = folder.path();
+    expect_refused(run_program({"fsdp-finetune", "--device", "cpu"}), 2, {"--train-data"});
+    expect_refused(run_program({"fsdp-finetune", "--device", "cpu", "--max-epochs", "-1"}), 2, {"--val-data"});
+    expect_refused(run_program({"fsdp-eval"}), 2, {"checkpoint"});
+    expect_refused(run_program({"fsdp-eval", here}), 2, {"--data", "--prompt"});
+    if (std::filesystem::exists("/dev/nvidia0")) return;
+    expect_refused(run_program({"fsdp-eval", here, "--prompt", "a", "--device", "cuda"}), 2, {"--device cuda", ":"});
+  }
+
+  TEST_CASE("names of runs stay below --out-dir") {
+    const TinyJob job;
+    const std::string outside = job.folder / "outside";
+    for (const std::string name : {outside.c_str(), "../outside", "a/../../outside", "..", ".", "a/.."}) {
+      for (const CommandLine& more : {CommandLine{}, CommandLine{"--restart", "latest"}})
+        job.refuse(2, CommandLine{"--run-name", name} + more, {"--run-name", name});
+    }
+    CHECK(!std::filesystem::exists(outside));
+  }
+
+  TEST_CASE("checkpoints that are not there") {
+    const TinyJob job;
+    for (const auto& path : {(job.folder / "no-such").string(), (job.folder / "no").string() + "/latest"})
+      job.refuse(4, {"--restart-checkpoint-file", path}, {path});
+    job.refuse(4, {"--restart-checkpoint-file", "latest"}, {"latest"});
+    const std::string empty = job.folder / "empty";
+    std::filesystem::create_directory(empty);
+    job.refuse(4, {"--restart-checkpoint-file", empty}, {"run.json"});
+    const std::string data = FSDP_TEST_DATA_DIR "/shakespeare/validation.h5";
+    expect_refused(run_program({"fsdp-eval", empty, "--data", data, "--device", "cpu"}), 4, {"run.json"});
+    expect_refused(run_program({"fsdp-eval", job.folder / "no-such", "--data", data, "--device", "cpu"}), 4, {});
+  }
+
+  TEST_CASE("places that cannot be written to") {
+    const TinyJob job;
+    const std::string file = job.folder / "a-file";
+    std::ofstream(file) << "in the way";
+    for (const auto& out : {file, file + "/below"}) job.refuse(1, {"--out-dir", out}, {out, "--out-dir"});
+    if (std::filesystem::exists("/proc/self")) job.refuse(1, {"--out-dir", "/proc/runs"}, {"/proc/runs"});
+  }
+}
