@@ -1,4 +1,8 @@
-"""--optimizer: each one trains, resumes bit for bit and on other numbers of ranks, is read by torch, predicted, and distinguished from the others."""
+"""--optimizer: each one trains, resumes bit for bit and on other numbers of ranks, is read by torch, predicted, and distinguished from the others.
+
+FSDP_ALL=1: all of them resume; without it one of each kind of state."""
+
+import os
 
 import fsdp_cli
 import memprobe_cli
@@ -41,7 +45,7 @@ class Optimizers(fsdp_cli.Case):
         return ["--optimizer", name, "--lr", "3e-3", *OPTIMIZERS[name], "--total-batch-size", 12]
 
     def test_they_learn_resume_and_move(self):
-        for name in OPTIMIZERS:
+        for name in OPTIMIZERS if os.environ.get("FSDP_ALL") else ("anyprecision", "adamw8bit", "torchao-adamw4bit", "adafactor", "muon"):
             with self.subTest(name):
                 # The optimizer and its options come from the checkpoint.
                 whole, _, apart = self.check_resume_and_move(name, *self.options(name))
@@ -59,18 +63,6 @@ class Optimizers(fsdp_cli.Case):
         self.train("codes", "--max-steps", 2, "--optimizer", "torchao-adamw8bit", "--min-8bit-size", 1)
         result = self.train("codes", "--max-steps", 4, "--optimizer", "torchao-adamw4bit", "--restart", "latest")
         self.assertIn("without AdamW4bit state, it starts anew (its optimizer is not AdamW4bit (codes of other sizes))", result.err)
-
-    def test_bad_combinations_are_refused_by_name(self):
-        for options, words in ((["--optimizer", "adam"], ["--optimizer is 'adam'", "adamw, adamw8bit, torchao-adamw8bit, torchao-adamw4bit, anyprecision, adafactor, lion, lion8bit, muon, sgd"]),
-                               (["--momentum", 0.9], ["--momentum belongs to --optimizer sgd, not to adamw"]),
-                               (["--optimizer", "sgd", "--nesterov"], ["--nesterov needs --momentum"]),
-                               (["--optimizer", "sgd", "--momentum", 1], ["--momentum is 1", "less than 1"]),
-                               (["--optimizer", "lion", "--kahan"], ["--kahan belongs to --optimizer anyprecision"]),
-                               (["--master-dtype", "bf16"], ["--master-dtype bf16 belongs to --optimizer anyprecision"]),
-                               (["--optimizer", "anyprecision", "--master-dtype", "bf16"], ["--master-dtype bf16 needs --precision bf16"]),
-                               (["--optimizer", "anyprecision", "--variance-dtype", "fp16"], ["--variance-dtype is fp16", "bf16"])):
-            result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options))
-            self.assert_refused(result, 2, *words)
 
     def test_masters_in_bf16(self):
         options = ["--optimizer", "anyprecision", "--master-dtype", "bf16", "--kahan", "--momentum-dtype", "bf16", "--precision", "bf16",

@@ -87,6 +87,22 @@ TEST_SUITE("apps/refused jobs") {
       job.refuse(2, options, facts);
   }
 
+  TEST_CASE("options of optimizers that do not go together") {
+    const TinyJob job;
+    for (const auto& [options, facts] : std::vector<Refusal>{
+             {{"--optimizer", "adam"},
+              {"--optimizer is 'adam'", "adamw", "adamw8bit", "torchao-adamw8bit", "torchao-adamw4bit", "anyprecision",
+               "adafactor", "lion", "lion8bit", "muon", "sgd"}},
+             {{"--momentum", "0.9"}, {"--momentum", "--optimizer sgd", "adamw"}},
+             {{"--optimizer", "sgd", "--nesterov"}, {"--nesterov", "--momentum"}},
+             {{"--optimizer", "sgd", "--momentum", "1"}, {"--momentum is 1", "less than 1"}},
+             {{"--optimizer", "lion", "--kahan"}, {"--kahan", "--optimizer anyprecision"}},
+             {{"--master-dtype", "bf16"}, {"--master-dtype bf16", "--optimizer anyprecision"}},
+             {{"--optimizer", "anyprecision", "--master-dtype", "bf16"}, {"--master-dtype bf16", "--precision bf16"}},
+             {{"--optimizer", "anyprecision", "--variance-dtype", "fp16"}, {"--variance-dtype is fp16", "bf16"}}})
+      job.refuse(2, options, facts);
+  }
+
   TEST_CASE("what is missing is named") {
     const TempDir folder;
     const std::string here = folder.path();
