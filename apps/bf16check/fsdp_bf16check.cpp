@@ -14,24 +14,22 @@ namespace fsdp {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  fsdp::OptionTable app{
       "Says for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions, measured\n"
       "matrix products, and a checked all-reduce with its bandwidth. Takes a few seconds; start it as the training.\n"
       "Exit codes: 0 native on all ranks, 1 failed, 2 usage, 3 emulated or absent on some rank.",
       "fsdp-bf16check"};
-  fsdp::let_later_options_win(app);
-  using fsdp::spellings;
   fsdp::RuntimeOptions runtime;
   runtime.init_timeout_seconds = 60;
   runtime.collective_timeout_seconds = 60;
   fsdp::Bf16CheckOptions options;
-  app.add_option(spellings("size-mb"), options.size_mb, "MiB of the all-reduced tensor; 0: 64 on GPUs, 16 on CPUs")
-      ->capture_default_str();
-  app.add_flag("--quick", options.quick, "measure for a quarter of the time");
-  app.add_option(spellings("exclude-file"), options.exclude_file,
-                 "write the hosts to do without, as sbatch --exclude takes them; empty when there is none");
+  app.add("size-mb", options.size_mb, "MiB of the all-reduced tensor; 0: 64 on GPUs, 16 on CPUs", {.unit = "MiB"});
+  app.add("quick", options.quick, "measure for a quarter of the time");
+  app.add("exclude-file", options.exclude_file,
+          "write the hosts to do without, as sbatch --exclude takes them; empty when there is none",
+          {.path = fsdp::PathKind::file});
   fsdp::add_runtime_options(app, runtime);
-  app.set_config("--config", "", "read options from a file");
+  app.add_config("read options from a file");
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-bf16check"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   options.device = runtime.device;

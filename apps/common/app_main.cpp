@@ -19,7 +19,6 @@
 #include <sstream>
 
 #include "apps/common/config_file.hpp"
-#include "apps/common/number_checks.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/scheduler.hpp"
 
@@ -168,31 +167,15 @@ bool speaks_for_the_job() {
   return rank.empty() || rank == "0";
 }
 
-std::string spellings(const std::string& name) {
-  auto underscored = name;
-  std::replace(underscored.begin(), underscored.end(), '-', '_');
-  return underscored == name ? "--" + name : "--" + name + ",--" + underscored;
-}
-
-void let_later_options_win(CLI::App& app) {
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.config_formatter(std::make_shared<ConfigFile>());
-  app.allow_config_extras(CLI::config_extras_mode::error);
-}
-
-void add_job_options(CLI::App& app, JobOptions& options, const std::string& group) {
+void add_job_options(OptionTable& t, JobOptions& options) {
   const CLI::Range seconds(0.001, 1e9);
-  app.add_option(spellings("init-timeout"), options.init_timeout_seconds, "seconds to wait for all ranks at start")
-      ->capture_default_str()
-      ->check(seconds)
-      ->group(group);
-  app.add_option(spellings("collective-timeout"), options.collective_timeout_seconds,
-                 "seconds before a stuck collective ends the job, naming the rank that did not arrive")
-      ->capture_default_str()
-      ->check(seconds)
-      ->group(group);
-  app.add_flag("--json", options.json, "print one JSON object with the result on stdout")->group(group);
-  app.add_flag("--quiet", options.quiet, "no progress, warnings and errors only")->group(group);
+  t.add("init-timeout", options.init_timeout_seconds, "seconds to wait for all ranks at start",
+        {.range = seconds, .unit = "seconds"});
+  t.add("collective-timeout", options.collective_timeout_seconds,
+        "seconds before a stuck collective ends the job, naming the rank that did not arrive",
+        {.range = seconds, .unit = "seconds"});
+  t.add("json", options.json, "print one JSON object with the result on stdout", {.at_restart = AtRestart::checkpoint});
+  t.add("quiet", options.quiet, "no progress, warnings and errors only", {.at_restart = AtRestart::checkpoint});
 }
 
 void print_on_stdout(const std::string& text) {
@@ -218,9 +201,9 @@ int print_config(const CLI::App& app) {
   });
 }
 
-int parse(CLI::App& app, int argc, char** argv) {
-  check_numbers(app);
-  if (asks_for_description(argc, argv)) return run_alone([&] { print_on_stdout(describe_options(app)); });
+int parse(OptionTable& app, int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--describe-options")
+    return run_alone([&] { print_on_stdout(app.describe()); });
   try {
     refuse_piped_config(argc, argv);
     app.parse(argc, argv);

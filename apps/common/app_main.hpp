@@ -1,60 +1,26 @@
 #pragma once
-// Start-up code that all programs share and that does not need LibTorch: how options are spelt, chosen and described,
-// config files, exit codes, and the end of a job that failed.
-#include <CLI/CLI.hpp>
+// Start-up code that all programs share and that does not need LibTorch: how options are parsed, exit codes,
+// and the end of a job that failed.
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "apps/common/option_table.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/job_options.hpp"
 #include "lib/base/log.hpp"
-#include "lib/base/named_values.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/ranks/rank_environment.hpp"
 
 namespace fsdp {
 
-/// Returns the option names for CLI11: "--batch-size,--batch_size" for "batch-size". The underscore spelling is
-/// accepted because the tutorials write it.
-std::string spellings(const std::string& name);
-
-/// Tells --describe-options what an option is chosen from: "block, none, size:N (N parameters per unit)". The option's
-/// own function parses and refuses.
-CLI::Option* name_choices(CLI::Option* option, const std::string& choices);
-
-/// Adds an option whose value is one of the names in a table (named_values.hpp), which must outlive `app`.
-template <typename Table, typename Value>
-CLI::Option* add_choice(CLI::App& app, const std::string& names, const Table& table, Value& value,
-                        const std::string& help) {
-  const auto parse = [&table, &value, name = names.substr(0, names.find(','))](const std::string& text) {
-    value = parse_value(table, text, name);
-  };
-  return name_choices(app.add_option_function<std::string>(names, parse, help), choices_of(table));
-}
-
-// For the manual pages and bash completion that cmake/manual/ makes (describe_options.cpp).
-
-/// True for `PROGRAM --describe-options` with no other argument. The build uses this option, so --help does not list
-/// it.
-bool asks_for_description(int argc, char** argv);
-
-/// Returns JSON with the program's name, description, usage and footer, and its options in the order of --help: names,
-/// kind of value, number of values, default, group, description and choices. Call after all
-/// options have been added.
-std::string describe_options(CLI::App& app);
-
 /// True on the first rank only, as the launcher's environment variables say, so it can be asked before MPI starts. Help
 /// and messages about options are printed once per job.
 bool speaks_for_the_job();
 
-/// Lets the last value of an option that is given twice win, because job scripts put the user's arguments after their
-/// own. Also sets how config files are read. Call before adding options.
-void let_later_options_win(CLI::App& app);
-
-/// Adds timeouts, --json and --quiet to the section `group` of the help.
-void add_job_options(CLI::App& app, JobOptions& options, const std::string& group);
+/// Adds timeouts, --json and --quiet.
+void add_job_options(OptionTable& table, JobOptions& options);
 
 /// Writes all of `text` to stdout, flushes, and checks that earlier output was written, too. \throws IoError
 void print_on_stdout(const std::string& text);
@@ -65,9 +31,10 @@ int run_alone(const std::function<void()>& body);
 /// Implements --print-config: writes the options as a config file to stdout. \return the exit code
 int print_config(const CLI::App& app);
 
-/// Parses the command line. Prints help, version or a usage error once per job, not once per rank.
+/// Parses the command line. Prints help, version or a usage error once per job, not once per rank; for
+/// `--describe-options` alone, which the build of manual pages uses and --help does not list, OptionTable::describe().
 /// \return an exit code when the program should end now, -1 to go on
-int parse(CLI::App& app, int argc, char** argv);
+int parse(OptionTable& table, int argc, char** argv);
 
 /// Checks that all ranks were started with the same options: ranks with different options (from a --config that is not
 /// the same file on all nodes, for example) would wait for each other forever. Collective. \throws UsageError

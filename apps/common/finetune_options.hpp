@@ -1,12 +1,12 @@
 #pragma once
 // The options of fsdp-finetune, and the sources of the values that the command line leaves open.
-#include <CLI/CLI.hpp>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/common/option_table.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/step/train_options.hpp"
 
@@ -29,52 +29,46 @@ struct FinetuneArguments {
   bool print_config = false;
 };
 
-void add_finetune_options(CLI::App& app, FinetuneArguments& arguments);
-
-/// Replaces the option's value as if the user had given only this one.
-void set_option(CLI::App& app, const std::string& name, const std::string& value);
+void add_finetune_options(OptionTable& table, FinetuneArguments& arguments);
 
 /// Brings the spellings of an option to one form: flags that stand for a value, and an option without a value. Call
 /// after parsing.
 /// \throws UsageError when two spellings contradict each other
-void normalize_spellings(CLI::App& app);
+void normalize_spellings(OptionTable& table);
 
 /// Calls normalize_spellings() and parses times into numbers. \throws UsageError
-void normalize_finetune_options(CLI::App& app, FinetuneArguments& arguments);
+void normalize_finetune_options(OptionTable& table, FinetuneArguments& arguments);
 
 /// Fills in options that the command line leaves open from the values that the checkpoint keeps of its run.
 /// \throws UsageError when a given model size differs from the checkpoint's; FormatError
-void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart);
+void apply_saved_options(OptionTable& table, TrainOptions& options, const RestartPoint& restart);
 
 /// Sets the options that are still open when weights are fine-tuned to the values of the chess fine-tune of CodeLlama.
-void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options);
+void apply_fine_tuning_defaults(OptionTable& table, const TrainOptions& options);
 
 /// Returns the options that a checkpoint keeps: text by long name.
-nlohmann::json collect_saved_options(const CLI::App& app);
+nlohmann::json collect_saved_options(OptionTable& table);
 
 /// Returns all options with their present values, defaults included: text by long name.
-std::map<std::string, std::string> collect_all_options(const CLI::App& app);
+std::map<std::string, std::string> collect_all_options(const OptionTable& table);
 
 /// Returns the given options that a restart must be given again, because the checkpoint does not keep them: text by
 /// long name.
-std::map<std::string, std::string> collect_options_of_job(const CLI::App& app);
+std::map<std::string, std::string> collect_options_of_job(OptionTable& table);
 
 /// Returns the options of the job that saved the checkpoint that this job was not given, for example "--batch-size 2".
-std::vector<std::string> options_left_behind(const CLI::App& app, const RestartPoint& restart);
+std::vector<std::string> options_left_behind(const OptionTable& table, const RestartPoint& restart);
 
 /// Finds models and data sets of the Hugging Face hub in the local cache and replaces ORG/NAME by the directory.
 /// \throws MissingInput with the command that fetches a missing repository
 void resolve_names(TrainOptions& options);
 
 // Groups of options, in training_options.cpp.
-void add_optimizer_options(CLI::App& app, TrainOptions& options);
+void add_optimizer_options(OptionTable& table, TrainOptions& options);
 /// Options for adapters, frozen parameters and a child.
-void add_method_options(CLI::App& app, TrainOptions& options);
-void add_validation_options(CLI::App& app, TrainOptions& options);
+void add_method_options(OptionTable& table, TrainOptions& options);
+void add_validation_options(OptionTable& table, TrainOptions& options);
 /// Replaces --keep-best without a value, or with the value true, by loss, and false by none.
-void normalize_validation_options(CLI::App& app);
-/// Adds an option for a type of numbers, which "" leaves open.
-CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optional<c10::ScalarType>& value,
-                            const std::string& help);
+void normalize_validation_options(OptionTable& table);
 
 }  // namespace fsdp

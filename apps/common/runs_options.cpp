@@ -11,26 +11,23 @@
 
 namespace fsdp {
 
-void add_runs_options(CLI::App& app, RunsArguments& a) {
-  const auto* group = "Runs, by their files";
-  app.add_option(
-         "--runs", a.runs,
-         "instead of a checkpoint: folders of runs of fsdp-finetune, or a folder that holds several, compared by "
-         "what they have written: speed, memory, communication, losses. They may be going on")
+void add_runs_options(OptionTable& t, RunsArguments& a) {
+  t.section("Runs, by their files");
+  t.add("runs", a.runs,
+        "instead of a checkpoint: folders of runs of fsdp-finetune, or a folder that holds several, compared by "
+        "what they have written: speed, memory, communication, losses. They may be going on",
+        {.path = PathKind::folder})
       ->expected(1, -1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
-  app.add_flag("--pool", a.pool, "with --runs: runs with the same settings are one, with all their steps")
-      ->group(group);
-  app.add_option("--plot", a.plot_file, "with --runs: draw losses and speeds, .svg or .png")->group(group);
-  app.add_option("--sort", a.sort_column,
-                 "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...")
-      ->type_name("COLUMN")
-      ->group(group);
-  app.add_flag("--markdown", a.markdown, "with --runs: the table as Markdown")->group(group);
-  app.add_flag("--watch", a.watch,
-               "with --runs: a view of each run, on a terminal renewed until they end: progress, losses, speed, memory")
-      ->group(group);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("pool", a.pool, "with --runs: runs with the same settings are one, with all their steps");
+  t.add("plot", a.plot_file, "with --runs: draw losses and speeds, .svg or .png", {.path = PathKind::file});
+  t.add("sort", a.sort_column,
+        "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...",
+        {.suggestions = "last-loss, validation, tokens/s, s/step, memory, lr, steps"})
+      ->type_name("COLUMN");
+  t.add("markdown", a.markdown, "with --runs: the table as Markdown");
+  t.add("watch", a.watch,
+        "with --runs: a view of each run, on a terminal renewed until they end: progress, losses, speed, memory");
 }
 
 void require_runs(const CLI::App& app) {

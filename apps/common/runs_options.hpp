@@ -1,9 +1,9 @@
 #pragma once
 // fsdp-eval --runs compares runs by the files in their folders. It needs neither LibTorch nor ranks.
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/common/option_table.hpp"
 #include "lib/base/job_options.hpp"
 
 namespace fsdp {
@@ -15,7 +15,7 @@ struct RunsArguments {
   bool pool = false, markdown = false, watch = false;
 };
 
-void add_runs_options(CLI::App& app, RunsArguments& arguments);
+void add_runs_options(OptionTable& table, RunsArguments& arguments);
 
 /// \throws UsageError for an option that needs --runs
 void require_runs(const CLI::App& app);

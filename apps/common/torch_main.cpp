@@ -35,12 +35,10 @@ void end_without_destructors() {
 
 }  // namespace
 
-void add_runtime_options(CLI::App& app, RuntimeOptions& options) {
-  const auto group = "Where it runs";
-  add_choice(app, "--device", kDeviceWishes, options.device, "auto (a usable GPU, else the CPU), cpu or cuda")
-      ->default_str("auto")
-      ->group(group);
-  add_job_options(app, options, group);
+void add_runtime_options(OptionTable& t, RuntimeOptions& options) {
+  t.section("Where it runs");
+  t.add_choice("device", kDeviceWishes, options.device, "auto (a usable GPU, else the CPU), cpu or cuda");
+  add_job_options(t, options);
 }
 
 std::string torch_version_text(const std::string& program) {

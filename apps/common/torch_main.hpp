@@ -6,7 +6,7 @@
 namespace fsdp {
 
 /// Adds the options that every program that computes has: device, timeouts, --json, --quiet.
-void add_runtime_options(CLI::App& app, RuntimeOptions& options);
+void add_runtime_options(OptionTable& table, RuntimeOptions& options);
 
 /// Returns the text of --version: program, LibTorch, MPI and device back ends.
 std::string torch_version_text(const std::string& program);

@@ -9,40 +9,24 @@
 #include "lib/base/error.hpp"
 
 namespace fsdp {
-
-CLI::Option* add_float_type(CLI::App& app, const std::string& name, std::optional<c10::ScalarType>& value,
-                            const std::string& help) {
-  const auto parse = [&value, name](const std::string& text) {
-    value = text.empty() ? std::nullopt : std::optional(parse_value(kFloatTypeNames, text, "--" + name));
-  };
-  return name_choices(app.add_option_function<std::string>(spellings(name), parse, help), choices_of(kFloatTypeNames));
-}
-
 namespace {
+
+using enum AtRestart;
+using enum PathKind;
 
 constexpr std::array kFinals{NamedValue<bool>{"last", false}, NamedValue<bool>{"best", true}};
 
-void add_schedule_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Optimizer";  // "fine-tuning" in the help: apply_fine_tuning_defaults()
-  app.add_option("--lr,--learning-rate,--learning_rate", o.lr, "peak learning rate (fine-tuning: 1e-5)")
-      ->capture_default_str()
-      ->group(group);
-  add_choice(app, spellings("lr-schedule"), kLrShapes, o.lr_schedule,
-             "constant, linear or cosine, after the warm-up (fine-tuning: linear)")
-      ->default_str("constant")
-      ->group(group);
-  app.add_option(spellings("warmup-steps"), o.warmup_steps, "steps of linear warm-up")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(
-         spellings("warmup-ratio"), o.warmup_ratio,
-         "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0))
-      ->group(group);
-  app.add_option(spellings("schedule-steps"), o.schedule_steps, "length of the schedule; 0: the run's")
-      ->capture_default_str()
-      ->group(group);
+void add_schedule_options(OptionTable& t, TrainOptions& o) {
+  t.section("Optimizer");  // "fine-tuning" in the help: apply_fine_tuning_defaults()
+  t.add("lr,learning-rate", o.lr, "peak learning rate (fine-tuning: 1e-5)", {.at_restart = saved});
+  t.add_choice("lr-schedule", kLrShapes, o.lr_schedule,
+               "constant, linear or cosine, after the warm-up (fine-tuning: linear)", {.at_restart = saved});
+  t.add("warmup-steps", o.warmup_steps, "steps of linear warm-up", {.unit = "steps", .at_restart = saved});
+  t.add("warmup-ratio", o.warmup_ratio,
+        "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)",
+        {.range = CLI::Range(0.0, 1.0), .at_restart = saved});
+  t.add("schedule-steps", o.schedule_steps, "length of the schedule; 0: the run's",
+        {.unit = "steps", .at_restart = saved});
 }
 
 /// "adamw, lion or sgd"
@@ -55,180 +39,146 @@ std::string optimizer_names() {
 }
 
 /// Options that not every optimizer has.
-void add_own_options(CLI::App& app, OptimizerOptions& o) {
+void add_own_options(OptionTable& t, OptimizerOptions& o) {
   for (const auto& option : own_options(o)) {
-    const std::string name(option.name), names = option.has_underscores ? spellings(name) : "--" + name;
-    const std::string help = option.help;
-    const auto add = [&](const auto& value) -> CLI::Option* {
+    const auto names = (option.has_underscores ? "" : "--") + std::string(option.name);
+    OptionFacts facts{.choices = option.choices, .at_restart = saved, .depends_on = "optimizer"};
+    if (*option.default_text != 0) facts.default_text = option.default_text;
+    const auto add = [&](const auto& value) {
       using Value = std::decay_t<decltype(value)>;
-      if constexpr (std::is_same_v<Value, bool*>) {
-        return app.add_flag(names, *value, help);
-      } else if constexpr (std::is_same_v<Value, OptimizerOption::TakeWord>) {
-        return name_choices(app.add_option_function<std::string>(names, value, help), option.choices);
+      if constexpr (std::is_same_v<Value, OptimizerOption::TakeWord>) {
+        t.add_parsed(names, value, option.help, facts);
       } else if constexpr (std::is_same_v<Value, std::optional<at::ScalarType>*>) {
-        return add_float_type(app, name, *value, help);
-      } else if constexpr (std::is_same_v<Value, std::optional<double>*>) {
-        return app.add_option(names, *value, help);
+        t.add_choice(names, kFloatTypeNames, *value, option.help, facts);
       } else {
-        return app.add_option(names, *value, help)->capture_default_str();
+        t.add(names, *value, option.help, facts);
       }
     };
-    auto* added = std::visit(add, option.value)->group("Optimizer");
-    if (*option.default_text != 0) added->default_str(option.default_text);
+    std::visit(add, option.value);
   }
 }
 
 }  // namespace
 
-void add_optimizer_options(CLI::App& app, TrainOptions& o) {
-  add_schedule_options(app, o);
-  const auto* group = "Optimizer";
-  name_choices(
-      app.add_option_function<std::string>(
-          spellings("optimizer"), [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
-          optimizer_names() + "; the Hugging Face trainer's names are known"),
-      optimizer_choices())
-      ->default_str("adamw")
-      ->group(group);
-  app.add_option(spellings("weight-decay"), o.weight_decay, "of matrices (fine-tuning: 0.01)")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--betas", o.betas,
-                 "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)")
-      ->expected(2)
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--eps", o.eps, "of adamw and its kin")->capture_default_str()->group(group);
-  app.add_flag(spellings("decay-all"), o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)")
-      ->group(group);
-  app.add_option(spellings("clip-grad-norm"), o.clip_grad_norm, "global norm to clip to; 0: off")
-      ->capture_default_str()
-      ->group(group);
-  add_own_options(app, o.optimizer);
+void add_optimizer_options(OptionTable& t, TrainOptions& o) {
+  add_schedule_options(t, o);
+  t.add_parsed("optimizer", [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
+               optimizer_names() + "; the Hugging Face trainer's names are known",
+               {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
+  t.add("weight-decay", o.weight_decay, "of matrices (fine-tuning: 0.01)", {.at_restart = saved});
+  t.add("betas", o.betas,
+        "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)",
+        {.at_restart = saved, .depends_on = "optimizer"})
+      ->expected(2);
+  t.add("eps", o.eps, "of adamw and its kin", {.at_restart = saved, .depends_on = "optimizer"});
+  t.add("decay-all", o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)",
+        {.at_restart = saved});
+  t.add("clip-grad-norm", o.clip_grad_norm, "global norm to clip to; 0: off", {.at_restart = saved});
+  add_own_options(t, o.optimizer);
 }
 
 namespace {
 
-constexpr const char* kGroup = "What is trained";
-
-void add_freeze_options(CLI::App& app, FreezeOptions& o) {
-  app.add_option("--freeze", o.freeze,
-                 "parameters that stay as they are, without gradient and optimizer state: names or globs, of modules "
-                 "too, with commas between (model.embed_tokens,'model.layers.[0-9].*')")
-      ->delimiter(',')
-      ->group(kGroup);
-  app.add_option(spellings("train-only"), o.train_only,
-                 "freeze all others ('*.mlp.*'); of these, what --freeze matches")
-      ->delimiter(',')
-      ->group(kGroup);
+void add_freeze_options(OptionTable& t, FreezeOptions& o) {
+  t.add("freeze", o.freeze,
+        "parameters that stay as they are, without gradient and optimizer state: names or globs, of modules "
+        "too, with commas between (model.embed_tokens,'model.layers.[0-9].*')",
+        {.at_restart = saved, .depends_on = "freeze"})
+      ->delimiter(',');
+  t.add("train-only", o.train_only, "freeze all others ('*.mlp.*'); of these, what --freeze matches",
+        {.at_restart = saved, .depends_on = "freeze"})
+      ->delimiter(',');
 }
 
-void add_child_tuning_options(CLI::App& app, TrainOptions& o) {
-  add_choice(app, spellings("child-tuning"), kChildTunings, o.child_tuning,
-             "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
-             "matter most to the data, measured before the first step)")
-      ->default_str("off")
-      ->group(kGroup);
-  app.add_option("--child-tuning-p,--child_tuning_p,--reserve-p,--reserve_p", o.child_tuning_p,
-                 "share of the elements that have gradients")
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option(spellings("fisher-samples"), o.fisher_samples, "sequences that --child-tuning d measures with; 0: all")
-      ->capture_default_str()
-      ->group(kGroup);
+void add_child_tuning_options(OptionTable& t, TrainOptions& o) {
+  t.add_choice(
+      "child-tuning", kChildTunings, o.child_tuning,
+      "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
+      "matter most to the data, measured before the first step)",
+      {.at_restart = saved});
+  t.add("child-tuning-p,reserve-p", o.child_tuning_p, "share of the elements that have gradients",
+        {.at_restart = saved, .depends_on = "child-tuning"});
+  t.add("fisher-samples", o.fisher_samples, "sequences that --child-tuning d measures with; 0: all",
+        {.unit = "sequences", .at_restart = saved, .depends_on = "child-tuning"});
 }
 
-void add_lora_options(CLI::App& app, TrainOptions& options) {
+void add_lora_options(OptionTable& t, TrainOptions& options) {
   auto& o = options.sharding.lora;
-  app.add_option(spellings("lora-rank"), o.rank, "train adapters of this rank in place of the model; 0: the model")
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option(spellings("lora-alpha"), o.alpha, "adapters count alpha / rank times")
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option(spellings("lora-dropout"), o.dropout, "probability of zeroing an input of an adapter while training")
-      ->capture_default_str()
-      ->group(kGroup);
-  app.add_option(spellings("lora-targets"), o.targets, "matrices that have adapters: all, or q_proj,v_proj,...")
-      ->delimiter(',')
-      ->default_str("all")
-      ->group(kGroup);
-  app.add_flag("--rslora", o.rslora, "adapters count alpha / sqrt(rank) times")->group(kGroup);
-  app.add_flag("--dora", o.dora, "train the lengths of the matrices' rows, too")->group(kGroup);
-  app.add_option("--adapter", options.adapter, "go on from an adapter as peft writes it: a directory")->group(kGroup);
-  app.add_option(spellings("save-final-adapter"), options.save_final_adapter,
-                 "at the end write the adapter there, too, as peft does; always in OUT/RUN/adapter")
-      ->group(kGroup);
+  t.add("lora-rank", o.rank, "train adapters of this rank in place of the model; 0: the model",
+        {.at_restart = checkpoint});
+  t.add("lora-alpha", o.alpha, "adapters count alpha / rank times", {.at_restart = checkpoint});
+  t.add("lora-dropout", o.dropout, "probability of zeroing an input of an adapter while training",
+        {.at_restart = checkpoint});
+  t.add("lora-targets", o.targets, "matrices that have adapters: all, or q_proj,v_proj,...",
+        {.default_text = "all", .at_restart = checkpoint})
+      ->delimiter(',');
+  t.add("rslora", o.rslora, "adapters count alpha / sqrt(rank) times", {.at_restart = checkpoint});
+  t.add("dora", o.dora, "train the lengths of the matrices' rows, too", {.at_restart = checkpoint});
+  t.add("adapter", options.adapter, "go on from an adapter as peft writes it: a directory",
+        {.path = file, .at_restart = checkpoint});
+  t.add("save-final-adapter", options.save_final_adapter,
+        "at the end write the adapter there, too, as peft does; always in OUT/RUN/adapter", {.path = folder});
 }
 
 }  // namespace
 
-void add_method_options(CLI::App& app, TrainOptions& o) {
-  add_lora_options(app, o);
-  add_quantize_options(app, o.sharding.quantize,
+void add_method_options(OptionTable& t, TrainOptions& o) {
+  t.section("What is trained");
+  add_lora_options(t, o);
+  add_quantize_options(t, o.sharding.quantize,
                        "under adapters, keep the matrices of the blocks in 4 bits (QLoRA): nf4; as they are: none. "
-                       "Weights stored in 4 bits stay so",
-                       kGroup);
-  add_freeze_options(app, o.sharding.freeze);
-  add_child_tuning_options(app, o);
+                       "Weights stored in 4 bits stay so");
+  add_freeze_options(t, o.sharding.freeze);
+  add_child_tuning_options(t, o);
 }
 
-void add_validation_options(CLI::App& app, TrainOptions& o) {
-  const auto* group = "Validation";
+void add_validation_options(OptionTable& t, TrainOptions& o) {
+  t.section("Validation");
   auto& v = o.validation;
-  app.add_option(spellings("val-data"), o.val_data,
-                 "what to validate on, as --train-data; or several of them, each with a curve of its own: "
-                 "NAME=PATH,NAME=PATH")
-      ->group(group);
-  app.add_option(spellings("eval-every"), o.eval_every, "optimizer steps between validations; 0: at the end only")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("val-chess"), v.games.data,
-                 "games of chess to play at each validation, as fsdp-eval --chess: next move, legality, result")
-      ->group(group);
-  app.add_option(spellings("val-chess-games"), v.games.most, "the first games of --val-chess; 0: all")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("val-chess-positions"), v.games.positions, "positions at which legality is tried")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("keep-best"), v.keep_best,
-                 "keep the checkpoint of the lowest validation loss as checkpoints/best; of several sets: the first "
-                 "one's, or NAME's; or of the highest chess_legal, chess_accuracy or chess_result of --val-chess")
-      ->expected(0, 1)  // no default_str(): CLI11 would use it when the value is left out
-      ->group(group);
-  app.add_option(spellings("patience"), v.patience,
-                 "end the run, as one that is done, after so many validations in a row without improvement; 0: none")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("min-delta"), v.min_delta,
-                 "by how much a loss must be lower, or a share of chess higher, to be an improvement")
-      ->capture_default_str()
-      ->group(group);
-  add_choice(app, "--final", kFinals, v.ends_with_best,
-             "which weights --save-final-full, --save-final-hf, adapters and --prompt take at the end: last or best")
-      ->default_str("last")
-      ->group(group);
-  app.add_option(spellings("sample-prompt"), v.sample_prompts,
-                 "go on from this text at each validation, into samples.jsonl; may be repeated")
+  t.add("val-data", o.val_data,
+        "what to validate on, as --train-data; or several of them, each with a curve of its own: "
+        "NAME=PATH,NAME=PATH",
+        {.path = validation_sets, .at_restart = saved});
+  t.add("eval-every", o.eval_every, "optimizer steps between validations; 0: at the end only",
+        {.unit = "steps", .at_restart = saved});
+  t.add("val-chess", v.games.data,
+        "games of chess to play at each validation, as fsdp-eval --chess: next move, legality, result",
+        {.path = data_set, .at_restart = saved});
+  t.add("val-chess-games", v.games.most, "the first games of --val-chess; 0: all",
+        {.at_restart = saved, .depends_on = "val-chess"});
+  t.add("val-chess-positions", v.games.positions, "positions at which legality is tried",
+        {.at_restart = saved, .depends_on = "val-chess"});
+  t.add("keep-best", v.keep_best,
+        "keep the checkpoint of the lowest validation loss as checkpoints/best; of several sets: the first "
+        "one's, or NAME's; or of the highest chess_legal, chess_accuracy or chess_result of --val-chess",
+        {.at_restart = saved})
+      ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
+  t.add("patience", v.patience,
+        "end the run, as one that is done, after so many validations in a row without improvement; 0: none",
+        {.at_restart = saved});
+  t.add("min-delta", v.min_delta, "by how much a loss must be lower, or a share of chess higher, to be an improvement",
+        {.at_restart = saved, .depends_on = "patience"});
+  t.add_choice("final", kFinals, v.ends_with_best,
+               "which weights --save-final-full, --save-final-hf, adapters and --prompt take at the end: last or best");
+  t.add("sample-prompt", v.sample_prompts,
+        "go on from this text at each validation, into samples.jsonl; may be repeated",
+        {.at_restart = saved, .depends_on = "sample-prompt"})
       ->expected(1)
       ->allow_extra_args(false)  // otherwise CLI11 splits a text in brackets at its commas
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
-  app.add_flag(spellings("sample-chat"), v.sample_chat,
-               "each --sample-prompt is a user's message in the --chat-template, and the sample the answer")
-      ->group(group);
-  app.add_option(spellings("sample-tokens"), v.sample_tokens, "tokens of each sample, the most likely one each time")
-      ->capture_default_str()
-      ->group(group);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("sample-chat", v.sample_chat,
+        "each --sample-prompt is a user's message in the --chat-template, and the sample the answer",
+        {.at_restart = saved, .depends_on = "sample-prompt"});
+  t.add("sample-tokens", v.sample_tokens, "tokens of each sample, the most likely one each time",
+        {.unit = "tokens", .at_restart = saved, .depends_on = "sample-prompt"});
 }
 
-void normalize_validation_options(CLI::App& app) {
-  const auto* keep_best = app.get_option("--keep-best");
+void normalize_validation_options(OptionTable& t) {
+  const auto* keep_best = t.get_option("--keep-best");
   if (keep_best->count() == 0) return;
   const auto text = keep_best->as<std::string>();
-  if (text.empty() || text == "true") set_option(app, "--keep-best", "loss");
-  if (text == "false") set_option(app, "--keep-best", "none");
+  if (text.empty() || text == "true") t.set("--keep-best", "loss");
+  if (text == "false") t.set("--keep-best", "none");
 }
 
 }  // namespace fsdp

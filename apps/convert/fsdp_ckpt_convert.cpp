@@ -12,7 +12,7 @@
 
 namespace {
 
-using fsdp::spellings;
+using fsdp::PathKind;
 
 constexpr const char* kExamples = R"(Examples
   FSDP1 local state of 8 GPUs -> one file that torch.load reads:
@@ -45,79 +45,71 @@ class Help : public CLI::Formatter {
   std::string make_positionals(const CLI::App*) const override { return ""; }
 };
 
-/// Adds an option that may be repeated; each use appends one text.
-void add_list(CLI::App& app, const std::string& name, std::vector<std::string>& list, const std::string& help,
-              const std::string& group) {
-  app.add_option(name, list, help)->allow_extra_args(false)->take_all()->group(group);
+void add_modes(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
+  t.section("Instead of converting");
+  t.add("inspect", o.inspect, "show what IN is and holds; reads no tensor data");
+  t.add("verify", o.verify, "compare two checkpoints of any formats tensor by tensor; 3 if they differ");
+  t.add("check", o.check, "read all of IN: 4 if it is damaged, 3 if it has NaN or infinite elements");
+  t.add("tolerance", o.tolerance,
+        "of --verify: floating-point elements may differ by this, or by this times their size where that is "
+        "more; 0: bit for bit");
 }
 
-void add_modes(CLI::App& app, fsdp::ConvertOptions& o) {
-  const auto group = "Instead of converting";
-  app.add_flag("--inspect", o.inspect, "show what IN is and holds; reads no tensor data")->group(group);
-  app.add_flag("--verify", o.verify, "compare two checkpoints of any formats tensor by tensor; 3 if they differ")
-      ->group(group);
-  app.add_flag("--check", o.check, "read all of IN: 4 if it is damaged, 3 if it has NaN or infinite elements")
-      ->group(group);
-  app.add_option("--tolerance", o.tolerance,
-                 "of --verify: floating-point elements may differ by this, or by this times their size where that is "
-                 "more; 0: bit for bit")
-      ->capture_default_str()
-      ->group(group);
+void add_local_state_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
+  t.section("FSDP1 local state: where the parameters' shapes come from (run.json beside it is found)");
+  t.add("model-config", o.model_config, "config.json of the model, or its directory", {.path = PathKind::file});
+  t.add("reference", o.reference, "a full checkpoint of the same model (.pt or safetensors)", {.path = PathKind::file});
+  t.add("param-shapes", o.param_shapes, "JSON with names and shapes in the model's order", {.path = PathKind::file});
+  t.add("tie", o.ties, "A=B: parameter A has no storage of its own but is B; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  t.add("optim-files", o.optim_files,
+        "pattern of raw per-rank optimizer states that belong to it, such as 'optim-rank*.pt'",
+        {.path = PathKind::file});
 }
 
-void add_local_state_options(CLI::App& app, fsdp::InputOptions& o) {
-  const auto group = "FSDP1 local state: where the parameters' shapes come from (run.json beside it is found)";
-  app.add_option(spellings("model-config"), o.model_config, "config.json of the model, or its directory")->group(group);
-  app.add_option("--reference", o.reference, "a full checkpoint of the same model (.pt or safetensors)")->group(group);
-  app.add_option(spellings("param-shapes"), o.param_shapes, "JSON with names and shapes in the model's order")
-      ->group(group);
-  add_list(app, "--tie", o.ties, "A=B: parameter A has no storage of its own but is B; may be repeated", group);
-  app.add_option(spellings("optim-files"), o.optim_files,
-                 "pattern of raw per-rank optimizer states that belong to it, such as 'optim-rank*.pt'")
-      ->group(group);
-}
-
-void add_change_options(CLI::App& app, fsdp::InputOptions& o) {
-  const auto group = "What changes on the way";
-  add_list(app, "--include", o.include, "only names that match (* any letters, ? one); may be repeated", group);
-  add_list(app, "--exclude", o.exclude, "not the names that match; wins over --include; may be repeated", group);
-  add_list(app, "--rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order", group);
-  app.add_flag(spellings("model-only"), o.model_only, "drop optimizer, scheduler and counters")->group(group);
-  app.add_option(spellings("merge-adapter"), o.merge_adapter,
-                 "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices")
-      ->group(group);
-  app.add_flag("--dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again")
-      ->group(group);
+void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
+  t.section("What changes on the way");
+  t.add("include", o.include, "only names that match (* any letters, ? one); may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  t.add("exclude", o.exclude, "not the names that match; wins over --include; may be repeated")
+      ->allow_extra_args(false)
+      ->take_all();
+  t.add("rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order")
+      ->allow_extra_args(false)
+      ->take_all();
+  t.add("model-only", o.model_only, "drop optimizer, scheduler and counters");
+  t.add("merge-adapter", o.merge_adapter,
+        "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices",
+        {.path = PathKind::folder});
+  t.add("dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again");
   fsdp::add_quantize_options(
-      app, o.quantize, "keep the matrices of a Llama's blocks in 4 bits, as transformers and bitsandbytes do: nf4",
-      group);
-  app.add_option("--map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none")
-      ->group(group);
-  app.add_option("--dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...")->group(group);
+      t, o.quantize, "keep the matrices of a Llama's blocks in 4 bits, as transformers and bitsandbytes do: nf4");
+  t.add("map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
+        {.suggestions = "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta, none"});
+  t.add("dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...",
+        {.suggestions = "float32, bf16, fp16"});
 }
 
-void add_output_options(CLI::App& app, fsdp::ConvertOptions& o) {
-  const auto group = "Output";
-  app.add_option("--to", o.to, "torch, safetensors, hf or dcp; by default as OUT's suffix says")->group(group);
-  app.add_option("--shards", o.shards, "of dcp: the ranks to write for (1)")->check(CLI::Range(1, 65536))->group(group);
-  app.add_option(spellings("max-shard-size"), o.max_shard_size, "of hf: the largest file (5GB)")->group(group);
-  app.add_option(spellings("config-from"), o.config_from, "of hf: directory with config.json and tokenizer files")
-      ->group(group);
-  app.add_flag("--overwrite", o.overwrite, "replace an existing OUT")->group(group);
-  app.add_flag("--sync", o.sync, "have everything on disk before OUT gets its name")->group(group);
-  app.add_flag(spellings("dry-run"), o.dry_run, "say what would be written, write nothing")->group(group);
+void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
+  t.section("Output");
+  t.add("to", o.to, "torch, safetensors, hf or dcp; by default as OUT's suffix says",
+        {.suggestions = "torch, safetensors, hf, dcp"});
+  t.add("shards", o.shards, "of dcp: the ranks to write for (1)", {.default_text = "", .range = CLI::Range(1, 65536)});
+  t.add("max-shard-size", o.max_shard_size, "of hf: the largest file (5GB)");
+  t.add("config-from", o.config_from, "of hf: directory with config.json and tokenizer files",
+        {.path = PathKind::folder});
+  t.add("overwrite", o.overwrite, "replace an existing OUT");
+  t.add("sync", o.sync, "have everything on disk before OUT gets its name");
+  t.add("dry-run", o.dry_run, "say what would be written, write nothing");
 }
 
-void add_run_options(CLI::App& app, fsdp::ConvertOptions& o) {
-  const auto group = "How it runs";
-  app.add_option("--jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 256))
-      ->group(group);
-  app.add_option(spellings("progress-every"), o.progress_seconds, "seconds between progress lines in a log file")
-      ->capture_default_str()
-      ->group(group);
-  fsdp::add_job_options(app, o.job, group);
+void add_run_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
+  t.section("How it runs");
+  t.add("jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4", {.range = CLI::Range(0, 256)});
+  t.add("progress-every", o.progress_seconds, "seconds between progress lines in a log file", {.unit = "seconds"});
+  fsdp::add_job_options(t, o.job);
 }
 
 std::string version_text() {
@@ -128,7 +120,7 @@ std::string version_text() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  fsdp::OptionTable app{
       "Turns a checkpoint of any format into any other: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local\n"
       "state, .pt files, safetensors and directories of them, fsdp-finetune's own. The input's format is found out.\n"
       "Needs no GPU, no Python and little memory; the input is only read, the output appears whole or not at all.\n"
@@ -136,7 +128,6 @@ int main(int argc, char** argv) {
       "fsdp-ckpt-convert"};
   app.formatter(std::make_shared<Help>());
   app.footer(kExamples);
-  fsdp::let_later_options_win(app);
   fsdp::ConvertOptions options;
   app.add_option("paths", options.paths, "IN OUT")->take_all()->expected(1, 2)->required();
   add_output_options(app, options);
@@ -144,7 +135,7 @@ int main(int argc, char** argv) {
   add_local_state_options(app, options.input);
   add_modes(app, options);
   add_run_options(app, options);
-  app.set_config("--config", "", "read options from a file");
+  app.add_config("read options from a file");
   app.set_version_flag("--version", version_text);
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   return fsdp::run_job(options.job, fsdp::load_mpi,

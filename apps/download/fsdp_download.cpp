@@ -37,43 +37,37 @@ struct Arguments {
   JobOptions job;
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_options(OptionTable& t, Arguments& arguments) {
   auto& download = arguments.download;
   const auto patterns = [](CLI::Option* option) {
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
   };
-  app.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
-  app.add_option("--type", arguments.type, "model or dataset (default: model, unless the repository is known)")
-      ->check(CLI::IsMember({"model", "dataset"}));
-  app.add_option("--revision", download.revision, "branch, tag or commit")->capture_default_str();
-  patterns(app.add_option("--include", download.selection.include,
-                          "only files that match; * matches / too; may be given several times"));
-  patterns(app.add_option("--exclude", download.selection.exclude, "not these; may be given several times"));
-  app.add_option(spellings("max-files"), download.selection.max_files, "the first N files by path; 0: all");
-  app.add_flag(spellings("all-formats"), arguments.all_formats,
-               "weights in other formats, too, where there are safetensors");
-  app.add_option(spellings("cache-dir"), arguments.cache_dir, "the cache (default: HF_HUB_CACHE, HF_HOME/hub)");
-  app.add_option(spellings("local-dir"), arguments.local_dir, "a plain folder instead of the cache");
-  app.add_flag("--verify", arguments.verify, "only compare what is there with its hashes; needs no network");
-  app.add_flag(spellings("dry-run"), arguments.dry_run, "only say what would be fetched");
-  app.add_option("--jobs", download.jobs, "connections at once")->capture_default_str()->check(CLI::Range(1, 64));
-  app.add_option(spellings("part-size"), download.part_bytes, "of a file that one request asks for, such as 64MiB")
-      ->transform(CLI::AsSizeValue(false))
-      ->default_str("64MiB");
-  app.add_option("--retries", download.retries.attempts, "attempts in a row without progress")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  app.add_option(spellings("retry-delay"), arguments.retry_delay_seconds, "seconds before the second attempt; doubles")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
-  app.add_option(spellings("takeover-after"), arguments.takeover_after_seconds,
-                 "seconds of silence after which another process's download is taken over")
-      ->capture_default_str()
-      ->check(CLI::Range(0.2, 86400.0));
-  app.add_flag("--json", arguments.job.json, "print one JSON object with the result on stdout");
-  app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
-  app.set_config("--config", "", "read options from a file");
-  app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+  t.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
+  t.add("type", arguments.type, "model or dataset (default: model, unless the repository is known)",
+        {.range = CLI::IsMember({"model", "dataset"}), .choices = "model, dataset"});
+  t.add("revision", download.revision, "branch, tag or commit");
+  patterns(t.add("include", download.selection.include,
+                 "only files that match; * matches / too; may be given several times"));
+  patterns(t.add("exclude", download.selection.exclude, "not these; may be given several times"));
+  t.add("max-files", download.selection.max_files, "the first N files by path; 0: all", {.default_text = ""});
+  t.add("all-formats", arguments.all_formats, "weights in other formats, too, where there are safetensors");
+  t.add("cache-dir", arguments.cache_dir, "the cache (default: HF_HUB_CACHE, HF_HOME/hub)", {.path = PathKind::folder});
+  t.add("local-dir", arguments.local_dir, "a plain folder instead of the cache", {.path = PathKind::folder});
+  t.add("verify", arguments.verify, "only compare what is there with its hashes; needs no network");
+  t.add("dry-run", arguments.dry_run, "only say what would be fetched");
+  t.add("jobs", download.jobs, "connections at once", {.range = CLI::Range(1, 64)});
+  t.add("part-size", download.part_bytes, "of a file that one request asks for, such as 64MiB",
+        {.default_text = "64MiB", .is_size = true});
+  t.add("retries", download.retries.attempts, "attempts in a row without progress", {.range = CLI::Range(1, 1000)});
+  t.add("retry-delay", arguments.retry_delay_seconds, "seconds before the second attempt; doubles",
+        {.range = CLI::Range(0.0, 86400.0), .unit = "seconds"});
+  t.add("takeover-after", arguments.takeover_after_seconds,
+        "seconds of silence after which another process's download is taken over",
+        {.range = CLI::Range(0.2, 86400.0), .unit = "seconds"});
+  t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
+  t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
+  t.add_config("read options from a file");
+  t.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
 }
 
 std::chrono::milliseconds milliseconds(double seconds) {
@@ -204,14 +198,13 @@ void forbid_core_dumps() {
 }
 
 int fetch_main(int argc, char** argv) {
-  CLI::App app{
+  OptionTable app{
       "Downloads a model or data set from the Hugging Face hub into its cache, where transformers finds it.\n"
       "Every file is checked against its hash; a later call goes on where an earlier one was stopped or killed.\n"
       "Prints the folder of the snapshot. Exit codes: 0 done, 1 failed, 2 usage, 3 --verify found a wrong file,\n"
       "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to go on.\n"
       "Texts to token files to train on: fsdp-download tokens --help.",
       "fsdp-download"};
-  let_later_options_win(app);
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;

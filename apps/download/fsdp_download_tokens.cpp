@@ -53,50 +53,48 @@ class Help : public CLI::Formatter {
   }
 };
 
-void add_options(CLI::App& app, Arguments& arguments) {
+void add_options(OptionTable& t, Arguments& arguments) {
   auto& o = arguments.tokenize;
-  app.add_option(
-         "--input", arguments.inputs,
-         "Parquet, JSON Lines, CSV or text files, directories of one kind of them, or data sets ORG/NAME in the "
-         "cache; may be given several "
-         "times")
+  t.add("input", arguments.inputs,
+        "Parquet, JSON Lines, CSV or text files, directories of one kind of them, or data sets ORG/NAME in the "
+        "cache; may be given several "
+        "times",
+        {.path = PathKind::file})
       ->required()
       ->take_all();
-  app.add_option("--tokenizer", o.tokenizer_name,
-                 "gpt2 (built in), or a model's directory with tokenizer.model, tokenizer.json or vocab.json and "
-                 "merges.txt, or ORG/NAME in the cache")
+  t.add("tokenizer", o.tokenizer_name,
+        "gpt2 (built in), or a model's directory with tokenizer.model, tokenizer.json or vocab.json and "
+        "merges.txt, or ORG/NAME in the cache",
+        {.path = PathKind::model})
       ->required();
-  app.add_option("--output", arguments.output, "the HDF5 file to write; replaced when the new one is complete")
+  t.add("output", arguments.output, "the HDF5 file to write; replaced when the new one is complete",
+        {.path = PathKind::file})
       ->required();
-  app.add_option(spellings("seq-len"), o.seq_len, "ids per packed row; of packed documents: tokens")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 1 << 24));
-  app.add_flag("--pack", arguments.pack,
-               "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
-               "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
-  app.add_flag("--documents", arguments.documents,
-               "one document for each text, of its own length (the default for conversations and completions)");
-  app.add_option("--seed", o.seed,
-                 "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
-                 "(fine-tuning: 42)")
-      ->capture_default_str();
-  app.add_option(spellings("max-length"), o.max_length, "ids of a document; the rest of it is cut; 0: all")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 30));
-  app.add_option(
-      "--field", o.field,
-      "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
-      "messages");
-  add_conversation_options(app, o.conversations, "form", "Conversations and completions");
-  app.add_option(spellings("max-rows"), o.max_rows, "texts to read, over all files; 0: all")->capture_default_str();
+  t.add("seq-len", o.seq_len, "ids per packed row; of packed documents: tokens",
+        {.range = CLI::Range(2, 1 << 24), .unit = "tokens"});
+  t.add("pack", arguments.pack,
+        "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
+        "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
+  t.add("documents", arguments.documents,
+        "one document for each text, of its own length (the default for conversations and completions)");
+  t.add("seed", o.seed,
+        "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
+        "(fine-tuning: 42)");
+  t.add("max-length", o.max_length, "ids of a document; the rest of it is cut; 0: all",
+        {.range = CLI::Range(0, 1 << 30), .unit = "tokens"});
+  t.add("field", o.field,
+        "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
+        "messages");
+  t.section("Conversations and completions");
+  add_conversation_options(t, o.conversations, "form");
+  t.section("Options");
+  t.add("max-rows", o.max_rows, "texts to read, over all files; 0: all");
   o.threads = 0;
-  app.add_option("--threads", o.threads, "that encode; 0: the cores it may use, at most 8")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1024));
-  app.add_flag("--json", arguments.job.json, "print one JSON object with the result on stdout");
-  app.add_flag("--quiet", arguments.job.quiet, "no progress, warnings and errors only");
-  app.set_config("--config", "", "read options from a file");
-  app.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
+  t.add("threads", o.threads, "that encode; 0: the cores it may use, at most 8", {.range = CLI::Range(0, 1024)});
+  t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
+  t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
+  t.add_config("read options from a file");
+  t.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
 }
 
 /// Checks which layout the options ask for together. \throws UsageError
@@ -234,14 +232,13 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
 }  // namespace
 
 int tokens_main(int argc, char** argv) {
-  CLI::App app{
+  OptionTable app{
       "Turns texts into a token file to train on: Parquet, JSON Lines, CSV or plain text in, HDF5 out.\n"
       "Files are read as streams, encoded on several threads and written in order: the result does not depend on how\n"
       "many. Prints the name of the file. Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
       "fsdp-download tokens"};
   app.formatter(std::make_shared<Help>());
   app.footer(kExamples);
-  let_later_options_win(app);
   Arguments arguments;
   add_options(app, arguments);
   if (const int code = parse(app, argc, argv); code >= 0) return code;

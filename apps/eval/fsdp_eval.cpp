@@ -10,110 +10,78 @@
 
 namespace {
 
-using fsdp::spellings;
+using fsdp::PathKind;
 
-void add_loss_options(CLI::App& app, fsdp::EvaluateOptions& o) {
-  const auto* group = "What is evaluated";
-  app.add_option("checkpoint", o.checkpoint,
-                 "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, a "
-                 "directory with config.json and safetensors, or ORG/NAME in the Hugging Face cache");
-  app.add_option("--compare", o.compare, "two of these: B against A, on the same data")->expected(2)->group(group);
-  app.add_option("--gate", o.gates,
-                 "METRIC:LIMIT, may be repeated: exit with 3 when B is worse than A by more than LIMIT (0.01, or 1% of "
-                 "A's). METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
+void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
+  t.section("What is evaluated");
+  t.add_option("checkpoint", o.checkpoint,
+               "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, a "
+               "directory with config.json and safetensors, or ORG/NAME in the Hugging Face cache");
+  t.add("compare", o.compare, "two of these: B against A, on the same data", {.path = PathKind::file})->expected(2);
+  t.add("gate", o.gates,
+        "METRIC:LIMIT, may be repeated: exit with 3 when B is worse than A by more than LIMIT (0.01, or 1% of "
+        "A's). METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
-  app.add_option(spellings("model-config"), o.model_config,
-                 "config.json, or its directory, for a checkpoint that does not say what its model is")
-      ->group(group);
-  app.add_option("--adapter", o.adapter, "of a directory of weights: an adapter as peft writes it")->group(group);
-  app.add_option("--tokenizer", o.tokenizer,
-                 "gpt2, a directory or ORG/NAME; default: the checkpoint's or its run's, for minGPT gpt2")
-      ->group(group);
-  group = "Loss";
-  app.add_option("--data", o.data,
-                 "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, "
-                 "a directory, or a data set ORG/NAME in the Hugging Face cache")
-      ->group(group);
-  app.add_option(spellings("data-field"), o.data_field,
-                 "key or column of the texts (default: text, or Moves) or messages")
-      ->group(group);
-  fsdp::add_conversation_options(app, o.conversations, "data-form", group);
-  app.add_option(spellings("max-rows"), o.max_rows, "rows, texts or games to take; 0: all")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--seq-len,--seq_len,--seq-length,--seq_length,--max-seq-length,--max_seq_length", o.seq_len,
-                 "longest sequence; 0: the model's, for texts up to 512 ids")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("batch-size"), o.batch_size, "sequences per rank at once")
-      ->capture_default_str()
-      ->group(group);
-  app.add_flag("--pack", o.pack,
-               "several texts or documents in each row instead of padding: faster, the same losses and counts; "
-               "--batch-size counts rows")
-      ->group(group);
-  app.add_option(spellings("cache-dir"), o.cache_dir,
-                 "keep encoded texts here for the next time; default: a temporary folder")
-      ->group(group);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("model-config", o.model_config,
+        "config.json, or its directory, for a checkpoint that does not say what its model is",
+        {.path = PathKind::file});
+  t.add("adapter", o.adapter, "of a directory of weights: an adapter as peft writes it", {.path = PathKind::file});
+  t.add("tokenizer", o.tokenizer,
+        "gpt2, a directory or ORG/NAME; default: the checkpoint's or its run's, for minGPT gpt2",
+        {.path = PathKind::model});
+  t.section("Loss");
+  t.add("data", o.data,
+        "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, "
+        "a directory, or a data set ORG/NAME in the Hugging Face cache",
+        {.path = PathKind::file});
+  t.add("data-field", o.data_field, "key or column of the texts (default: text, or Moves) or messages");
+  fsdp::add_conversation_options(t, o.conversations, "data-form");
+  t.add("max-rows", o.max_rows, "rows, texts or games to take; 0: all");
+  t.add("seq-len,seq-length,max-seq-length", o.seq_len, "longest sequence; 0: the model's, for texts up to 512 ids",
+        {.unit = "tokens"});
+  t.add("batch-size", o.batch_size, "sequences per rank at once", {.unit = "sequences"});
+  t.add("pack", o.pack,
+        "several texts or documents in each row instead of padding: faster, the same losses and counts; "
+        "--batch-size counts rows");
+  t.add("cache-dir", o.cache_dir, "keep encoded texts here for the next time; default: a temporary folder",
+        {.path = PathKind::folder});
 }
 
-void add_chess_and_text_options(CLI::App& app, fsdp::EvaluateOptions& o) {
-  const auto* group = "Chess";
-  app.add_option("--chess", o.chess,
-                 "games in UCI notation, 'e2e4 e7e5 ... 1-0': how often the next move is the game's, how often a move "
-                 "the model writes is legal. JSON Lines, Parquet, CSV, or a game a line; a file, a directory, ORG/NAME")
-      ->group(group);
-  app.add_option(spellings("chess-positions"), o.chess_positions, "positions at which legality is tried")
-      ->capture_default_str()
-      ->group(group);
-  group = "Text";
-  app.add_option("--prompt", o.prompt, "generate from this text, up to the model's end mark")->group(group);
-  app.add_flag("--chat", o.chat,
-               "the prompt is a user's message: put into the --chat-template (default: the tokenizer's own), answered "
-               "up to the end of the turn")
-      ->group(group);
-  app.add_option("--system", o.system, "of --chat: what the system says first")->group(group);
-  app.add_option(spellings("num-tokens"), o.sampling.num_tokens, "tokens to generate at most")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--temperature", o.sampling.temperature, "0: the most likely token each time")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("top-k"), o.sampling.top_k, "draw from the k most likely tokens; 0: all")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option(spellings("top-p"), o.sampling.top_p,
-                 "draw from the most likely tokens that have this probability together")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--seed", o.sampling.seed, "of the drawing, and of the chess positions")
-      ->capture_default_str()
-      ->group(group);
-  app.add_flag(spellings("no-cache"), o.sampling.no_cache, "compute the whole sequence for every token (a check; slow)")
-      ->group(group);
+void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
+  t.section("Chess");
+  t.add("chess", o.chess,
+        "games in UCI notation, 'e2e4 e7e5 ... 1-0': how often the next move is the game's, how often a move "
+        "the model writes is legal. JSON Lines, Parquet, CSV, or a game a line; a file, a directory, ORG/NAME",
+        {.path = PathKind::file});
+  t.add("chess-positions", o.chess_positions, "positions at which legality is tried");
+  t.section("Text");
+  t.add("prompt", o.prompt, "generate from this text, up to the model's end mark");
+  t.add("chat", o.chat,
+        "the prompt is a user's message: put into the --chat-template (default: the tokenizer's own), answered "
+        "up to the end of the turn");
+  t.add("system", o.system, "of --chat: what the system says first");
+  t.add("num-tokens", o.sampling.num_tokens, "tokens to generate at most", {.unit = "tokens"});
+  t.add("temperature", o.sampling.temperature, "0: the most likely token each time");
+  t.add("top-k", o.sampling.top_k, "draw from the k most likely tokens; 0: all");
+  t.add("top-p", o.sampling.top_p, "draw from the most likely tokens that have this probability together");
+  t.add("seed", o.sampling.seed, "of the drawing, and of the chess positions");
+  t.add("no-cache", o.sampling.no_cache, "compute the whole sequence for every token (a check; slow)");
 }
 
-void add_options(CLI::App& app, fsdp::EvaluateOptions& o) {
-  add_loss_options(app, o);
-  add_chess_and_text_options(app, o);
-  const auto* group = "Sharding, precision";
-  fsdp::add_choice(app, "--precision", fsdp::kFloatTypeNames, o.sharding.precision, "float32, bf16 or fp16")
-      ->default_str("float32")
-      ->group(group);
-  fsdp::add_choice(app, "--sharding", fsdp::kShardingNames, o.sharding.sharding,
-                   "how parameters are split over the ranks")
-      ->default_str("full-shard")
-      ->group(group);
+void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
+  add_loss_options(t, o);
+  add_chess_and_text_options(t, o);
+  t.section("Sharding, precision");
+  t.add_choice("precision", fsdp::kFloatTypeNames, o.sharding.precision, "float32, bf16 or fp16");
+  t.add_choice("sharding", fsdp::kShardingNames, o.sharding.sharding, "how parameters are split over the ranks");
   fsdp::add_quantize_options(
-      app, o.sharding.quantize,
+      t, o.sharding.quantize,
       "keep the matrices of the blocks in 4 bits, for less memory, or to see what it costs: nf4; "
-      "weights stored in 4 bits stay so",
-      group);
-  fsdp::add_runtime_options(app, o.runtime);
-  app.set_config("--config", "", "read options from a file");
-  app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
+      "weights stored in 4 bits stay so");
+  fsdp::add_runtime_options(t, o.runtime);
+  t.add_config("read options from a file");
+  t.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
 }
 
 void check_subjects(const fsdp::EvaluateOptions& o) {
@@ -160,7 +128,7 @@ int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::Evalu
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  fsdp::OptionTable app{
       "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
       "compares two. Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
       "  fsdp-eval runs/big/checkpoints/latest --data validation.jsonl\n"
@@ -171,7 +139,6 @@ int main(int argc, char** argv) {
       "  fsdp-eval --runs runs/a runs/b --plot runs.svg\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
       "fsdp-eval"};
-  fsdp::let_later_options_win(app);
   fsdp::EvaluateOptions options;
   add_options(app, options);
   fsdp::RunsArguments runs;

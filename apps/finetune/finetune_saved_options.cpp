@@ -2,11 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -26,78 +26,13 @@
 namespace fsdp {
 namespace {
 
-/// Options that decide the trajectory: a resumed run takes them from its checkpoint unless they are given again.
-constexpr std::array kSavedOptions{"lr",
-                                   "lr-schedule",
-                                   "warmup-steps",
-                                   "schedule-steps",
-                                   "weight-decay",
-                                   "betas",
-                                   "eps",
-                                   "decay-all",
-                                   "clip-grad-norm",
-                                   "seed",
-                                   "no-shuffle",
-                                   "pack",
-                                   "dropout",
-                                   "seq-len",
-                                   "max-epochs",
-                                   "max-steps",
-                                   "train-data",
-                                   "val-data",
-                                   "val-chess",
-                                   "val-chess-games",
-                                   "val-chess-positions",
-                                   "save-every",
-                                   "save-interval-minutes",
-                                   "keep-last",
-                                   "sample-prompt",
-                                   "sample-chat",
-                                   "sample-tokens",
-                                   "eval-every",
-                                   "keep-best",
-                                   "patience",
-                                   "min-delta",
-                                   "precision",
-                                   "compute-dtype",
-                                   "warmup-ratio",
-                                   "tokenizer",
-                                   "data-field",
-                                   "data-form",
-                                   "chat-template",
-                                   "train-on",
-                                   "pairs",
-                                   "marks",
-                                   "max-rows",
-                                   "optimizer",
-                                   "master-dtype",
-                                   "freeze",
-                                   "train-only",
-                                   "child-tuning",
-                                   "child-tuning-p",
-                                   "fisher-samples"};
-
-/// Options whose meaning depends on the optimizer: these, and own_options().
-const std::set<std::string_view> kOfOneOptimizer{"betas", "eps", "master-dtype"};
-
-std::set<std::string> own_option_names() {
-  OptimizerOptions options;
-  std::set<std::string> names;
-  for (const auto& option : own_options(options)) names.emplace(option.name);
-  return names;
+/// Returns the rows whose values a checkpoint keeps.
+std::vector<CLI::Option*> saved_options(OptionTable& table) {
+  return table.get_options([&](const CLI::Option* o) { return table.facts(o).at_restart == AtRestart::saved; });
 }
-
-std::vector<std::string> saved_option_names() {
-  std::vector<std::string> names(kSavedOptions.begin(), kSavedOptions.end());
-  for (const auto& name : own_option_names()) names.push_back(name);
-  return names;
-}
-
-/// Options whose meaning depends on --child-tuning.
-const std::set<std::string_view> kOfOneChild{"child-tuning-p", "fisher-samples"};
 
 /// Refuses model options that contradict the checkpoint, which decides the model.
-void check_model_options(const CLI::App& app, const ModelOptions& o, const ModelConfig& config,
+void check_model_options(const OptionTable& app, const ModelOptions& o, const ModelConfig& config,
                          const std::filesystem::path& checkpoint) {
   if (o.model != "mingpt") return;
   const auto check = [&](const char* name, std::int64_t asked, std::int64_t has) {
@@ -115,7 +50,7 @@ void check_model_options(const CLI::App& app, const ModelOptions& o, const Model
 }
 
 /// Refuses a change of packing, because a run counts the rows it has read: packed rows, or one text per row.
-void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
+void check_packing(const OptionTable& app, bool asked, const nlohmann::json& saved,
                    const std::filesystem::path& checkpoint) {
   const bool was = saved.value("pack", std::string("false")) == "true";
   if (app.get_option("--pack")->count() == 0 || asked == was) return;
@@ -123,14 +58,6 @@ void check_packing(const CLI::App& app, bool asked, const nlohmann::json& saved,
       "--{} contradicts the checkpoint {}, whose run {} its texts and counts what it has read "
       "in {}: leave the option out, or start a new run under another --run-name",
       asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
-}
-
-/// This option's values are texts that may contain blanks, so they are kept as a JSON list.
-constexpr std::string_view kTexts = "sample-prompt";
-
-bool is_path_option(std::string_view name) {
-  return name == "train-data" || name == "val-data" || name == "val-chess" || name == "tokenizer" ||
-         name == "chat-template";
 }
 
 /// \throws MissingInput
@@ -163,15 +90,16 @@ std::string with_whole_paths(const std::string& text) {
 }
 
 /// Checks a path that the checkpoint keeps and names the checkpoint in the message. \throws MissingInput
-void check_saved_path(const std::string& name, const std::string& text, const std::filesystem::path& checkpoint) {
+void check_saved_path(const std::string& name, PathKind path, const std::string& text,
+                      const std::filesystem::path& checkpoint) {
   // A wrong chat template has an error message of its own.
-  if (!is_path_option(name) || name == "chat-template" || text.empty() || text == kBuiltInTokenizer) return;
-  const auto type = name == "tokenizer" ? RepoType::model : RepoType::dataset;
+  if (path == PathKind::none || path == PathKind::chat_template || text.empty() || text == kBuiltInTokenizer) return;
   try {
-    if (name == "val-data") {
-      (void)find_validation_sets(text);
+    if (path == PathKind::validation_sets) {
+      find_validation_sets(text);
     } else {
-      find_snapshot(text, type, hub_settings(process_environment()));
+      find_snapshot(text, path == PathKind::model ? RepoType::model : RepoType::dataset,
+                    hub_settings(process_environment()));
     }
   } catch (const MissingInput& missing) {
     throw MissingInput(fmt::format(
@@ -180,10 +108,15 @@ void check_saved_path(const std::string& name, const std::string& text, const st
   }
 }
 
+/// Whether an option's values are texts that may contain blanks, so that they are kept as a JSON list.
+bool holds_texts(const CLI::Option& option) {
+  return option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+}
+
 /// Gives an option the value that collect_saved_options() kept as text.
-void give_saved_value(CLI::Option& option, std::string_view name, const std::string& text) {
-  if (name == kTexts) {
-    for (const auto& word : parse_json(text, "--" + std::string(name))) option.add_result(word.get<std::string>());
+void give_saved_value(CLI::Option& option, const std::string& text) {
+  if (holds_texts(option)) {
+    for (const auto& word : parse_json(text, option.get_name())) option.add_result(word.get<std::string>());
   } else if (option.get_expected_max() > 1) {
     std::istringstream words(text);
     for (std::string word; words >> word;) option.add_result(word);
@@ -193,7 +126,7 @@ void give_saved_value(CLI::Option& option, std::string_view name, const std::str
   option.run_callback();
 }
 
-void set_if_open(CLI::App& app, const char* name, const std::vector<std::string>& words) {
+void set_if_open(OptionTable& app, const char* name, const std::vector<std::string>& words) {
   auto* option = app.get_option(std::string("--") + name);
   if (option->count() > 0) return;
   for (const auto& word : words) option->add_result(word);
@@ -219,14 +152,19 @@ void take_quantization(TrainOptions& options, const QuantizeConfig& stored, cons
   asked = stored;
 }
 
+bool is_recorded(const CLI::Option& option) {
+  return option.get_configurable() && !option.get_lnames().empty() && !option.get_group().empty();
+}
+
 }  // namespace
 
-nlohmann::json collect_saved_options(const CLI::App& app) {
+nlohmann::json collect_saved_options(OptionTable& app) {
   nlohmann::json saved = nlohmann::json::object();
   std::error_code error;
-  for (const auto& name : saved_option_names()) {
-    const auto* option = app.get_option("--" + name);
+  for (const auto* option : saved_options(app)) {
     if (option->count() == 0) continue;
+    const auto& name = option->get_lnames().front();
+    const auto path = app.facts(option).path;
     auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
     // Paths are kept absolute, because the run may be resumed in another folder.
     const auto kept = saved_path(text);
@@ -236,24 +174,24 @@ nlohmann::json collect_saved_options(const CLI::App& app) {
                       "make a link to it that has one",
                       name, printable(text)));
     }
-    if (name == kTexts) {
+    if (holds_texts(*option)) {
       saved[name] = json_text(option->results());
       continue;
     }
-    if (name == "val-data") {
+    if (path == PathKind::validation_sets) {
       saved[name] = with_whole_paths(text);
       continue;
     }
-    const bool is_path = is_path_option(name) && !(name == "chat-template" && chat_format(text));
+    const bool is_path = path != PathKind::none && !(path == PathKind::chat_template && chat_format(text));
     saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
   }
   return saved;
 }
 
-std::map<std::string, std::string> collect_all_options(const CLI::App& app) {
+std::map<std::string, std::string> collect_all_options(const OptionTable& app) {
   std::map<std::string, std::string> all;
   for (const auto* option : app.get_options()) {
-    if (!option->get_configurable() || option->get_lnames().empty() || option->get_group().empty()) continue;
+    if (!is_recorded(*option)) continue;
     const auto given = option->count() > 0;
     const auto text = given ? fmt::format("{}", fmt::join(option->reduced_results(), " ")) : option->get_default_str();
     if (!text.empty()) all[option->get_lnames().front()] = text;
@@ -261,36 +199,40 @@ std::map<std::string, std::string> collect_all_options(const CLI::App& app) {
   return all;
 }
 
-void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoint& restart) {
+void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartPoint& restart) {
   if (!restart.knows_run) return;
   const auto& checkpoint = restart.candidates.front();
   const auto& manifest = restart.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   check_packing(app, options.pack, saved, checkpoint);
-  const bool steps_given = app.get_option("--max-steps")->count() + app.get_option("--max-epochs")->count() > 0;
-  const bool other_child = app.get_option("--child-tuning")->count() > 0 &&
-                           parse_value(kChildTunings, saved.value("child-tuning", std::string("off")),
-                                       "--child-tuning") != options.child_tuning;
-  const bool freezing_given = app.get_option("--freeze")->count() + app.get_option("--train-only")->count() > 0;
+  const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
+  const bool steps_given = given("--max-steps") || given("--max-epochs");
+  const bool freezing_given = given("--freeze") || given("--train-only");
+  const bool other_child =
+      given("--child-tuning") && parse_value(kChildTunings, saved.value("child-tuning", std::string("off")),
+                                             "--child-tuning") != options.child_tuning;
   const bool other_optimizer =
-      app.get_option("--optimizer")->count() > 0 &&
+      given("--optimizer") &&
       optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;
-  const auto own = own_option_names();
-  for (const auto& name : saved_option_names()) {
-    auto* option = app.get_option("--" + name);
+  // Whether values that depend on an option are of no use, because the job chooses something else there.
+  const std::map<std::string_view, std::function<bool()>> is_useless{
+      {"optimizer", [&] { return other_optimizer; }},
+      {"child-tuning", [&] { return other_child; }},
+      {"max-steps", [&] { return steps_given; }},
+      {"freeze", [&] { return freezing_given; }},
+      {"val-chess", [&] { return options.validation.games.data.empty(); }},
+      {"sample-prompt", [&] { return !trains(options); }},
+      {"patience", [&] { return options.validation.patience == 0; }}};
+  for (auto* option : saved_options(app)) {
+    const auto& name = option->get_lnames().front();
+    const auto& facts = app.facts(option);
     if (!saved.contains(name) || option->count() > 0) continue;
-    if (other_optimizer && (kOfOneOptimizer.contains(name) || own.contains(name))) continue;
-    if (steps_given && (name == "max-steps" || name == "max-epochs")) continue;
-    if (other_child && kOfOneChild.contains(name)) continue;
-    if (name.starts_with("val-chess-") && options.validation.games.data.empty()) continue;
-    if (name.starts_with("sample-") && !trains(options)) continue;
-    if (name == "min-delta" && options.validation.patience == 0) continue;
-    if (freezing_given && (name == "freeze" || name == "train-only")) continue;
+    if (!facts.depends_on.empty() && is_useless.at(facts.depends_on)()) continue;
     const auto text = saved[name].get<std::string>();
-    check_saved_path(name, text, checkpoint);
+    check_saved_path(name, facts.path, text, checkpoint);
     try {
-      give_saved_value(*option, name, text);
+      give_saved_value(*option, text);
     } catch (const std::exception&) {  // an exception of CLI11, of this program or of the JSON library
       throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
     }
@@ -316,7 +258,7 @@ void apply_saved_options(CLI::App& app, TrainOptions& options, const RestartPoin
   }
 }
 
-void apply_fine_tuning_defaults(CLI::App& app, const TrainOptions& options) {
+void apply_fine_tuning_defaults(OptionTable& app, const TrainOptions& options) {
   const auto& betas = optimizer_type(options.optimizer.kind).betas;
   if (!betas.empty()) set_if_open(app, "betas", betas);
   if (options.model.model == "mingpt") return;
@@ -367,56 +309,17 @@ void resolve_names(TrainOptions& options) {
   if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
 }
 
-namespace {
-
-/// Options that the checkpoint itself determines, or that only say where the run is, what it continues and what it
-/// prints.
-const std::set<std::string_view> kOfTheRun{"model",
-                                           "num-layers",
-                                           "num-heads",
-                                           "embed-size",
-                                           "ffn-hidden-size",
-                                           "vocab-size",
-                                           "total-batch-size",
-                                           "gradient-accumulation-steps",
-                                           "adapter",
-                                           "lora-rank",
-                                           "lora-alpha",
-                                           "lora-dropout",
-                                           "lora-targets",
-                                           "rslora",
-                                           "dora",
-                                           "quantize",
-                                           "double-quant",
-                                           "out-dir",
-                                           "run-name",
-                                           "restart-checkpoint-file",
-                                           "json",
-                                           "quiet",
-                                           "dry-run",
-                                           "allow-other-tokenizer"};
-
-/// \param saved  options that the checkpoint keeps
-bool is_of_job(const CLI::Option& option, const nlohmann::json& saved) {
-  if (!option.get_configurable() || option.get_lnames().empty() || option.get_group().empty()) return false;
-  const auto& name = option.get_lnames().front();
-  return !kOfTheRun.contains(name) && !saved.contains(name);
-}
-
-}  // namespace
-
-std::map<std::string, std::string> collect_options_of_job(const CLI::App& app) {
-  const auto saved = collect_saved_options(app);
+std::map<std::string, std::string> collect_options_of_job(OptionTable& app) {
   std::map<std::string, std::string> found;
   for (const auto* option : app.get_options()) {
-    if (option->count() == 0 || !is_of_job(*option, saved)) continue;
+    if (option->count() == 0 || app.facts(option).at_restart != AtRestart::job || !is_recorded(*option)) continue;
     const auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
     if (text != option->get_default_str()) found[option->get_lnames().front()] = text;
   }
   return found;
 }
 
-std::vector<std::string> options_left_behind(const CLI::App& app, const RestartPoint& restart) {
+std::vector<std::string> options_left_behind(const OptionTable& app, const RestartPoint& restart) {
   std::vector<std::string> words;
   const auto of_job = restart.manifest.data.find("options_of_job");
   if (!restart.knows_run || of_job == restart.manifest.data.end() || !of_job->is_object()) return words;

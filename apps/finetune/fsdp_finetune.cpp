@@ -7,7 +7,7 @@
 #include "apps/finetune/finetune_job.hpp"
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  fsdp::OptionTable app{
       "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a Llama from its weights.\n"
       "Run it under mpiexec or srun, one rank per GPU (or per group of cores), or alone.\n\n"
       "  mpiexec -n 4 fsdp-finetune --model mingpt --train-data train.h5 --val-data validation.h5\n"
@@ -15,14 +15,13 @@ int main(int argc, char** argv) {
       "      --batch-size 1 --total-batch-size 64 --precision bf16 --gradient-checkpointing\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 4 bad input, 85 stopped early with a good checkpoint.",
       "fsdp-finetune"};
-  fsdp::let_later_options_win(app);
   fsdp::FinetuneArguments arguments;
   fsdp::add_finetune_options(app, arguments);
   fsdp::RunsArguments watched;
-  app.add_option(
-         "--watch", watched.runs,
-         "train nothing, show a run that goes on or is over: its folder, or that of several; on a terminal renewed "
-         "until they end")
+  app.add("watch", watched.runs,
+          "train nothing, show a run that goes on or is over: its folder, or that of several; on a terminal renewed "
+          "until they end",
+          {.path = fsdp::PathKind::folder})
       ->configurable(false);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;

@@ -36,7 +36,7 @@ std::vector<std::string> own_command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{
+  fsdp::OptionTable app{
       "Predicts the memory of a training job, without running it and without a GPU: fsdp-finetune's own step on\n"
       "tensors that have sizes and no data, through a model of the GPU's allocator. Takes fsdp-finetune's options.\n\n"
       "  fsdp-memprobe --model codellama/CodeLlama-7b-hf --ranks 4 --gpu a100-80g --seq-len 512 --precision bf16 \\\n"
@@ -47,7 +47,6 @@ int main(int argc, char** argv) {
       "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing of what was asked for fits, 4 bad input.",
       "fsdp-memprobe"};
-  fsdp::let_later_options_win(app);
   fsdp::MemprobeArguments arguments;
   fsdp::add_memprobe_options(app, arguments);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "apps/common/app_main.hpp"
-#include "apps/common/number_checks.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/scheduler.hpp"
@@ -22,29 +21,24 @@ constexpr const char* kOwnGroup = "What is asked";  // the help section of optio
 constexpr std::array kGoals{NamedValue<bool>{"fastest", false}, NamedValue<bool>{"largest", true}};
 constexpr const char* kSearches = "batch, model";
 
-void add_speed_options(CLI::App& app, MemprobeOptions& o) {
-  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
-  add(app.add_option("--rates", o.rates_file,
-                     "what fsdp-bf16check --json has printed on such nodes: its products and bandwidths instead of the "
-                     "GPU's data sheet, or of this processor's as measured now")
-          ->type_name("FILE"));
-  add(app.add_option(spellings("rates-threads"), o.check_threads, "threads of a rank of that check, on CPUs")
-          ->capture_default_str()
-          ->check(CLI::Range(1, 4096)));
-  add(app.add_option(spellings("link-gb-per-s"), o.link_gb_per_s,
-                     "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
-                     "of the GPU")
-          ->check(CLI::PositiveNumber));
-  add(app.add_option(spellings("network-gb-per-s"), o.network_gb_per_s,
-                     "GB/s that a node sends to another; default: 50 with GPUs, 10 without")
-          ->check(CLI::PositiveNumber));
-  add(app.add_option("--cores", o.cores, "of a node, for ranks on CPUs; default: this machine's")
-          ->check(CLI::Range(1, 4096)));
-  add(add_choice(
-          app, spellings("plan-for"), kGoals, o.plan_for_largest,
-          "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
-          "once")
-          ->default_str("fastest"));
+void add_speed_options(OptionTable& t, MemprobeOptions& o) {
+  t.add("rates", o.rates_file,
+        "what fsdp-bf16check --json has printed on such nodes: its products and bandwidths instead of the "
+        "GPU's data sheet, or of this processor's as measured now",
+        {.path = PathKind::file})
+      ->type_name("FILE");
+  t.add("rates-threads", o.check_threads, "threads of a rank of that check, on CPUs", {.range = CLI::Range(1, 4096)});
+  t.add("link-gb-per-s", o.link_gb_per_s,
+        "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
+        "of the GPU",
+        {.default_text = "", .range = CLI::PositiveNumber, .unit = "GB/s"});
+  t.add("network-gb-per-s", o.network_gb_per_s, "GB/s that a node sends to another; default: 50 with GPUs, 10 without",
+        {.default_text = "", .range = CLI::PositiveNumber, .unit = "GB/s"});
+  t.add("cores", o.cores, "of a node, for ranks on CPUs; default: this machine's",
+        {.default_text = "", .range = CLI::Range(1, 4096)});
+  t.add_choice("plan-for", kGoals, o.plan_for_largest,
+               "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
+               "once");
 }
 
 void take_search(MemprobeOptions& o, const std::string& text) {
@@ -73,12 +67,12 @@ void check_plan_folder(const MemprobeArguments& a) {
 
 }  // namespace
 
-void normalize_search(CLI::App& app, MemprobeArguments& a) {
-  auto* search = app.get_option("--search");
-  auto* none = app.get_option("--no-search");
-  if (search->count() > 0 && a.options.search && !a.options.search_model) set_option(app, "--search", "batch");
+void normalize_search(OptionTable& t, MemprobeArguments& a) {
+  auto* search = t.get_option("--search");
+  auto* none = t.get_option("--no-search");
+  if (search->count() > 0 && a.options.search && !a.options.search_model) t.set("--search", "batch");
   if (none->count() == 0) return;
-  const auto& order = app.parse_order();
+  const auto& order = t.parse_order();
   const auto last = std::find_if(order.rbegin(), order.rend(), [&](const auto* o) { return o == search || o == none; });
   if (last != order.rend() && *last == search) {
     none->clear();
@@ -89,69 +83,66 @@ void normalize_search(CLI::App& app, MemprobeArguments& a) {
   a.options.search_model = false;
 }
 
-void add_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   auto& o = a.options;
-  const auto add = [&](CLI::Option* option) { return option->group(kOwnGroup); };
-  add(says_of_lists(app.add_option("--ranks", o.ranks, "ranks of the job; default: this job's"),
-                    "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4")
-          ->check(CLI::Range(1, 65536)));
-  add(app.add_option(spellings("ranks-per-node"), o.ranks_per_node, "of them on a node; default: all")
-          ->check(CLI::Range(1, 65536)));
-  add(app.add_option("--nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)")
-          ->delimiter(',')
-          ->check(CLI::Range(1, 65536)));
-  add(app.add_option("--rank", o.rank, "the rank that is simulated")
-          ->capture_default_str()
-          ->check(CLI::Range(0, 65535)));
-  add(app.add_option("--gpu", o.gpu,
-                     "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
-                     "(79GiB); default: the GPU at hand, else CPUs"));
-  add(app.add_option("--memory", o.memory, "CPUs: what a rank may take; default: its share of this machine"));
-  add(app.add_option(spellings("cuda-context"), o.cuda_context,
-                     "bytes of the CUDA context, instead of the usual ones"));
-  add(app.add_option(spellings("nccl-buffers"), o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones"));
-  add(name_choices(
-          app.add_option_function<std::string>(
-              "--search", [&](const std::string& text) { take_search(o, text); },
-              "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
-              "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
-              "the most layers of the model's width at the batch size that is given (model)"),
-          kSearches)
-          ->expected(0, 1));
-  add(app.add_flag("--no-search", a.no_search, "takes a --search before it back, or one in a --config file"));
-  add(app.add_option(spellings("max-batch"), o.max_batch, "end of the search; default: 65536")
-          ->check(CLI::Range(1, 1000000)));
-  add(app.add_option("--margin", o.margin,
-                     "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
-                     "--calibration's runs took beyond their predictions, else 0.5%"));
-  add(app.add_option("--calibration", o.calibrations,
-                     "memory.json or speed.json of earlier runs, a run's directory or a directory of runs: their "
-                     "context and NCCL bytes on such a GPU replace the usual ones, their errors set the margin, and "
-                     "the time that their steps took corrects the predicted one"));
-  add_speed_options(app, o);
-  add(app.add_flag("--measure", o.measure, "run real steps on this job's ranks and compare"));
-  add(app.add_flag("--alone", o.alone,
-                   "with --measure: this process is rank --rank of --ranks, the others are simulated"));
-  add(app.add_option("--plan,--write-plan,--write_plan", a.plan_file,
-                     "write the best choice as a file for fsdp-finetune --config"));
-  add(app.add_option("--plot", o.plot_file, "draw memory over a step, .svg or .png"));
-  app.add_flag("--trial", a.trial)->group("")->configurable(false);
+  t.section(kOwnGroup);
+  t.add("ranks", o.ranks, "ranks of the job; default: this job's",
+        {.default_text = "",
+         .range = CLI::Range(1, 65536),
+         .instead_of_list = "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4"});
+  t.add("ranks-per-node", o.ranks_per_node, "of them on a node; default: all",
+        {.default_text = "", .range = CLI::Range(1, 65536)});
+  t.add("nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)",
+        {.range = CLI::Range(1, 65536)})
+      ->delimiter(',');
+  t.add("rank", o.rank, "the rank that is simulated", {.range = CLI::Range(0, 65535)});
+  t.add("gpu", o.gpu,
+        "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
+        "(79GiB); default: the GPU at hand, else CPUs",
+        {.suggestions = "a100-40g, a100-80g, h100, h200, b200, gh200-96g, v100-16g, v100-32g, l40s, l4, a40, a10, a30, "
+                        "t4, rtx-3090, rtx-4090"});
+  t.add("memory", o.memory, "CPUs: what a rank may take; default: its share of this machine");
+  t.add("cuda-context", o.cuda_context, "bytes of the CUDA context, instead of the usual ones");
+  t.add("nccl-buffers", o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones");
+  t.add_parsed("search", [&](const std::string& text) { take_search(o, text); },
+               "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
+               "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
+               "the most layers of the model's width at the batch size that is given (model)",
+               {.choices = kSearches})
+      ->expected(0, 1);
+  t.add("--no-search", a.no_search, "takes a --search before it back, or one in a --config file");
+  t.add("max-batch", o.max_batch, "end of the search; default: 65536",
+        {.default_text = "", .range = CLI::Range(1, 1000000)});
+  t.add("margin", o.margin,
+        "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
+        "--calibration's runs took beyond their predictions, else 0.5%");
+  t.add("calibration", o.calibrations,
+        "memory.json or speed.json of earlier runs, a run's directory or a directory of runs: their "
+        "context and NCCL bytes on such a GPU replace the usual ones, their errors set the margin, and "
+        "the time that their steps took corrects the predicted one",
+        {.path = PathKind::file});
+  add_speed_options(t, o);
+  t.add("measure", o.measure, "run real steps on this job's ranks and compare");
+  t.add("alone", o.alone, "with --measure: this process is rank --rank of --ranks, the others are simulated");
+  t.add("plan,write-plan", a.plan_file, "write the best choice as a file for fsdp-finetune --config",
+        {.path = PathKind::file});
+  t.add("plot", o.plot_file, "draw memory over a step, .svg or .png", {.path = PathKind::file});
+  t.add_flag("--trial", a.trial)->group("")->configurable(false);
   a.job.compared.emplace();
-  add_finetune_options(app, a.job);
-  says_of_lists(app.get_option("--batch-size"), "--search finds the largest that fits, and how fast each is");
-  app.get_option("--sharding")->description(app.get_option("--sharding")->get_description() + "; a list, or all");
+  add_finetune_options(t, a.job);
+  t.get_option("--sharding")->description(t.get_option("--sharding")->get_description() + "; a list, or all");
 }
 
-void normalize_memprobe_options(CLI::App& app, MemprobeArguments& a) {
+void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   auto& o = a.options;
-  normalize_finetune_options(app, a.job);
+  normalize_finetune_options(t, a.job);
   if (o.search_model && !a.plan_file.empty() && !a.trial)
     throw UsageError("--plan writes a batch size down: it goes with --search batch");
   check_plan_folder(a);
   o.shardings = a.job.compared->shardings;
   o.precisions = a.job.compared->precisions;
   o.checkpointings = a.job.compared->checkpointings;
-  if (app.get_option("--nodes")->count() > 0 && app.get_option("--ranks")->count() > 0 && !o.alone) {
+  if (t.get_option("--nodes")->count() > 0 && t.get_option("--ranks")->count() > 0 && !o.alone) {
     throw UsageError("--nodes and --ranks contradict each other: give one of them");
   }
   if (o.alone) o.nodes.clear();
@@ -175,14 +166,13 @@ void normalize_memprobe_options(CLI::App& app, MemprobeArguments& a) {
   o.train = a.job.options;
 }
 
-void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice& choice) {
-  set_option(app, "--sharding", std::string(to_string(choice.sharding)));
-  set_option(app, "--precision", std::string(float_type_name(choice.precision)));
-  set_option(app, "--activation-checkpointing", activation_checkpointing_name(choice.checkpoint_every));
-  set_option(app, "--batch-size", std::to_string(choice.batch_size));
-  for (const char* name : {"--quiet", "--json"}) app.get_option(name)->clear();  // not options of the job
-  for (auto* option : app.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; }))
-    option->clear();
+void write_plan(OptionTable& t, const MemprobeArguments& a, const MemprobeChoice& choice) {
+  t.set("--sharding", std::string(to_string(choice.sharding)));
+  t.set("--precision", std::string(float_type_name(choice.precision)));
+  t.set("--activation-checkpointing", activation_checkpointing_name(choice.checkpoint_every));
+  t.set("--batch-size", std::to_string(choice.batch_size));
+  for (const char* name : {"--quiet", "--json"}) t.get_option(name)->clear();  // not options of the job
+  for (auto* option : t.get_options([](const CLI::Option* o) { return o->get_group() == kOwnGroup; })) option->clear();
   const int nodes = (choice.ranks + choice.ranks_per_node - 1) / choice.ranks_per_node;
   const int on_node = std::min(choice.ranks, choice.ranks_per_node);
   const auto host_gib =
@@ -201,7 +191,7 @@ void write_plan(CLI::App& app, const MemprobeArguments& a, const MemprobeChoice&
                         choice.batch_size,
                         format_count_of(options.total_batch_size / per_round, "micro-batch", "micro-batches"));
   }
-  write_output(a.plan_file, text + app.config_to_str(false, false));
+  write_output(a.plan_file, text + t.config_to_str(false, false));
 }
 
 }  // namespace fsdp

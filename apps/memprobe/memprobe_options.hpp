@@ -17,16 +17,16 @@ struct MemprobeArguments {
   bool trial = false;  ///< a child process of a search: measures and writes nothing but its report
 };
 
-void add_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
+void add_memprobe_options(OptionTable& table, MemprobeArguments& arguments);
 
 /// Lets the later one of --search and --no-search win. Call after parsing.
-void normalize_search(CLI::App& app, MemprobeArguments& arguments);
+void normalize_search(OptionTable& table, MemprobeArguments& arguments);
 
 /// Moves the compared values into `options` and replaces the model's name by its directory. Call after parsing.
 /// \throws UsageError, MissingInput
-void normalize_memprobe_options(CLI::App& app, MemprobeArguments& arguments);
+void normalize_memprobe_options(OptionTable& table, MemprobeArguments& arguments);
 
 /// Writes the chosen combination as a config file for fsdp-finetune --config, with comments for the job script.
-void write_plan(CLI::App& app, const MemprobeArguments& arguments, const MemprobeChoice& choice);
+void write_plan(OptionTable& table, const MemprobeArguments& arguments, const MemprobeChoice& choice);
 
 }  // namespace fsdp
