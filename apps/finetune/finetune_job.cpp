@@ -9,7 +9,7 @@ namespace fsdp {
 namespace {
 
 /// Notes the sizes that the user gave, for checkpoints that do not state their model's sizes.
-void note_given_sizes(const CLI::App& app, ModelOptions& o) {
+void note_given_sizes(const OptionTable& app, ModelOptions& o) {
   for (const char* name : {"num-layers", "num-heads", "embed-size", "ffn-hidden-size", "vocab-size"}) {
     if (app.get_option(std::string("--") + name)->count() > 0) o.given_sizes.emplace_back(name);
   }
@@ -17,7 +17,7 @@ void note_given_sizes(const CLI::App& app, ModelOptions& o) {
 
 }  // namespace
 
-ExitCode run_finetune_job(CLI::App& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
+ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
                           nlohmann::json& report) {
   auto& options = arguments.options;
   require_same_options(world, app);

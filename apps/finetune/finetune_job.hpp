@@ -1,6 +1,5 @@
 #pragma once
 // A whole job of fsdp-finetune on one rank, from its parsed command line to its exit code.
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/common/finetune_options.hpp"
@@ -16,7 +15,7 @@ namespace fsdp {
 /// \param arguments  normalize_finetune_options() has been called
 /// \param report     receives the result that --json prints (rank 0)
 /// \throws Error subclasses; then the caller must end the job on all ranks
-ExitCode run_finetune_job(CLI::App& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
+ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
                           nlohmann::json& report);
 
 }  // namespace fsdp

@@ -3,7 +3,6 @@
 #include "tests/support/reproducible_products.hpp"
 #include "tests/support/torch_doctest.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -72,8 +71,7 @@ inline FinetuneOutcome finetune(const std::filesystem::path& folder, int ranks, 
   CapturedStderr captured(folder / "stderr.txt");
   try {
     run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
-      CLI::App app("", "fsdp-finetune");
-      let_later_options_win(app);
+      OptionTable app("", "fsdp-finetune");
       FinetuneArguments parsed;
       add_finetune_options(app, parsed);
       Words reversed(arguments.rbegin(), arguments.rend());
