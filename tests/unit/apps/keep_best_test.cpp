@@ -135,7 +135,9 @@ TEST_SUITE("jobs/keep_best") {
     CHECK(has_all(ended.report["ended_early"], {"2 validations in a row"}));
     CHECK(runs.losses("ends").size() == 6);
     CHECK(runs.steps_validated("ends") == Steps{2, 4, 6});
-    CHECK(runs.json(runs.folder("ends") / "job.json")["outcome"] == "done");
+    const auto job = runs.json(runs.folder("ends") / "job.json");
+    CHECK(job["outcome"] == "done");
+    CHECK(has_all(job["ended_early"], {"2 validations in a row"}));
     CHECK(runs.checkpoints("ends").contains("latest -> step-00000006"));
     const auto again = runs.train("ends", "--max-steps 20 --restart latest");
     CHECK(has_all(again.log, {"nothing to do", "step 6 of 20", "2 validations"}));
