@@ -46,7 +46,7 @@ class BadInput(fsdp_cli.Case):
         self.assert_refused(result, 4, path.name, "row 17")
 
     def test_options_that_contradict_each_other_or_the_ranks(self):
-        """What one rank can refuse: tests/unit/apps/common/refused_jobs_test.cpp."""
+        """One rank refuses others: tests/unit/apps/common/refused_jobs_test.cpp."""
         for options, words in ((["--embed-size", 33], ["--embed-size 33", "--num-heads 2"]),
                                (["--total-batch-size", 6, "--batch-size", 2], ["--total-batch-size 6", "4", "8"]),
                                (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["--shard-group-size 3", "2 ranks"])):

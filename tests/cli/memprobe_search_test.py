@@ -119,19 +119,6 @@ class Search(fsdp_cli.Case):
         for more in (["--plan", self.folder / "no.toml"], ["--measure"], ["--plot", self.folder / "no.svg"]):
             self.assertEqual(fsdp_cli.run("fsdp-memprobe", [*SMALL, "--ranks", 1, "--search", "model", *more]).code, 2, more)
 
-    def test_what_is_meant_is_said(self):
-        """Explains a list in place of a number, a file in place of a kind of search, a missing value."""
-        ranks = ["--ranks", 2]
-        for arguments, code, words in (
-                (["--ranks", "8,16"], 2, ("--ranks", "8,16", "list", "--nodes")), ([*ranks, "--batch-size", "4,8"], 2, ("list", "--search")),
-                ([*ranks, "--max-batch", "4,8"], 2, ("--max-batch", "list")), ([*ranks, "--ranks-per-node", "two"], 2, ("'two' is no whole number",)),
-                ([*ranks, "--search", "plan.toml"], 2, ("choose from batch, model", "--plan")), ([*ranks, "--search", "largest"], 2, ("--plan-for",)),
-                ([*ranks, "--search", "--plan"], 2, ("--plan needs a value",)), (["--nodes", 2], 2, ("--ranks-per-node 4",)),
-                ([*ranks, "--search", "--plan", self.folder / "none" / "plan.toml"], 1, ("--plan", "none")),
-                ([*ranks, "--search", "--memory", "1GiB", "--total-batch-size", 7], 2, ("multiple of 2",))):
-            with self.subTest(arguments=arguments):
-                self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*SMALL, *arguments]), code, *words)
-
     def test_measured_search_finds_what_was_predicted(self):
         for ranks, more in ((0, ["--ranks", 2, "--plan", self.folder / "measured.toml"]), (2, [])):
             found = memprobe_cli.report([*SMALL, "--search", "--measure", "--memory", "320MiB", *more], ranks=ranks, limit_seconds=300)

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/program_run.hpp"
@@ -101,6 +102,81 @@ TEST_SUITE("apps/refused jobs") {
              {{"--optimizer", "anyprecision", "--master-dtype", "bf16"}, {"--master-dtype bf16", "--precision bf16"}},
              {{"--optimizer", "anyprecision", "--variance-dtype", "fp16"}, {"--variance-dtype is fp16", "bf16"}}})
       job.refuse(2, options, facts);
+  }
+
+  TEST_CASE("choices of what is trained that cannot be, in a dry run, too") {
+    const TinyJob job;
+    for (const auto& [options, facts] : std::vector<Refusal>{
+             {{"--freeze", "transformer.h.9"}, {"--freeze 'transformer.h.9'", "transformer.wte.weight"}},
+             {{"--train-only", "a,b"}, {"--train-only 'a'"}},
+             {{"--freeze", "*"}, {"no parameter to train"}},
+             {{"--child-tuning", "x"}, {"--child-tuning is 'x'", "off, f, d"}},
+             {{"--child-tuning-p", "0.5"}, {"--child-tuning-p needs --child-tuning"}},
+             {{"--child-tuning", "f", "--child-tuning-p", "0"},
+              {"--child-tuning-p is 0", "greater than 0 and at most 1"}},
+             {{"--child-tuning", "f", "--child-tuning-p", "1.5"}, {"--child-tuning-p is 1.5"}},
+             {{"--child-tuning", "f", "--fisher-samples", "5"}, {"--fisher-samples", "--child-tuning d"}}}) {
+      job.refuse(2, options, facts);
+      job.refuse(2, options + CommandLine{"--dry-run"}, facts);
+    }
+    CHECK(!std::filesystem::exists(job.folder / "runs" / "mingpt" / "checkpoints"));
+  }
+
+  TEST_CASE("predictions that cannot be made") {
+    const TempDir folder;
+    const std::string broken = folder / "broken.json";
+    std::ofstream(broken) << "{\"model_type\": \"llama\"";
+    for (const auto& [options, facts] : std::vector<Refusal>{
+             {{"--gpu", "a1000"}, {"--gpu", "a100-40g"}},
+             {{"--nodes", "2", "--gpu", "t4"}, {"--ranks-per-node"}},
+             {{"--nodes", "2"}, {"--ranks-per-node 4"}},
+             {{"--nodes", "2", "--ranks", "4", "--gpu", "t4"}, {"--nodes", "--ranks"}},
+             {{"--alone"}, {"--measure"}},
+             {{"--measure", "--ranks", "4"}, {"--ranks", "4"}},
+             {{"--sharding", "half", "--gpu", "t4"}, {"--sharding", "half"}},
+             {{"--total-batch-size", "7", "--ranks", "2", "--gpu", "t4", "--search"}, {"--total-batch-size"}},
+             {{"--plot", "x.gif", "--gpu", "t4"}, {"--plot"}},
+             {{"--collectives", "host-staged", "--gpu", "t4"}, {"--collectives"}},
+             {{"--memory", "lots"}, {"--memory"}},
+             {{"--ranks", "8,16"}, {"--ranks", "8,16", "list", "--nodes"}},
+             {{"--ranks", "2", "--batch-size", "4,8"}, {"list", "--search"}},
+             {{"--ranks", "2", "--max-batch", "4,8"}, {"--max-batch", "list"}},
+             {{"--ranks", "2", "--ranks-per-node", "two"}, {"'two' is no whole number"}},
+             {{"--ranks", "2", "--search", "width"}, {"choose from batch, model"}},
+             {{"--ranks", "2", "--search", "plan.toml"}, {"choose from batch, model", "--plan"}},
+             {{"--ranks", "2", "--search", "largest"}, {"--plan-for"}},
+             {{"--ranks", "2", "--search", "--plan"}, {"--plan needs a value"}},
+             {{"--ranks", "2", "--search", "--memory", "1GiB", "--total-batch-size", "7"}, {"multiple of 2"}}})
+      expect_refused(run_program(CommandLine{"fsdp-memprobe"} + options), 2, facts);
+    expect_refused(run_program({"fsdp-memprobe", "--model", "nowhere/none"}), 4,
+                   {"nowhere/none", "fsdp-download nowhere/none --include config.json"});
+    expect_refused(run_program({"fsdp-memprobe", "--model", broken}), 4, {broken});
+    const std::string nowhere = folder / "none" / "plan.toml";
+    expect_refused(run_program({"fsdp-memprobe", "--ranks", "2", "--search", "--plan", nowhere}), 1,
+                   {"--plan", "none"});
+  }
+
+  TEST_CASE("predictions of sizes beyond any computer") {
+    const auto predict = [](const CommandLine& options) {
+      return run_program(CommandLine{"fsdp-memprobe", "--num-layers", "2", "--num-heads", "1"} + options);
+    };
+    const CommandLine wide{"--embed-size", "1048576", "--seq-len", "16777216", "--batch-size", "1000000"};
+    for (const CommandLine& where : {CommandLine{"--gpu", "t4"}, CommandLine{"--device", "cpu"}}) {
+      expect_refused(predict(CommandLine{"--embed-size", "64", "--batch-size", "1000000000"} + where), 2,
+                     {"--batch-size", "1000000"});
+      expect_refused(predict(wide + where), 2, {"--batch-size", "--seq-len"});
+    }
+    for (const auto& [nodes, ranks] :
+         std::vector<std::pair<std::string, std::string>>{{"65536", "65536"}, {"65536", "32768"}, {"2", "65536"}})
+      expect_refused(predict({"--embed-size", "64", "--nodes", nodes, "--ranks-per-node", ranks}), 2,
+                     {"--nodes", "65536"});
+    CHECK(predict({"--embed-size", "64", "--seq-len", "16777216", "--batch-size", "1000000"}).code == 3);
+    const CommandLine huge{"--embed-size", "1048576", "--ffn-hidden-size", "16777216", "--gpu", "t4"};
+    expect_refused(predict(huge + CommandLine{"--num-layers", "16384"}), 2, {"--num-layers", "--embed-size"});
+    // Its bytes do not fit into 63 bits.
+    expect_refused(predict(huge + CommandLine{"--vocab-size", "16777216", "--seq-len", "16777216", "--batch-size",
+                                              "100000", "--ranks", "1"}),
+                   2, {"--batch-size"});
   }
 
   TEST_CASE("what is missing is named") {
