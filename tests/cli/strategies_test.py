@@ -65,7 +65,7 @@ class Strategies(fsdp_cli.Case):
         fsdp_cli.say(f"{len(SELECTION)} runs of {STEPS} steps: largest difference of a loss {worst:.3g}")
 
     def test_full_shard_and_grad_shard_are_bitwise_equal(self):
-        for ranks, micro_batches in ((2, 1), (3, 2), (4, 3)):
+        for ranks, micro_batches in ((2, 1), (3, 2), (4, 3)) if os.environ.get("FSDP_ALL") else ((3, 2),):
             batch = ["--batch-size", GLOBAL_BATCH // ranks // micro_batches, "--total-batch-size", GLOBAL_BATCH]
             full = self.losses("full", ranks, "--sharding", "full-shard", *batch)
             grad = self.losses("grad", ranks, "--sharding", "grad-shard", *batch)
