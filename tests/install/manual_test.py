@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the installed manual pages and bash completion: every option is there, nothing is malformed, and words are
-completed. CMake gives FSDP_BUILD (the build folder) and FSDP_BIN."""
+"""Checks the installed manual pages, bash completion and docs: every option is there, nothing is malformed, and words
+are completed. CMake gives FSDP_BUILD (the build folder) and FSDP_BIN."""
 
 import os
 import pathlib
@@ -129,6 +129,52 @@ class Completion(unittest.TestCase):
         known = re.search(r"choose from (.*), or give bytes", run.stderr)[1].split(", ")
         offered = next(o["suggestions"] for o in PROGRAMS["fsdp-memprobe"]["options"] if "--gpu" in o["names"])
         self.assertEqual(sorted(offered), sorted(known))
+
+
+class Docs(unittest.TestCase):
+    """The pages of docs/ that list options say what the programs say."""
+
+    def pages_of(self, words):
+        name = words.replace(" ", "-")
+        more = {"fsdp-finetune": ["options", "training"], "fsdp-eval": ["runs"]}.get(name, [])
+        pages = [name, *(f"{name}-{part}" for part in more)]
+        return "\n".join((SOURCE / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+
+    def test_each_option_is_told(self):
+        ours = {name for option in PROGRAMS["fsdp-finetune"]["options"] for name in option["names"]}
+        for words, program in PROGRAMS.items():
+            told = set(re.findall(r"`(?:[\w-]+ )?(--[\w-]+)", self.pages_of(words).replace("[no-]", "")))
+            for option in program["options"]:
+                known = option["positional"] or "-h" in option["names"]
+                known = known or words == "fsdp-memprobe" and ours & set(option["names"])
+                self.assertTrue(known or told & set(option["names"]), f"{words} {option['names']}")
+
+    def test_tables_have_the_defaults(self):
+        def values(text):
+            for word in re.split(r"[,;] ?", re.sub(r" \(.*", "", text.replace("`", "")).strip("[] ")):
+                yield float(word) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", word) else word.replace("true", "on")
+
+        for words, program in PROGRAMS.items():
+            options = {name: option for option in program["options"] for name in option["names"]}
+            text = self.pages_of(words).replace("\\|", "/").replace("[no-]", "")
+            tables = re.findall(r"^\| option \| default \|.*\n((?:\|.*\n)*)", text, re.M)
+            rows = re.findall(r"^\| `(--[^|]+)\| ([^|]+)\|", "".join(tables), re.M)
+            self.assertTrue(rows, words)
+            for first, default in rows:
+                names = re.findall(r"--[\w-]+", first)
+                self.assertEqual(set(names) - options.keys(), set(), words)
+                meant = options[names[0]]["default"].replace(",", " ")
+                if meant and default.strip():
+                    self.assertIn(next(values(meant)), list(values(default)), f"{words} {names[0]}")
+
+    def test_what_a_restart_takes_over(self):
+        text = (SOURCE / "docs" / "resuming.md").read_text(encoding="utf-8")
+        told = set(re.findall(r"--[\w-]+", text[text.index("- unless given again") : text.index("(each only if")]))
+        saved = [option for option in PROGRAMS["fsdp-finetune"]["options"] if option["saved"]]
+        self.assertLessEqual(told, {name for option in saved for name in option["names"]})
+        for option in saved:
+            of_optimizer = option["belongs_to"] == "optimizer"  # "and its own options"
+            self.assertTrue(of_optimizer or told & set(option["names"]), option["names"])
 
 
 if __name__ == "__main__":
