@@ -147,11 +147,6 @@ OptionTable::OptionTable(std::string description, std::string name)
   allow_config_extras(CLI::config_extras_mode::error);
 }
 
-CLI::Option* OptionTable::add_parsed(const std::string& names, const std::function<void(const std::string&)>& parse,
-                                     const std::string& help, const OptionFacts& facts) {
-  return enter(add_option_function<std::string>(spellings(names), parse, help), facts);
-}
-
 CLI::Option* OptionTable::enter(CLI::Option* option, const OptionFacts& facts) {
   facts_[option] = facts;
   if (facts.default_text) option->default_str(*facts.default_text);

@@ -75,9 +75,12 @@ class OptionTable : public CLI::App {
     return enter(add_flag(spellings(names))->description(help), {});
   }
 
-  /// Adds a row whose text a function parses. \param parse  \throws UsageError
-  CLI::Option* add_parsed(const std::string& names, const std::function<void(const std::string&)>& parse,
-                          const std::string& help, const OptionFacts& facts);
+  /// Adds a row whose text, or numbers, a function takes. \param take  \throws UsageError
+  template <typename Given = std::string>
+  CLI::Option* add_parsed(const std::string& names, const std::type_identity_t<std::function<void(const Given&)>>& take,
+                          const std::string& help, const OptionFacts& facts) {
+    return enter(add_option_function<Given>(spellings(names), take, help), facts);
+  }
 
   /// Adds a row whose value is one of the names in a table (named_values.hpp), which must outlive this one.
   /// \param value  may be a std::optional, which "" leaves open

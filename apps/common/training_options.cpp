@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 #include <type_traits>
 #include <variant>
@@ -65,12 +67,20 @@ void add_optimizer_options(OptionTable& t, TrainOptions& o) {
   t.add_parsed("optimizer", [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
                optimizer_names() + "; the Hugging Face trainer's names are known",
                {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
-  t.add("weight-decay", o.weight_decay, "of matrices (fine-tuning: 0.01)", {.at_restart = saved});
-  t.add("betas", o.betas,
-        "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)",
-        {.at_restart = saved, .depends_on = "optimizer"})
+  t.add("weight-decay", o.optimizer.weight_decay, "of matrices (fine-tuning: 0.01)", {.at_restart = saved});
+  const auto take_betas = [&](const std::vector<double>& betas) {
+    if (betas.size() != 2) throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
+    o.optimizer.beta1 = betas[0];
+    o.optimizer.beta2 = betas[1];
+  };
+  t.add_parsed<std::vector<double>>(
+       "betas", take_betas,
+       "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)",
+       {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
+        .at_restart = saved,
+        .depends_on = "optimizer"})
       ->expected(2);
-  t.add("eps", o.eps, "of adamw and its kin", {.at_restart = saved, .depends_on = "optimizer"});
+  t.add("eps", o.optimizer.eps, "of adamw and its kin", {.at_restart = saved, .depends_on = "optimizer"});
   t.add("decay-all", o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)",
         {.at_restart = saved});
   t.add("clip-grad-norm", o.clip_grad_norm, "global norm to clip to; 0: off", {.at_restart = saved});
@@ -92,11 +102,11 @@ void add_freeze_options(OptionTable& t, FreezeOptions& o) {
 
 void add_child_tuning_options(OptionTable& t, TrainOptions& o) {
   t.add_choice(
-      "child-tuning", kChildTunings, o.child_tuning,
+      "child-tuning", kChildTunings, o.optimizer.child_tuning.mode,
       "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
       "matter most to the data, measured before the first step)",
       {.at_restart = saved});
-  t.add("child-tuning-p,reserve-p", o.child_tuning_p, "share of the elements that have gradients",
+  t.add("child-tuning-p,reserve-p", o.optimizer.child_tuning.p, "share of the elements that have gradients",
         {.at_restart = saved, .depends_on = "child-tuning"});
   t.add("fisher-samples", o.fisher_samples, "sequences that --child-tuning d measures with; 0: all",
         {.unit = "sequences", .at_restart = saved, .depends_on = "child-tuning"});

@@ -211,7 +211,7 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool freezing_given = given("--freeze") || given("--train-only");
   const bool other_child =
       given("--child-tuning") && parse_value(kChildTunings, saved.value("child-tuning", std::string("off")),
-                                             "--child-tuning") != options.child_tuning;
+                                             "--child-tuning") != options.optimizer.child_tuning.mode;
   const bool other_optimizer =
       given("--optimizer") &&
       optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;

@@ -37,19 +37,23 @@ struct MixedPrecision {
   }
 };
 
-struct EnginePolicy {
+/// The choices that the engine takes from the user as they are.
+struct ShardingPolicy {
   Sharding sharding = Sharding::full_shard;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
-  bool forward_prefetch = false;
   bool limit_all_gathers = true;          ///< at most two units gathered or on their way, beside the root
   int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
   bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
-  bool cpu_offload = false;               ///< master weights, gradients and optimizer state on the host
   bool wide_weights = false;              ///< also keep 16-bit weights in float32, for CPUs without 16-bit GEMM
-  bool offload_frozen = false;            ///< shards of frozen parameters are on the host, too, between all-gathers
+};
+
+struct EnginePolicy : ShardingPolicy {
+  bool forward_prefetch = false;
+  bool cpu_offload = false;     ///< master weights, gradients and optimizer state on the host
+  bool offload_frozen = false;  ///< shards of frozen parameters are on the host, too, between all-gathers
   /// Micro-batches of at most this many tokens run as CUDA graphs if the device supports graphs; 0: none do.
   std::int64_t graph_max_tokens = 0;
-  MixedPrecision precision;
+  MixedPrecision precision = {};
 };
 
 bool gathers_again_in_backward(Sharding sharding);  ///< full_shard and its hybrid

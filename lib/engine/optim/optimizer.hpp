@@ -50,15 +50,15 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< adamw and lion of all kinds, anyprecision
   double eps = 1e-8;                  ///< adamw of all kinds, anyprecision
   double weight_decay = 0.01;
-  std::optional<double> momentum;  ///< sgd (none: 0) and muon (none: 0.95)
-  bool nesterov = false;           ///< sgd with momentum
+  std::optional<double> momentum = {};  ///< sgd (none: 0) and muon (none: 0.95)
+  bool nesterov = false;                ///< sgd with momentum
   /// anyprecision: float32 or bf16; none: float32 and bf16
-  std::optional<at::ScalarType> momentum_dtype, variance_dtype;
+  std::optional<at::ScalarType> momentum_dtype = {}, variance_dtype = {};
   bool kahan = false;  ///< anyprecision
-  AdafactorOptions adafactor;
-  EightBitOptions eight_bit;
-  std::optional<MuonAdjustLr> muon_adjust_lr;  ///< none: match_rms_adamw
-  ChildTuningOptions child_tuning;
+  AdafactorOptions adafactor = {};
+  EightBitOptions eight_bit = {};
+  std::optional<MuonAdjustLr> muon_adjust_lr = {};  ///< none: match_rms_adamw
+  ChildTuningOptions child_tuning = {};
 };
 
 /// How PyTorch's class stores the count of steps beside a parameter's states.

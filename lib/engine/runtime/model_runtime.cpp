@@ -132,16 +132,10 @@ void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const 
 }
 
 EnginePolicy make_policy(const ShardingOptions& options) {
-  EnginePolicy policy;
-  policy.sharding = options.sharding;
-  policy.backward_prefetch = options.backward_prefetch;
+  EnginePolicy policy{options};
   policy.forward_prefetch = options.forward_prefetch.value_or(false);
-  policy.limit_all_gathers = options.limit_all_gathers;
-  policy.checkpoint_every = options.checkpoint_every;
-  policy.reduce_every_micro_batch = options.reduce_every_micro_batch;
   policy.cpu_offload = options.cpu_offload || options.offload_optimizer.place != OffloadConfig::Place::device;
   policy.offload_frozen = options.cpu_offload;
-  policy.wide_weights = options.wide_weights;
   policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
   policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
   policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);

@@ -111,11 +111,8 @@ void check_optimizer_options(const TrainOptions& o) {
   if (chosen.check != nullptr) chosen.check(options);
 }
 
-ChildTuningOptions plan_child_tuning(const TrainOptions& o) {
-  ChildTuningOptions child;
-  child.mode = o.child_tuning;
-  child.p = o.child_tuning_p;
-  child.seed = o.seed;
+void check_child_tuning(const TrainOptions& o) {
+  const auto& child = o.optimizer.child_tuning;
   if (child.p != ChildTuningOptions().p && child.mode == ChildTuning::off)
     throw UsageError("--child-tuning-p needs --child-tuning");
   if (!(child.p > 0 && child.p <= 1))
@@ -123,30 +120,25 @@ ChildTuningOptions plan_child_tuning(const TrainOptions& o) {
   if (o.fisher_samples != kFisherSamples && child.mode != ChildTuning::task_driven)
     throw UsageError("--fisher-samples belongs to --child-tuning d");
   if (o.fisher_samples < 0) throw UsageError("--fisher-samples must not be negative");
-  return child;
 }
 
 }  // namespace
 
 OptimizerOptions plan_optimizer(const TrainOptions& options) {
   const auto in_unit = [](double beta) { return beta >= 0 && beta < 1; };
-  if (options.betas.size() != 2 || !in_unit(options.betas[0]) || !in_unit(options.betas[1])) {
+  auto optimizer = options.optimizer;
+  if (!in_unit(optimizer.beta1) || !in_unit(optimizer.beta2))
     throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
-  }
   const auto not_negative = [](double value, const char* option) {
     if (!(value >= 0) || !std::isfinite(value))
       throw UsageError(fmt::format("{} is {}, it must be a number >= 0", option, value));
   };
-  not_negative(options.eps, "--eps");
-  not_negative(options.weight_decay, "--weight-decay");
+  not_negative(optimizer.eps, "--eps");
+  not_negative(optimizer.weight_decay, "--weight-decay");
   not_negative(options.clip_grad_norm, "--clip-grad-norm");
   check_optimizer_options(options);
-  auto optimizer = options.optimizer;
-  optimizer.beta1 = options.betas[0];
-  optimizer.beta2 = options.betas[1];
-  optimizer.eps = options.eps;
-  optimizer.weight_decay = options.weight_decay;
-  optimizer.child_tuning = plan_child_tuning(options);
+  check_child_tuning(options);
+  optimizer.child_tuning.seed = options.seed;
   return optimizer;
 }
 

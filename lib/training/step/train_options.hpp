@@ -86,14 +86,9 @@ struct TrainOptions {
   std::int64_t warmup_steps = 0;
   double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
   std::int64_t schedule_steps = 0;  ///< 0: the run's steps
-  OptimizerOptions optimizer;       ///< its kind and own_options(); what every optimizer has is below
-  ChildTuning child_tuning = ChildTuning::off;
-  double child_tuning_p = ChildTuningOptions().p;
+  OptimizerOptions optimizer{.beta2 = 0.95, .weight_decay = 0.1};
   std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
-  double weight_decay = 0.1;
-  std::vector<double> betas{0.9, 0.95};
-  double eps = 1e-8;
   bool decay_all = false;
   double clip_grad_norm = 1.0;  ///< 0: off
   std::uint64_t seed = 1337;

@@ -13,26 +13,22 @@
 namespace fsdp::test {
 
 inline ShardingOptions sharding_of(const Setup& setup) {
-  ShardingOptions options;
   const auto& policy = setup.policy;
+  ShardingOptions options;
+  static_cast<ShardingPolicy&>(options) = policy;
   options.freeze = setup.freeze;
   options.lora = setup.lora;
   options.quantize = setup.quantize;
   options.compute_dtype = setup.compute_dtype;
-  options.sharding = policy.sharding;
   options.shard_group_size = setup.shard_group_size;
   options.wrap = parse_wrap(setup.wrap);
-  options.backward_prefetch = policy.backward_prefetch;
   options.forward_prefetch = policy.forward_prefetch;
-  options.limit_all_gathers = policy.limit_all_gathers;
   options.param_dtype = policy.precision.param_dtype;
   options.reduce_dtype = policy.precision.reduce_dtype;
   options.buffer_dtype = policy.precision.buffer_dtype;
   options.master_dtype = policy.precision.master_dtype;
-  options.checkpoint_every = policy.checkpoint_every;
   options.cpu_offload = policy.cpu_offload;
   if (!setup.scratch.empty()) options.offload_optimizer = {OffloadConfig::Place::nvme, setup.scratch, 4096};
-  options.reduce_every_micro_batch = policy.reduce_every_micro_batch;
   options.host_staged = !setup.peer_memory;
   return options;
 }
