@@ -17,7 +17,9 @@ printf '#!/bin/sh\nexit 1\n' >"$work/fails/scontrol"
 printf '#!/bin/sh\nexit 0\n' >"$work/answers/scontrol"
 printf '#!/bin/sh\necho "srun $*" >&2\nexit 7\n' >"$work/fails/srun"
 cp "$work/fails/srun" "$work/answers/srun"
-chmod +x "$work"/{fails,answers}/*
+# hydra ends with SIGPIPE, once in some hundred times on a busy machine, if the ranks end while it still forwards stdin.
+printf '#!/bin/sh\n%s 0.1\necho two\n' "$(type -P sleep)" >"$work/says-two"
+chmod +x "$work"/{fails,answers}/* "$work/says-two"
 
 node=$(uname -n)
 job() { # PATH NODES [VARIABLE=VALUE...] COMMAND...
@@ -33,20 +35,20 @@ expect() { # CODE WORDS COMMAND...
 }
 two=$'two\ntwo'
 
-expect 0 "there is no srun here" job "$work/tools" "$node" "$mpiexec" -n 2 echo two
-expect 0 "$two" job "$work/tools" "$node" "$mpiexec" -n 2 echo two
-expect 0 "no controller of Slurm answers for job 5" job "$work/fails:$work/tools" "$node" "$mpiexec" -n 2 echo two
-expect 0 "$two" job "$work/fails:$work/tools" n1 SLURMD_NODENAME=n1 "$mpiexec" -n 2 echo two # in a container the host name differs from the node's
-expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -hosts localhost:2 -n 2 echo two
+expect 0 "there is no srun here" job "$work/tools" "$node" "$mpiexec" -n 2 "$work/says-two"
+expect 0 "$two" job "$work/tools" "$node" "$mpiexec" -n 2 "$work/says-two"
+expect 0 "no controller of Slurm answers for job 5" job "$work/fails:$work/tools" "$node" "$mpiexec" -n 2 "$work/says-two"
+expect 0 "$two" job "$work/fails:$work/tools" n1 SLURMD_NODENAME=n1 "$mpiexec" -n 2 "$work/says-two" # in a container the host name differs from the node's
+expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -hosts localhost:2 -n 2 "$work/says-two"
 printf "# this one\n%s:2\n" "$node" >"$work/hosts"
-expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -f "$work/hosts" -n 2 echo two
-expect 1 "ranks on n[1-2]" job "$work/tools" "n[1-2]" "$mpiexec" -n 2 echo two
-expect 1 "-launcher ssh" job "$work/fails:$work/tools" "$node,other" "$mpiexec" -n 2 echo two
-expect 1 "ranks on other" job "$work/tools" "$node" "$mpiexec" -hosts "$node,other" -n 2 echo two
+expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -f "$work/hosts" -n 2 "$work/says-two"
+expect 1 "ranks on n[1-2]" job "$work/tools" "n[1-2]" "$mpiexec" -n 2 "$work/says-two"
+expect 1 "-launcher ssh" job "$work/fails:$work/tools" "$node,other" "$mpiexec" -n 2 "$work/says-two"
+expect 1 "ranks on other" job "$work/tools" "$node" "$mpiexec" -hosts "$node,other" -n 2 "$work/says-two"
 # A command that names its launcher is left alone, and an srun that works is used.
-expect 0 "$two" job "$work/tools" n1,n2 "$mpiexec" -launcher fork -hosts localhost -n 2 echo two
+expect 0 "$two" job "$work/tools" n1,n2 "$mpiexec" -launcher fork -hosts localhost -n 2 "$work/says-two"
 expect 0 "HYDRA" job "$work/tools" n1,n2 "$mpiexec" --version
-if started=$(job "$work/answers:$work/tools" "$node" HYDRA_LAUNCHER_EXEC="$work/answers/srun" timeout 5 "$mpiexec" -n 2 echo two); then
+if started=$(job "$work/answers:$work/tools" "$node" HYDRA_LAUNCHER_EXEC="$work/answers/srun" timeout 5 "$mpiexec" -n 2 "$work/says-two"); then
     fail "srun was not used: $started"
 fi
 [[ $started == *"srun "* ]] || fail "srun was not used: $started"
