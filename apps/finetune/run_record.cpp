@@ -98,7 +98,7 @@ void RunRecord::check_owner(bool now) {
   if (start_.owner != nullptr) start_.owner->check(now);
 }
 
-BestCheckpoint RunRecord::open() {
+SettledBest RunRecord::open() {
   const auto& setup = context_.setup;
   check_owner(true);
   if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
@@ -122,7 +122,7 @@ BestCheckpoint RunRecord::open() {
 }
 
 /// Makes the link `best` agree with the best validation of the run's state.
-BestCheckpoint RunRecord::reconcile_best_checkpoint() {
+SettledBest RunRecord::reconcile_best_checkpoint() {
   if (resume_step_ < 0) return {};
   SettledBest best;
   if (context_.world.rank() == 0) {
@@ -131,7 +131,7 @@ BestCheckpoint RunRecord::reconcile_best_checkpoint() {
   }
   std::array<double, 2> figures{best.value, static_cast<double>(best.step)};
   context_.world.broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  return {figures[0], static_cast<std::int64_t>(figures[1])};
+  return {.value = figures[0], .step = static_cast<std::int64_t>(figures[1]), .remark = {}};
 }
 
 /// Opens samples.jsonl for appending and removes the lines of steps after resume_step_, as in metrics.jsonl. The file

@@ -42,12 +42,6 @@ class JobFile {
   bool warned_ = false;
 };
 
-/// Value and step of the checkpoint that `best` points to; step -1: there is none.
-struct BestCheckpoint {
-  double value = ValidationState().best_value;
-  std::int64_t step = -1;
-};
-
 /// A new run writes nothing before its first step, so that a run that fails at once leaves an older run of its name in
 /// place.
 class RunRecord {
@@ -59,8 +53,8 @@ class RunRecord {
   /// True while an older run of this name has the folder, which this job does not continue.
   bool keeps_old_run() const { return keeps_old_run_; }
   /// Opens the run's files; this job writes only from here on. Collective.
-  /// \return the best checkpoint that a continued run has; nothing is logged of it elsewhere
-  BestCheckpoint open();
+  /// \return the best checkpoint that a continued run has, without its remark, which is logged
+  SettledBest open();
   /// Checks that no other job has taken over the run's folder, see RunOwner::check().
   void check_owner(bool now);
 
@@ -98,7 +92,7 @@ class RunRecord {
 
  private:
   bool old_run_is_there() const;
-  BestCheckpoint reconcile_best_checkpoint();
+  SettledBest reconcile_best_checkpoint();
   void open_samples();
   void set_old_run_aside() const;
 
