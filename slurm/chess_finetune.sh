@@ -25,6 +25,7 @@
 #   DEVICE     auto cuda cpu                 auto
 #   OUT_DIR    where runs go, shared by all nodes        runs
 #   RUN_NAME   the run; the same name again continues it chess-JOBID
+#   FSDP_OPT_NAME   any other option of fsdp-finetune: FSDP_OPT_WARMUP_RATIO=0.05 is --warmup-ratio=0.05
 #   SAVE_INTERVAL_MINUTES, KEEP_LAST         30, 2: for stops that come without a signal
 #   SAVE_FINAL_HF   directory that transformers opens, written at the end; empty: none   OUT_DIR/RUN_NAME/hf
 #   FSDP_HOME  folder of the project or the unpacked tarball   where the submitted script is, or the folder of submission

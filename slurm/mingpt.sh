@@ -19,6 +19,7 @@
 #   SHARDING   full-shard grad-shard no-shard hybrid-full-shard hybrid-grad-shard
 #   PRECISION  bf16 float32 fp16
 #   DEVICE     auto cuda cpu
+#   FSDP_OPT_NAME   any other option of fsdp-finetune: FSDP_OPT_WARMUP_RATIO=0.05 is --warmup-ratio=0.05
 #   SAVE_INTERVAL_MINUTES, KEEP_LAST         15, 3: for stops that come without a signal
 #   SRUN_MPI   what to give to srun --mpi    found out below; the choice must fit the MPI of the programs
 #   LAUNCHER   a launch command in place of srun, for example "mpiexec -n 8"

@@ -168,7 +168,7 @@ bool speaks_for_the_job() {
 }
 
 void add_job_options(OptionTable& t, JobOptions& options) {
-  const CLI::Range seconds(0.001, 1e9);
+  const NumberRange seconds{.from = 0.001, .to = 1e9};
   t.add("init-timeout", options.init_timeout_seconds, "seconds to wait for all ranks at start",
         {.range = seconds, .unit = "seconds"});
   t.add("collective-timeout", options.collective_timeout_seconds,

@@ -113,7 +113,7 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
        .at_restart = saved});
   t.add("allow-emulated-bf16", o.allow_emulated_bf16, "train in bf16 on a GPU that has no units for it, slowly");
   t.add_choice("param-dtype", kFloatTypeNames, o.param_dtype, "of gathered parameters and activations");
-  t.add_choice("master-dtype", kFloatTypeNames, o.master_dtype,
+  t.add_choice("master-dtype", kStateTypeNames, o.master_dtype,
                "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan",
                {.at_restart = saved, .depends_on = "optimizer"});
   add_compute_dtype(t, o);
@@ -140,6 +140,8 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
                "auto, or host-staged (MPI moves everything through host memory)");
 }
 
+constexpr double kMostRows = 1e9;  // of a step: products with ranks and micro-batches stay far from overflow
+
 void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.section("Data and steps");
   t.add("train-data", o.train_data,
@@ -153,7 +155,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         "train on a token file that names another tokenizer than the model's", {.at_restart = checkpoint});
   t.add("max-rows", o.max_rows, "texts to take from the training data; 0: all", {.at_restart = saved});
   t.add("max-epochs", o.max_epochs, "passes over the data; negative: evaluate only",
-        {.range = CLI::Range(-1e9, 1e9),
+        {.range = {.from = -1e9, .to = 1e9},
          .any_sign = true,
          .unit = "epochs",
          .at_restart = saved,
@@ -161,13 +163,14 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.add("max-steps,max-training-steps", o.max_steps, "optimizer steps; wins over max-epochs",
         {.unit = "steps", .at_restart = saved, .depends_on = "max-steps"});
   t.add("batch-size,batch-size-per-device", o.batch_size, "sequences per rank and micro-batch",
-        {.instead_of_list = compares ? "--search finds the largest that fits, and how fast each is" : "",
+        {.range = {.from = 1, .to = kMostRows},
+         .instead_of_list = compares ? "--search finds the largest that fits, and how fast each is" : "",
          .unit = "sequences"});
   t.add("total-batch-size", o.total_batch_size,
         "sequences per optimizer step over all ranks; sets the accumulation steps",
-        {.unit = "sequences", .at_restart = checkpoint});
+        {.range = {.to = kMostRows}, .unit = "sequences", .at_restart = checkpoint});
   t.add("gradient-accumulation-steps", o.gradient_accumulation_steps, "micro-batches per optimizer step",
-        {.at_restart = checkpoint});
+        {.range = {.to = 1e6}, .at_restart = checkpoint});
   t.add("seed", o.seed, "decides initial weights, data order and dropout (fine-tuning: 42)", {.at_restart = saved});
   t.add("no-shuffle", o.no_shuffle, "read rows in file order", {.at_restart = saved});
   t.add("pack,!--no-pack", o.pack,
@@ -190,10 +193,10 @@ void add_output_options(OptionTable& t, TrainOptions& o, double& save_minutes, s
   t.add("keep-last", o.keep_last, "checkpoints kept; 0: all", {.at_restart = saved});
   t.add("max-nonfinite-steps", o.max_nonfinite_steps,
         "end the run after so many steps in a row whose loss or gradient norm is not finite; they update nothing",
-        {.range = CLI::PositiveNumber, .unit = "steps"});
+        {.range = {.above = 0}, .unit = "steps"});
   t.add("takeover-after", o.takeover_after_seconds,
         "seconds of silence after which a job on another node that holds the run's folder is taken for dead",
-        {.range = CLI::PositiveNumber, .unit = "seconds"});
+        {.range = {.above = 0}, .unit = "seconds"});
   t.add("no-save", o.no_final_save, "no checkpoint at the end");
   t.add("save-final-full", o.save_final_full,
         "at the end write everything into one file: .pt, .pth, .bin (torch.save) or .safetensors", {.path = file});

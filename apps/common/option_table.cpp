@@ -81,6 +81,16 @@ std::function<std::string(std::string&)> number_check(const std::string& type, c
   return {};
 }
 
+CLI::Validator range_check(const NumberRange& range) {
+  const auto check = [range](const std::string& text) {
+    double value = 0;
+    const auto digits = without_plus(text);
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return range.holds(value) ? std::string() : fmt::format("{} is out of range, give {}", text, range.words());
+  };
+  return {check, range.words()};
+}
+
 /// For "block, none, size:N (N parameters per unit)" returns block, none and size:N.
 std::vector<std::string> words_of(std::string text) {
   std::vector<std::string> words;
@@ -91,6 +101,15 @@ std::vector<std::string> words_of(std::string text) {
     at = end + 2;
   }
   return words;
+}
+
+nlohmann::json bounds_of(const NumberRange& range) {
+  nlohmann::json bounds = nlohmann::json::object();
+  if (range.from) bounds["from"] = *range.from;
+  if (range.above) bounds["above"] = *range.above;
+  if (range.to) bounds["to"] = *range.to;
+  if (range.below) bounds["below"] = *range.below;
+  return bounds;
 }
 
 nlohmann::json describe_option(const CLI::Option& option, const OptionFacts& facts) {
@@ -105,7 +124,8 @@ nlohmann::json describe_option(const CLI::Option& option, const OptionFacts& fac
           {"group", option.get_group()},
           {"description", option.get_description()},
           {"type", flag ? "" : type.substr(0, type.find(':'))},
-          {"range", flag || type.find(':') == std::string::npos ? "" : type.substr(type.find(':') + 1)},
+          {"range", facts.range.words()},
+          {"bounds", bounds_of(facts.range)},
           {"default", option.get_default_str()},
           {"flag", flag},
           {"several", option.get_items_expected_max() > option.get_type_size_min() ||
@@ -123,6 +143,23 @@ nlohmann::json describe_option(const CLI::Option& option, const OptionFacts& fac
 }
 
 }  // namespace
+
+std::string NumberRange::words() const {
+  if (from && to) return fmt::format("{} to {}", *from, *to);
+  std::string all;
+  const auto add = [&](const char* what, std::optional<double> bound) {
+    if (bound) all += fmt::format("{}{} {}", all.empty() ? "" : " and ", what, *bound);
+  };
+  add("at least", from);
+  add("more than", above);
+  add("at most", to);
+  add("less than", below);
+  return all;
+}
+
+bool NumberRange::holds(double value) const {
+  return !(from && value < *from) && !(above && value <= *above) && !(to && value > *to) && !(below && value >= *below);
+}
 
 std::string spellings(const std::string& names) {
   std::string all;
@@ -152,7 +189,7 @@ CLI::Option* OptionTable::enter(CLI::Option* option, const OptionFacts& facts) {
   if (facts.default_text) option->default_str(*facts.default_text);
   if (facts.is_size) option->transform(CLI::AsSizeValue(false));
   if (auto check = number_check(option->get_type_name(), facts)) option->transform(CLI::Validator(check, ""));
-  if (facts.range) option->check(*facts.range);
+  if (!facts.range.words().empty()) option->check(range_check(facts.range));
   return option->group(section_);
 }
 

@@ -23,10 +23,19 @@ enum class AtRestart {
   checkpoint  ///< what is in the checkpoint (sizes of the model), or nothing: where a run is and what it prints
 };
 
+/// The numbers that an option takes. A bound that is not set does not limit them.
+struct NumberRange {
+  std::optional<double> from = {}, above = {}, to = {}, below = {};
+
+  /// "at least 1", "1 to 64", "at least 0 and less than 1"; empty without bounds
+  std::string words() const;
+  bool holds(double value) const;
+};
+
 /// Properties of an option beside its names, value and help.
 struct OptionFacts {
   std::optional<std::string> default_text = {};  ///< in the help; none: the value; "": nothing
-  std::optional<CLI::Validator> range = {};
+  NumberRange range = {};
   bool any_sign = false;             ///< negative numbers are allowed
   bool is_size = false;              ///< a number of bytes, which may have a unit: 64MiB
   std::string choices = {};          ///< "block, none, size:N (N parameters per unit)"; the parser refuses others

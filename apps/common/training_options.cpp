@@ -16,18 +16,19 @@ namespace {
 using enum AtRestart;
 using enum PathKind;
 
+constexpr NumberRange kShareBelowOne{.from = 0, .below = 1};
 constexpr std::array kFinals{NamedValue<bool>{"last", false}, NamedValue<bool>{"best", true}};
 
 void add_schedule_options(OptionTable& t, TrainOptions& o) {
   t.section("Optimizer");  // "fine-tuning" in the help: apply_fine_tuning_defaults()
-  t.add("lr,learning-rate", o.lr, "peak learning rate (fine-tuning: 1e-5)", {.at_restart = saved});
-  t.add_choice("lr-schedule", kLrShapes, o.lr_schedule,
+  t.add("lr,learning-rate", o.schedule.peak, "peak learning rate (fine-tuning: 1e-5)", {.at_restart = saved});
+  t.add_choice("lr-schedule", kLrShapes, o.schedule.shape,
                "constant, linear or cosine, after the warm-up (fine-tuning: linear)", {.at_restart = saved});
-  t.add("warmup-steps", o.warmup_steps, "steps of linear warm-up", {.unit = "steps", .at_restart = saved});
+  t.add("warmup-steps", o.schedule.warmup_steps, "steps of linear warm-up", {.unit = "steps", .at_restart = saved});
   t.add("warmup-ratio", o.warmup_ratio,
         "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)",
-        {.range = CLI::Range(0.0, 1.0), .at_restart = saved});
-  t.add("schedule-steps", o.schedule_steps, "length of the schedule; 0: the run's",
+        {.range = {.from = 0, .to = 1}, .at_restart = saved});
+  t.add("schedule-steps", o.schedule.total_steps, "length of the schedule; 0: the run's",
         {.unit = "steps", .at_restart = saved});
 }
 
@@ -51,8 +52,11 @@ void add_own_options(OptionTable& t, OptimizerOptions& o) {
       if constexpr (std::is_same_v<Value, OptimizerOption::TakeWord>) {
         t.add_parsed(names, value, option.help, facts);
       } else if constexpr (std::is_same_v<Value, std::optional<at::ScalarType>*>) {
-        t.add_choice(names, kFloatTypeNames, *value, option.help, facts);
+        t.add_choice(names, kStateTypeNames, *value, option.help, facts);
       } else {
+        if constexpr (std::is_same_v<Value, std::int64_t*>) facts.range = {.from = 1};
+        if constexpr (std::is_same_v<Value, double*> || std::is_same_v<Value, std::optional<double>*>)
+          facts.range = kShareBelowOne;
         t.add(names, *value, option.help, facts);
       }
     };
@@ -69,7 +73,7 @@ void add_optimizer_options(OptionTable& t, TrainOptions& o) {
                {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
   t.add("weight-decay", o.optimizer.weight_decay, "of matrices (fine-tuning: 0.01)", {.at_restart = saved});
   const auto take_betas = [&](const std::vector<double>& betas) {
-    if (betas.size() != 2) throw UsageError("--betas takes two numbers, each at least 0 and less than 1");
+    if (betas.size() != 2) throw UsageError("--betas takes two numbers");
     o.optimizer.beta1 = betas[0];
     o.optimizer.beta2 = betas[1];
   };
@@ -77,6 +81,7 @@ void add_optimizer_options(OptionTable& t, TrainOptions& o) {
        "betas", take_betas,
        "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)",
        {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
+        .range = kShareBelowOne,
         .at_restart = saved,
         .depends_on = "optimizer"})
       ->expected(2);
@@ -107,7 +112,7 @@ void add_child_tuning_options(OptionTable& t, TrainOptions& o) {
       "matter most to the data, measured before the first step)",
       {.at_restart = saved});
   t.add("child-tuning-p,reserve-p", o.optimizer.child_tuning.p, "share of the elements that have gradients",
-        {.at_restart = saved, .depends_on = "child-tuning"});
+        {.range = {.above = 0, .to = 1}, .at_restart = saved, .depends_on = "child-tuning"});
   t.add("fisher-samples", o.fisher_samples, "sequences that --child-tuning d measures with; 0: all",
         {.unit = "sequences", .at_restart = saved, .depends_on = "child-tuning"});
 }

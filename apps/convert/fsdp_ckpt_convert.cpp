@@ -96,7 +96,8 @@ void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Output");
   t.add("to", o.to, "torch, safetensors, hf or dcp; by default as OUT's suffix says",
         {.suggestions = "torch, safetensors, hf, dcp"});
-  t.add("shards", o.shards, "of dcp: the ranks to write for (1)", {.default_text = "", .range = CLI::Range(1, 65536)});
+  t.add("shards", o.shards, "of dcp: the ranks to write for (1)",
+        {.default_text = "", .range = {.from = 1, .to = 65536}});
   t.add("max-shard-size", o.max_shard_size, "of hf: the largest file (5GB)");
   t.add("config-from", o.config_from, "of hf: directory with config.json and tokenizer files",
         {.path = PathKind::folder});
@@ -107,7 +108,7 @@ void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
 
 void add_run_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("How it runs");
-  t.add("jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4", {.range = CLI::Range(0, 256)});
+  t.add("jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4", {.range = {.from = 0, .to = 256}});
   t.add("progress-every", o.progress_seconds, "seconds between progress lines in a log file", {.unit = "seconds"});
   fsdp::add_job_options(t, o.job);
 }

@@ -5,10 +5,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
 #include "apps/common/app_main.hpp"
@@ -25,7 +27,7 @@ namespace {
 
 struct Arguments {
   std::string repo;
-  std::string type;  ///< "": the type that the repository is known to have, else a model
+  std::optional<RepoType> type;  ///< none: the type that the repository is known to have, else a model
   std::string cache_dir;
   std::string local_dir;
   bool all_formats = false;
@@ -37,14 +39,16 @@ struct Arguments {
   JobOptions job;
 };
 
+constexpr std::array kRepoTypes{NamedValue<RepoType>{"model", RepoType::model},
+                                NamedValue<RepoType>{"dataset", RepoType::dataset}};
+
 void add_options(OptionTable& t, Arguments& arguments) {
   auto& download = arguments.download;
   const auto patterns = [](CLI::Option* option) {
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
   };
   t.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
-  t.add("type", arguments.type, "model or dataset (default: model, unless the repository is known)",
-        {.range = CLI::IsMember({"model", "dataset"}), .choices = "model, dataset"});
+  t.add_choice("type", kRepoTypes, arguments.type, "model or dataset (default: model, unless the repository is known)");
   t.add("revision", download.revision, "branch, tag or commit");
   patterns(t.add("include", download.selection.include,
                  "only files that match; * matches / too; may be given several times"));
@@ -55,15 +59,15 @@ void add_options(OptionTable& t, Arguments& arguments) {
   t.add("local-dir", arguments.local_dir, "a plain folder instead of the cache", {.path = PathKind::folder});
   t.add("verify", arguments.verify, "only compare what is there with its hashes; needs no network");
   t.add("dry-run", arguments.dry_run, "only say what would be fetched");
-  t.add("jobs", download.jobs, "connections at once", {.range = CLI::Range(1, 64)});
+  t.add("jobs", download.jobs, "connections at once", {.range = {.from = 1, .to = 64}});
   t.add("part-size", download.part_bytes, "of a file that one request asks for, such as 64MiB",
         {.default_text = "64MiB", .is_size = true});
-  t.add("retries", download.retries.attempts, "attempts in a row without progress", {.range = CLI::Range(1, 1000)});
+  t.add("retries", download.retries.attempts, "attempts in a row without progress", {.range = {.from = 1, .to = 1000}});
   t.add("retry-delay", arguments.retry_delay_seconds, "seconds before the second attempt; doubles",
-        {.range = CLI::Range(0.0, 86400.0), .unit = "seconds"});
+        {.range = {.from = 0, .to = 86400}, .unit = "seconds"});
   t.add("takeover-after", arguments.takeover_after_seconds,
         "seconds of silence after which another process's download is taken over",
-        {.range = CLI::Range(0.2, 86400.0), .unit = "seconds"});
+        {.range = {.from = 0.2, .to = 86400}, .unit = "seconds"});
   t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
   t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
   t.add_config("read options from a file");
@@ -80,9 +84,7 @@ void complete(Arguments& arguments, HubSettings& settings) {
   }
   auto& download = arguments.download;
   const auto preset = preset_of(arguments.repo);
-  const auto type = arguments.type.empty()        ? preset.type
-                    : arguments.type == "dataset" ? RepoType::dataset
-                                                  : RepoType::model;
+  const auto type = arguments.type.value_or(preset.type);
   download.repo = RepoId::parse(type, arguments.repo);
   download.selection.prefer_safetensors = !arguments.all_formats;
   if (download.selection.include.empty() && !arguments.all_formats && type == preset.type) {

@@ -71,7 +71,7 @@ void add_options(OptionTable& t, Arguments& arguments) {
         {.path = PathKind::file})
       ->required();
   t.add("seq-len", o.seq_len, "ids per packed row; of packed documents: tokens",
-        {.range = CLI::Range(2, 1 << 24), .unit = "tokens"});
+        {.range = {.from = 2, .to = 1 << 24}, .unit = "tokens"});
   t.add("pack", arguments.pack,
         "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
         "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
@@ -81,7 +81,7 @@ void add_options(OptionTable& t, Arguments& arguments) {
         "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
         "(fine-tuning: 42)");
   t.add("max-length", o.max_length, "ids of a document; the rest of it is cut; 0: all",
-        {.range = CLI::Range(0, 1 << 30), .unit = "tokens"});
+        {.range = {.from = 0, .to = 1 << 30}, .unit = "tokens"});
   t.add("field", o.field,
         "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
         "messages");
@@ -90,7 +90,7 @@ void add_options(OptionTable& t, Arguments& arguments) {
   t.section("Options");
   t.add("max-rows", o.max_rows, "texts to read, over all files; 0: all");
   o.threads = 0;
-  t.add("threads", o.threads, "that encode; 0: the cores it may use, at most 8", {.range = CLI::Range(0, 1024)});
+  t.add("threads", o.threads, "that encode; 0: the cores it may use, at most 8", {.range = {.from = 0, .to = 1024}});
   t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
   t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
   t.add_config("read options from a file");

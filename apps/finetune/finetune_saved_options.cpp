@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -113,8 +112,8 @@ bool holds_texts(const CLI::Option& option) {
   return option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
 }
 
-/// Gives an option the value that collect_saved_options() kept as text.
-void give_saved_value(CLI::Option& option, const std::string& text) {
+/// Gives an option the value that a checkpoint keeps as text. \throws FormatError if the option does not take the value
+void give_saved_value(CLI::Option& option, const std::string& text, const std::filesystem::path& checkpoint) try {
   if (holds_texts(option)) {
     for (const auto& word : parse_json(text, option.get_name())) option.add_result(word.get<std::string>());
   } else if (option.get_expected_max() > 1) {
@@ -124,6 +123,9 @@ void give_saved_value(CLI::Option& option, const std::string& text) {
     option.add_result(text);  // not split, because a path may contain spaces
   }
   option.run_callback();
+} catch (const std::exception&) {  // an exception of CLI11, of this program or of the JSON library
+  throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(),
+                                option.get_lnames().front(), text));
 }
 
 void set_if_open(OptionTable& app, const char* name, const std::vector<std::string>& words) {
@@ -207,6 +209,10 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const auto& saved = manifest.options;
   check_packing(app, options.pack, saved, checkpoint);
   const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
+  const auto is_changed = [&](const std::string& name) {
+    const auto* option = app.get_option("--" + name);
+    return option->count() > 0 && fmt::format("{}", fmt::join(option->reduced_results(), " ")) != saved.value(name, "");
+  };
   const bool steps_given = given("--max-steps") || given("--max-epochs");
   const bool freezing_given = given("--freeze") || given("--train-only");
   const bool other_child =
@@ -215,7 +221,8 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool other_optimizer =
       given("--optimizer") &&
       optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;
-  // Whether values that depend on an option are of no use, because the job chooses something else there.
+  // Whether values that depend on an option are of no use, because the job chooses something else there. An option that
+  // is not listed makes them useless if the job gives another value than the checkpoint's.
   const std::map<std::string_view, std::function<bool()>> is_useless{
       {"optimizer", [&] { return other_optimizer; }},
       {"child-tuning", [&] { return other_child; }},
@@ -228,14 +235,13 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
     const auto& name = option->get_lnames().front();
     const auto& facts = app.facts(option);
     if (!saved.contains(name) || option->count() > 0) continue;
-    if (!facts.depends_on.empty() && is_useless.at(facts.depends_on)()) continue;
+    if (!facts.depends_on.empty()) {
+      const auto listed = is_useless.find(facts.depends_on);
+      if (listed != is_useless.end() ? listed->second() : is_changed(std::string(facts.depends_on))) continue;
+    }
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, facts.path, text, checkpoint);
-    try {
-      give_saved_value(*option, text);
-    } catch (const std::exception&) {  // an exception of CLI11, of this program or of the JSON library
-      throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(), name, text));
-    }
+    give_saved_value(*option, text, checkpoint);
   }
   if (manifest.data.contains("adapter")) {
     take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()).lora,
@@ -248,13 +254,8 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool batch_given =
       app.get_option("--total-batch-size")->count() + app.get_option("--gradient-accumulation-steps")->count() > 0;
   if (saved.contains("total-batch-size") && !batch_given) {
-    const auto text = saved["total-batch-size"].get<std::string>();
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), options.total_batch_size);
-    if (result.ec != std::errc() || result.ptr != text.data() + text.size() || options.total_batch_size < 1) {
-      throw FormatError(
-          fmt::format("{}: its run had --total-batch-size '{}', which cannot be", checkpoint.string(), text));
-    }
-    options.total_batch_restored = true;
+    give_saved_value(*app.get_option("--total-batch-size"), saved["total-batch-size"].get<std::string>(), checkpoint);
+    options.total_batch_restored = options.total_batch_size > 0;
   }
 }
 

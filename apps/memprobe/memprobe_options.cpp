@@ -27,15 +27,16 @@ void add_speed_options(OptionTable& t, MemprobeOptions& o) {
         "GPU's data sheet, or of this processor's as measured now",
         {.path = PathKind::file})
       ->type_name("FILE");
-  t.add("rates-threads", o.check_threads, "threads of a rank of that check, on CPUs", {.range = CLI::Range(1, 4096)});
+  t.add("rates-threads", o.check_threads, "threads of a rank of that check, on CPUs",
+        {.range = {.from = 1, .to = 4096}});
   t.add("link-gb-per-s", o.link_gb_per_s,
         "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
         "of the GPU",
-        {.default_text = "", .range = CLI::PositiveNumber, .unit = "GB/s"});
+        {.default_text = "", .range = {.above = 0}, .unit = "GB/s"});
   t.add("network-gb-per-s", o.network_gb_per_s, "GB/s that a node sends to another; default: 50 with GPUs, 10 without",
-        {.default_text = "", .range = CLI::PositiveNumber, .unit = "GB/s"});
+        {.default_text = "", .range = {.above = 0}, .unit = "GB/s"});
   t.add("cores", o.cores, "of a node, for ranks on CPUs; default: this machine's",
-        {.default_text = "", .range = CLI::Range(1, 4096)});
+        {.default_text = "", .range = {.from = 1, .to = 4096}});
   t.add_choice("plan-for", kGoals, o.plan_for_largest,
                "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
                "once");
@@ -88,14 +89,14 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   t.section(kOwnGroup);
   t.add("ranks", o.ranks, "ranks of the job; default: this job's",
         {.default_text = "",
-         .range = CLI::Range(1, 65536),
+         .range = {.from = 1, .to = 65536},
          .instead_of_list = "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4"});
   t.add("ranks-per-node", o.ranks_per_node, "of them on a node; default: all",
-        {.default_text = "", .range = CLI::Range(1, 65536)});
+        {.default_text = "", .range = {.from = 1, .to = 65536}});
   t.add("nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)",
-        {.range = CLI::Range(1, 65536)})
+        {.range = {.from = 1, .to = 65536}})
       ->delimiter(',');
-  t.add("rank", o.rank, "the rank that is simulated", {.range = CLI::Range(0, 65535)});
+  t.add("rank", o.rank, "the rank that is simulated", {.range = {.from = 0, .to = 65535}});
   t.add("gpu", o.gpu,
         "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
         "(79GiB); default: the GPU at hand, else CPUs",
@@ -112,7 +113,7 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
       ->expected(0, 1);
   t.add("--no-search", a.no_search, "takes a --search before it back, or one in a --config file");
   t.add("max-batch", o.max_batch, "end of the search; default: 65536",
-        {.default_text = "", .range = CLI::Range(1, 1000000)});
+        {.default_text = "", .range = {.from = 1, .to = 1000000}});
   t.add("margin", o.margin,
         "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
         "--calibration's runs took beyond their predictions, else 0.5%");

@@ -76,6 +76,7 @@ chess_options() {
     setting SAVE_INTERVAL_MINUTES 30 save-interval-minutes
     setting KEEP_LAST 2 keep-last
     if ! trains_adapters; then setting SAVE_FINAL_HF "$run_dir/hf" save-final-hf; fi
+    option_variables
     option --out-dir "$OUT_DIR"
     option --run-name "$RUN_NAME"
 }
@@ -189,6 +190,7 @@ finetune_mark() { # the script's own arguments
     local i
     for ((i = 0; i < ${#options[@]}; i += 2)); do
         case ${options[i]} in
+            --*=*) words+=("${options[i]}") && i=$((i - 1)) ;; # of option_variables
             --batch_size_per_device | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
             # A login node without GPUs has another default precision than the nodes that train.
             --precision) if [[ -n ${PRECISION:-} ]]; then words+=(--precision "$PRECISION"); fi ;;

@@ -58,6 +58,18 @@ option() {
     if [[ -n $2 && $given != *" $1 "* && $given != *" $1="* ]]; then options+=("$1" "$2"); fi
 }
 
+# Adds an option for each exported variable FSDP_OPT_NAME. The program knows the names, so that its new options need no
+# line here.
+option_variables() {
+    local variable name
+    for variable in $(compgen -e FSDP_OPT_); do
+        name=${variable#FSDP_OPT_}
+        name=--${name,,}
+        name=${name//_/-}
+        if [[ $given != *" $name "* && $given != *" $name="* ]]; then options+=("$name=${!variable}"); fi
+    done
+}
+
 # mingpt_options JOB ARGUMENTS of fsdp-finetune: sets run_dir and options by the variables that slurm/mingpt.sh lists. An
 # option that is among the arguments wins over its variable.
 mingpt_options() {
@@ -88,6 +100,7 @@ mingpt_options() {
     option --device "${DEVICE-auto}"
     option --save-interval-minutes "${SAVE_INTERVAL_MINUTES-15}"
     option --keep-last "${KEEP_LAST-3}"
+    option_variables
     option --out-dir "$OUT_DIR"
     option --run-name "$RUN_NAME"
 }

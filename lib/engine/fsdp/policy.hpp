@@ -85,6 +85,9 @@ inline constexpr std::array kFloatTypeNames{
     NamedValue<c10::ScalarType>{"bfloat16", c10::ScalarType::BFloat16},
     NamedValue<c10::ScalarType>{"float16", c10::ScalarType::Half},
 };
+/// Types of masters and moments: kFloatTypeNames without fp16, whose range is too small for them.
+inline constexpr std::array kStateTypeNames{kFloatTypeNames[0], kFloatTypeNames[1], kFloatTypeNames[3],
+                                            kFloatTypeNames[4]};
 /// kFloatTypeNames, and fp8 (lib/compute/ops/fp8.hpp): Float8_e4m3fn stands for it.
 inline constexpr auto kComputeTypeNames = [] {
   std::array<NamedValue<c10::ScalarType>, kFloatTypeNames.size() + 1> all{};

@@ -206,7 +206,7 @@ struct OptimizerOption {
   std::string_view owner;                                    ///< the optimizer that refusals name
   const char* help = "";
   const char* default_text = "";  ///< for the help, where it is not the value
-  /// Where the value is. double: at least 0 and less than 1; std::int64_t: at least 1; ScalarType: float32 or bf16
+  /// Where the value is. A double is at least 0 and less than 1, a std::int64_t at least 1.
   std::variant<bool*, double*, std::optional<double>*, std::int64_t*, std::optional<at::ScalarType>*, TakeWord> value;
   std::string choices = "";     ///< of a TakeWord: "torch, transformers"
   bool given = false;           ///< the value is not the default

@@ -1,5 +1,6 @@
 #pragma once
-// The plan of a training run, derived from its options and checked before anything is allocated.
+// The plan of a training run, derived from its options and checked before anything is allocated. Each option by itself
+// is in the range that its row in the programs' tables states; here stands what options say together.
 #include <cstdint>
 #include <filesystem>
 

@@ -81,11 +81,8 @@ struct TrainOptions {
   std::int64_t total_batch_size = 0;    ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
   bool total_batch_restored = false;    ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
   int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
-  double lr = 1e-3;
-  LrSchedule::Shape lr_schedule = LrSchedule::Shape::constant;
-  std::int64_t warmup_steps = 0;
-  double warmup_ratio = 0;          ///< of the schedule's steps, where warmup_steps is 0
-  std::int64_t schedule_steps = 0;  ///< 0: the run's steps
+  LrSchedule schedule;                  ///< total_steps 0: the run's
+  double warmup_ratio = 0;              ///< of the schedule's steps, where schedule.warmup_steps is 0
   OptimizerOptions optimizer{.beta2 = 0.95, .weight_decay = 0.1};
   std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows

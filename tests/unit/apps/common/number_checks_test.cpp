@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <fstream>
@@ -66,6 +67,32 @@ TEST_SUITE("apps/number_checks") {
       }
     }
     CHECK(count > 300);
+  }
+
+  TEST_CASE("every range of every program: the numbers beyond its ends are refused with the option and the range") {
+    std::size_t count = 0;
+    for (const auto& [program, arguments] : kPrograms) {
+      for (const auto& option : described_options(program)) {
+        std::vector<std::string> beyond;
+        for (const auto& [bound, number] : option["bounds"].items()) {
+          const auto value = number.get<double>();
+          if (bound == "from" && value > 0) beyond.push_back(fmt::format("{}", value >= 1 ? value - 1 : value / 2));
+          if (bound == "above" || bound == "below") beyond.push_back(fmt::format("{}", value));
+          if (bound == "to") beyond.push_back(fmt::format("{}", value + 1));
+        }
+        if (beyond.empty()) continue;
+        const auto name = option["names"].front().get<std::string>();
+        const auto range = option["range"].get<std::string>();
+        for (const auto& value : beyond) {
+          auto line = program + arguments + CommandLine{name, value};
+          if (name == "--betas") line.emplace_back("0.9");  // takes two numbers
+          INFO(program[0], " ", name, " ", value, " (", range, ")");
+          expect_refused(run_program(line), 2, {name, range});
+          ++count;
+        }
+      }
+    }
+    CHECK(count > 40);
   }
 
   TEST_CASE("numbers in texts, with units and in clock times, are checked, too") {

@@ -96,11 +96,11 @@ TEST_SUITE("apps/refused jobs") {
                "adafactor", "lion", "lion8bit", "muon", "sgd"}},
              {{"--momentum", "0.9"}, {"--momentum", "--optimizer sgd", "adamw"}},
              {{"--optimizer", "sgd", "--nesterov"}, {"--nesterov", "--momentum"}},
-             {{"--optimizer", "sgd", "--momentum", "1"}, {"--momentum is 1", "less than 1"}},
+             {{"--optimizer", "sgd", "--momentum", "1"}, {"--momentum", "1 is", "less than 1"}},
              {{"--optimizer", "lion", "--kahan"}, {"--kahan", "--optimizer anyprecision"}},
              {{"--master-dtype", "bf16"}, {"--master-dtype bf16", "--optimizer anyprecision"}},
              {{"--optimizer", "anyprecision", "--master-dtype", "bf16"}, {"--master-dtype bf16", "--precision bf16"}},
-             {{"--optimizer", "anyprecision", "--variance-dtype", "fp16"}, {"--variance-dtype is fp16", "bf16"}}})
+             {{"--optimizer", "anyprecision", "--variance-dtype", "fp16"}, {"--variance-dtype", "fp16", "bf16"}}})
       job.refuse(2, options, facts);
   }
 
@@ -113,8 +113,8 @@ TEST_SUITE("apps/refused jobs") {
              {{"--child-tuning", "x"}, {"--child-tuning is 'x'", "off, f, d"}},
              {{"--child-tuning-p", "0.5"}, {"--child-tuning-p needs --child-tuning"}},
              {{"--child-tuning", "f", "--child-tuning-p", "0"},
-              {"--child-tuning-p is 0", "greater than 0 and at most 1"}},
-             {{"--child-tuning", "f", "--child-tuning-p", "1.5"}, {"--child-tuning-p is 1.5"}},
+              {"--child-tuning-p", "0 is", "more than 0 and at most 1"}},
+             {{"--child-tuning", "f", "--child-tuning-p", "1.5"}, {"--child-tuning-p", "1.5"}},
              {{"--child-tuning", "f", "--fisher-samples", "5"}, {"--fisher-samples", "--child-tuning d"}}}) {
       job.refuse(2, options, facts);
       job.refuse(2, options + CommandLine{"--dry-run"}, facts);

@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "lib/base/error.hpp"
@@ -40,19 +39,11 @@ TEST_SUITE("train/plan") {
     CHECK(plan.micro_batch_size == 4);
   }
 
-  TEST_CASE("numbers that cannot be are refused") {
-    for (const auto& change :
-         {+[](TrainOptions& o) { o.batch_size = 0; }, +[](TrainOptions& o) { o.batch_size = 1LL << 40; },
-          +[](TrainOptions& o) { o.total_batch_size = -1; },
-          +[](TrainOptions& o) { o.gradient_accumulation_steps = -1; },
-          +[](TrainOptions& o) {
-            o.total_batch_size = 8;
-            o.gradient_accumulation_steps = 3;
-          }}) {
-      TrainOptions options;
-      change(options);
-      CHECK_THROWS_AS(fsdp::plan_batches(options, 1), fsdp::UsageError);
-    }
+  TEST_CASE("an accumulation that contradicts the step's sequences is refused") {
+    TrainOptions options;
+    options.total_batch_size = 8;
+    options.gradient_accumulation_steps = 3;
+    CHECK_THROWS_AS(fsdp::plan_batches(options, 1), fsdp::UsageError);
   }
 
   TEST_CASE("epochs are whole steps, the last of them perhaps smaller") {
@@ -70,12 +61,10 @@ TEST_SUITE("train/plan") {
     TrainOptions options;
     options.warmup_ratio = 0.1;
     CHECK(fsdp::plan_schedule(options, 200).warmup_steps == 20);
-    options.warmup_steps = 7;
+    options.schedule.warmup_steps = 7;
     CHECK(fsdp::plan_schedule(options, 200).warmup_steps == 7);
-    options.schedule_steps = 50;
+    options.schedule.total_steps = 50;
     CHECK(fsdp::plan_schedule(options, 200).total_steps == 50);
-    options.lr = std::nan("");
-    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
   }
 
   TEST_CASE("a run lies below --out-dir") {
