@@ -30,6 +30,8 @@ void add_schedule_options(OptionTable& t, TrainOptions& o) {
         {.range = {.from = 0, .to = 1}, .at_restart = saved});
   t.add("schedule-steps", o.schedule.total_steps, "length of the schedule; 0: the run's",
         {.unit = "steps", .at_restart = saved});
+  t.add("min-lr-ratio", o.schedule.min_ratio, "the rate at the schedule's end, as a share of --lr",
+        {.range = {.from = 0, .to = 1}, .at_restart = saved});
 }
 
 /// "adamw, lion or sgd"
