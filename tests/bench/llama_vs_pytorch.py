@@ -9,8 +9,7 @@ For each precision the contenders take turns, --reps times:
 and the ratios ours/stock and ours/tuned are formed turn by turn, so a machine that drifts slows all of them. Rows are
 512 random ids; a row counts as 512 tokens for all.
 
-Needs the peer program peer_llama_train.py (PEER_DIR, by default ../shared/peers beside the repository) and transformers;
-skips without them.
+PyTorch's side is pytorch_training.py, which needs transformers.
 """
 import argparse
 import importlib.util
@@ -22,38 +21,28 @@ import sys
 import tempfile
 
 from machine import print_machine
+from mingpt_vs_pytorch import WARMUP, run_pytorch, spread
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WARMUP = 2
 WORLD = 2
 MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_attention_heads=8, num_key_value_heads=8, vocab_size=32016)
 ROWS, LENGTH = 2, 512
-TUNED_MALLOC = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="1099511627776", MALLOC_TOP_PAD_="67108864")
 MAKE_INPUTS = """
 import sys, json, torch, h5py, numpy as np
 from transformers import LlamaConfig, LlamaForCausalLM
 folder, steps, world, rows, length, model = sys.argv[1], *map(int, sys.argv[2:6]), json.loads(sys.argv[6])
 torch.manual_seed(0)
 LlamaForCausalLM(LlamaConfig(rms_norm_eps=1e-5, max_position_embeddings=16384, tie_word_embeddings=False, **model)).save_pretrained(folder)
-# The peer's rows in the order in which our ranks take theirs: step, rank, row.
-generators = [torch.Generator().manual_seed(1000 + r) for r in range(world)]
-ids = torch.cat([torch.randint(0, model["vocab_size"], (rows, length), generator=g) for _ in range(steps) for g in generators])
+ids = torch.randint(0, model["vocab_size"], (steps * world * rows, length))
 with h5py.File(folder + "/rows.h5", "w") as f:
     f["tokens"] = ids.flatten().numpy().astype(np.uint16)
     f["offsets"] = np.arange(0, ids.numel() + 1, length, dtype=np.int64)
 """
 
 
-def run_peer(peer, model_dir, precision, tuned, steps):
-    env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-    if tuned:
-        env.update(TUNED_MALLOC)
-    command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", str(WORLD), "--master-port", "29519",
-               peer, "--impl", "fsdp2", "--precision", precision, "--model", model_dir, "--seq", str(LENGTH), "--batch_size", str(ROWS),
-               "--steps", str(steps), "--warmup", str(WARMUP), "--threads", "1"] + (["--optim", "fused"] if tuned else [])
-    out = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-    d = json.loads(next(line for line in out.splitlines() if line.startswith("PEER_JSON"))[10:])
-    return dict(tok=d["tokens_per_s"], loss=d["loss"], rss=d["peak_rss_mb"])
+def pytorch_arguments(model_dir, precision, steps):
+    return ["--model", model_dir, "--rows", os.path.join(model_dir, "rows.h5"), "--impl", "fsdp2", "--precision", precision,
+            "--batch-size", str(ROWS), "--steps", str(steps), "--lr", "1e-5"]
 
 
 def run_ours(model_dir, precision, work, program, mpiexec, steps):
@@ -72,10 +61,6 @@ def run_ours(model_dir, precision, work, program, mpiexec, steps):
                 rss=records[-1]["peak_rss_bytes"] / 1048576)
 
 
-def spread(values):
-    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
-
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
@@ -84,10 +69,6 @@ def main():
     ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
     ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
     args = ap.parse_args()
-    peer = os.path.join(os.environ.get("PEER_DIR", os.path.join(ROOT, "..", "shared", "peers")), "peer_llama_train.py")
-    if not os.path.exists(peer):
-        print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
-        sys.exit(77)
     if importlib.util.find_spec("transformers") is None:
         print("skipped: transformers is not installed (scripts/setup --full)")
         sys.exit(77)
@@ -100,9 +81,9 @@ def main():
         for precision in args.precisions.split(","):
             turns = []
             for _ in range(args.reps):
-                turns.append(dict(stock=run_peer(peer, model_dir, precision, False, args.steps),
+                turns.append(dict(stock=run_pytorch(pytorch_arguments(model_dir, precision, args.steps), tuned=False),
                                   ours=run_ours(model_dir, precision, work, args.program, args.mpiexec, args.steps),
-                                  tuned=run_peer(peer, model_dir, precision, True, args.steps)))
+                                  tuned=run_pytorch(pytorch_arguments(model_dir, precision, args.steps), tuned=True)))
             for name in ("stock", "tuned", "ours"):
                 rates = [t[name]["tok"] for t in turns]
                 text = ""
@@ -111,9 +92,8 @@ def main():
                             f"{spread([t['ours']['rss'] / t[name]['rss'] for t in turns])}")
                 print(f"{precision + ' ' + name:<15} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) "
                       f"{max(t[name]['rss'] for t in turns):8.0f}   {text}", flush=True)
-            # The peer prints rank 0's loss, ours is the mean over all ranks' tokens: for equal models only the trends agree.
-            print(f"{precision}: loss of the first and last step: ours {turns[0]['ours']['loss'][0]:.4f} {turns[0]['ours']['loss'][-1]:.4f}, "
-                  f"FSDP2's rank 0 {turns[0]['stock']['loss'][0]:.4f} {turns[0]['stock']['loss'][-1]:.4f}", flush=True)
+            apart = max(abs(a - b) for turn in turns for a, b in zip(turn["ours"]["loss"], turn["stock"]["loss"]))
+            print(f"{precision}: losses of ours and FSDP2 differ by at most {apart:.1e} over {args.steps} steps", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ Percent of GEMM peak = 6 x parameters (without position embeddings) x tokens/s o
 ranks at once in the same turn: the faster of PyTorch's (torch.mm) and oneDNN's, with which fsdp multiplies float32 on
 processors that MKL gives AVX2 only. A percentage of torch.mm's alone would pass 100 there.
 
-Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
+PyTorch's side is pytorch_training.py.
 """
 import argparse
 import json
@@ -46,21 +46,25 @@ print(mm, max(mm, dnn))
 """
 
 
-def run_peer(peer, size, precision, impl, tuned, extra):
-    s = SIZES[size]
-    env = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-    if tuned:
-        env.update(TUNED_MALLOC)
-    command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", "2", "--master-port", "29517",
-               peer, "--impl", impl, "--precision", precision, "--layers", str(s["layers"]), "--embed", str(s["embed"]),
-               "--heads", str(s["heads"]), "--batch_size", str(s["batch"]), "--steps", str(s["steps"]),
-               "--warmup", str(WARMUP), "--loss_dtype", "float32"] + (["--optim", "fused"] if tuned else []) + extra
-    out = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
-    d = json.loads(next(line for line in out.splitlines() if line.startswith("PEER_JSON"))[10:])
-    steps = d["step_s"][WARMUP:]
+def run_pytorch(arguments, tuned, ranks=2):
+    """Runs pytorch_training.py. tuned: fused AdamW and a malloc that keeps its memory; ranks 0: one process alone"""
+    env = dict(os.environ, HF_HUB_OFFLINE="1", **(TUNED_MALLOC if tuned else {}))
+    launcher = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--nproc-per-node", str(ranks), "--master-port", "29517"]
+    command = [*(launcher if ranks else [sys.executable]), os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_training.py"),
+               *arguments, *(["--fused"] if tuned else [])]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
+    d = json.loads(done.stdout.splitlines()[-1])
+    steps = d["step_seconds"][WARMUP:]
     tokens = d["tokens_per_step"]
-    return dict(tok=tokens / statistics.median(steps), best=tokens / min(steps), loss=d["loss"],
-                rss=max(r["ru_maxrss_mb"] for r in d["ranks"]), n=d["n_params_no_wpe"])
+    return dict(tok=tokens / statistics.median(steps), best=tokens / min(steps), loss=d["loss"], rss=d["peak_rss_mb"], n=d["parameters"])
+
+
+def mingpt_arguments(size, precision, impl):
+    s = SIZES[size]
+    return ["--model", "mingpt", "--rows", DATA, "--impl", impl, "--precision", precision, "--layers", str(s["layers"]),
+            "--embed", str(s["embed"]), "--heads", str(s["heads"]), "--batch-size", str(s["batch"]), "--steps", str(s["steps"])]
 
 
 def run_ours(size, precision, model_dir, work, program, mpiexec, data):
@@ -131,8 +135,8 @@ def spread(values):
     return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
-def arguments_and_peer(description):
-    """Parses the arguments of a minGPT benchmark and finds the peer program. Exits as skipped if it is not there."""
+def parse_arguments(description):
+    """Parses the arguments of a minGPT benchmark, and prints the machine."""
     ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--sizes", default=os.environ.get("BENCH_SIZES", "S,M"))
     ap.add_argument("--precisions", default=os.environ.get("BENCH_PRECISIONS", "float32,bf16"))
@@ -140,16 +144,12 @@ def arguments_and_peer(description):
     ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
     ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
     args = ap.parse_args()
-    peer = os.path.join(os.environ.get("PEER_DIR", os.path.join(ROOT, "..", "shared", "peers")), "peer_mingpt.py")
-    if not os.path.exists(peer):
-        print(f"skipped: the peer program {peer} is not here (set PEER_DIR)")
-        sys.exit(77)
     print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
-    return args, peer
+    return args
 
 
 def main():
-    args, peer = arguments_and_peer(__doc__)
+    args = parse_arguments(__doc__)
     print(f"{'run':<12} {'tok/s':>22} {'% of GEMM peak':>14} {'RSS MB':>8}   ratio of ours: median (min..max)")
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):
@@ -159,14 +159,14 @@ def main():
             with open(os.path.join(model_dir, "config.json"), "w") as f:
                 json.dump(dict(n_layer=s["layers"], n_head=s["heads"], n_embd=s["embed"], n_hidden=4 * s["embed"],
                                vocab_size=50257, block_size=256), f)
-            weights = ["--save_init", os.path.join(model_dir, "model.safetensors")]
+            weights = ["--save-init", os.path.join(model_dir, "model.safetensors")]
             for precision in args.precisions.split(","):
                 turns = []
                 for _ in range(args.reps):
                     peak = gemm_peak(precision)
-                    stock = run_peer(peer, size, precision, "fsdp2", False, ["--data", DATA] + weights)
+                    stock = run_pytorch(mingpt_arguments(size, precision, "fsdp2") + weights, tuned=False)
                     ours = run_ours(size, precision, model_dir, work, args.program, args.mpiexec, DATA)
-                    tuned = run_peer(peer, size, precision, "fsdp1", True, ["--data", DATA])
+                    tuned = run_pytorch(mingpt_arguments(size, precision, "fsdp1"), tuned=True)
                     turns.append(dict(stock=stock, ours=ours, tuned=tuned, peak=peak))
                 flops = 6.0 * turns[0]["stock"]["n"] / 1e9
                 for name in ("stock", "tuned", "ours"):

@@ -8,7 +8,7 @@ For each size and precision the contenders take turns, --reps times, on the same
   compiled  the same through torch.compile
 and the ratios threads/other are formed turn by turn. A number below 1 at `ranks` is what is lost by threads.
 
-Needs the peer program peer_mingpt.py (PEER_DIR, by default ../shared/peers beside the repository); skips without it.
+PyTorch's side is pytorch_training.py.
 """
 import json
 import os
@@ -17,23 +17,16 @@ import subprocess
 import sys
 import tempfile
 
-from mingpt_vs_pytorch import DATA, SIZES, TUNED_MALLOC, WARMUP, arguments_and_peer, spread
+from mingpt_vs_pytorch import DATA, SIZES, WARMUP, mingpt_arguments, parse_arguments, run_pytorch, spread
 
 CORES = len(os.sched_getaffinity(0))
 
 
-def peer_rate(peer, size, precision, compiled, data):
+def pytorch_rate(size, precision, compiled):
     s = SIZES[size]
-    env = dict(os.environ, OMP_NUM_THREADS=str(CORES), MKL_NUM_THREADS=str(CORES), **TUNED_MALLOC)
-    command = [sys.executable, peer, "--impl", "single", "--precision", precision, "--layers", str(s["layers"]), "--embed", str(s["embed"]),
-               "--heads", str(s["heads"]), "--batch_size", str(s["batch"] * CORES), "--steps", str(s["steps"]), "--warmup", str(WARMUP),
-               "--loss_dtype", "float32", "--optim", "fused", "--threads", str(CORES), "--data", data] + (["--compile"] if compiled else [])
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("PEER_JSON")]
-    if done.returncode != 0 or not lines:
-        sys.exit(f"{' '.join(command)} failed: {done.stderr[-2000:]}")
-    d = json.loads(lines[0][10:])
-    return d["tokens_per_step"] / statistics.median(d["step_s"][WARMUP:])
+    arguments = mingpt_arguments(size, precision, "single") + ["--threads", str(CORES)] + (["--compile"] if compiled else [])
+    arguments[arguments.index("--batch-size") + 1] = str(s["batch"] * CORES)
+    return run_pytorch(arguments, tuned=True, ranks=0)["tok"]
 
 
 def our_rate(program, mpiexec, size, precision, ranks, work, data):
@@ -54,7 +47,7 @@ def our_rate(program, mpiexec, size, precision, ranks, work, data):
 
 
 def main():
-    args, peer = arguments_and_peer(__doc__)
+    args = parse_arguments(__doc__)
     with tempfile.TemporaryDirectory() as work:
         for size in args.sizes.split(","):
             for precision in args.precisions.split(","):
@@ -62,8 +55,8 @@ def main():
                 for _ in range(args.reps):
                     turns.append({"threads": our_rate(args.program, args.mpiexec, size, precision, 1, work, DATA),
                                   "ranks": our_rate(args.program, args.mpiexec, size, precision, CORES, work, DATA),
-                                  "tuned": peer_rate(peer, size, precision, False, DATA),
-                                  "compiled": peer_rate(peer, size, precision, True, DATA)})
+                                  "tuned": pytorch_rate(size, precision, False),
+                                  "compiled": pytorch_rate(size, precision, True)})
                 for name in turns[0]:
                     ratio = "" if name == "threads" else f"   threads / {name} {spread([t['threads'] / t[name] for t in turns])}"
                     rates = [t[name] for t in turns]
