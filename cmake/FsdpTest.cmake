@@ -96,3 +96,15 @@ function(fsdp_unit_test name folder)
   fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit TIMEOUT ${ARG_TIMEOUT} ${long})
   set_property(GLOBAL APPEND PROPERTY FSDP_UNIT_TESTS unit_${name})
 endfunction()
+
+# Programs as functions of a target: the objects of each as one, with main() under the program's name (fsdp_eval_main).
+function(fsdp_link_programs target)
+  foreach(program IN LISTS ARGN)
+    string(REPLACE - _ function "${program}_main")
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${program}.o")
+    add_custom_command(OUTPUT "${object}" DEPENDS ${program} COMMAND_EXPAND_LISTS VERBATIM
+      COMMAND "${CMAKE_LINKER}" -r -o "${object}" $<TARGET_OBJECTS:${program}>
+      COMMAND "${CMAKE_OBJCOPY}" --redefine-sym main=${function} "${object}")
+    target_sources(${target} PRIVATE "${object}")
+  endforeach()
+endfunction()

@@ -1,15 +1,18 @@
 """Shared by the tests in this folder: runs the programs, alone or under mpiexec, and reads what they write.
 
 CMake gives, as environment variables, FSDP_BIN (folder of the programs), FSDP_MPIEXEC (launcher of the programs' MPI),
-FSDP_FIXTURES (tests/fixtures) and FSDP_DATA (data). A test file ends with `fsdp_cli.main()`: exit code 0 passed,
+FSDP_FIXTURES (tests/fixtures), FSDP_DATA (data) and FSDP_LOADED (folder of loaded_programs). A test file ends with `fsdp_cli.main()`: exit code 0 passed,
 1 failed, 77 when every test was skipped.
 """
 
+import atexit
+import functools
 import json
 import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,9 +61,31 @@ class Result:
         return json.loads(self.out)
 
 
-def command(program, arguments, ranks):
+def command(program, arguments, ranks, programs=None):
     launcher = [os.environ["FSDP_MPIEXEC"], "-n", str(ranks)] if ranks else []
-    return launcher + [str(folder("FSDP_BIN") / program)] + [str(a) for a in arguments]
+    return launcher + [str((programs or folder("FSDP_BIN")) / program)] + [str(a) for a in arguments]
+
+
+@functools.cache
+def loaded_programs():
+    """Starts the process of loaded_programs.cpp; returns the path of its socket."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-loaded.")) / "socket"
+    atexit.register(shutil.rmtree, path.parent, True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        process = subprocess.Popen(folder("FSDP_LOADED") / "loaded_programs", stdin=listener, env=environment())
+    atexit.register(process.wait)
+    atexit.register(process.kill)
+    return str(path)
+
+
+def loaded(program, env):
+    """Returns the folder in which the program is one that starts loaded; None where a run needs the program itself: with
+    variables that libraries read when they load, and in whole products."""
+    place = pathlib.Path(os.environ.get("FSDP_LOADED", "none")) / "loaded"
+    wanted = not any(name.startswith(("LD_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "MALLOC_")) for name in env or {})
+    return place if wanted and "FSDP_ALL" not in os.environ and (place / program).exists() else None
 
 
 def environment(extra=None):
@@ -74,7 +99,10 @@ def environment(extra=None):
 def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None, within=()):
     """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec; `within` is a
     command line prefix that runs the rest of the line."""
-    line = [*within, *command(program, arguments, ranks)]
+    programs = None if before or within else loaded(program, env)
+    if programs:
+        env = {**(env or {}), "FSDP_LOADED_PROGRAMS": loaded_programs()}
+    line = [*within, *command(program, arguments, ranks, programs)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                env=environment(env), cwd=cwd, start_new_session=True, preexec_fn=before)
     try:

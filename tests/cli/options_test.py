@@ -1,5 +1,9 @@
 """Options of the programs, as processes see them. What they mean is asked in one process: tests/unit/apps/common."""
 
+import signal
+import subprocess
+import time
+
 import fsdp_cli
 
 TOKENS = ["tokens", "--input", "a", "--tokenizer", "gpt2", "--output", "b"]
@@ -18,6 +22,28 @@ class Options(fsdp_cli.Case):
             self.assertEqual((alone.code, alone.err), (0, ""))
             self.assertIn(program, alone.out)
             self.assertEqual(fsdp_cli.run(program, [option], ranks=2).out, alone.out)
+
+    def test_a_program_that_starts_loaded_ends_as_itself(self):
+        """Compares programs that run() starts by loaded_programs.cpp with the programs themselves."""
+        programs = fsdp_cli.loaded("fsdp-finetune", None)
+        if programs is None:
+            self.skipTest("programs start themselves here")
+        for program, words in (("fsdp-eval", ["--version"]), ("fsdp-finetune", ["--steps", "4"]), ("fsdp-eval", ["none.pt", "--data", "x"])):
+            ends = [fsdp_cli.run(program, words, cwd=self.folder, within=within) for within in ([], ["env"])]
+            self.assertEqual(*((end.code, end.out, end.err) for end in ends))
+        for signal_sent, code in ((signal.SIGTERM, fsdp_cli.STOPPED_EARLY), (signal.SIGKILL, -signal.SIGKILL)):
+            words = self.train_arguments(f"signal-{signal_sent}", "--max-steps", 10 ** 6)
+            process = subprocess.Popen(fsdp_cli.command("fsdp-finetune", words, 0, programs), stderr=subprocess.DEVNULL,
+                                       env=fsdp_cli.environment({"FSDP_LOADED_PROGRAMS": fsdp_cli.loaded_programs()}))
+            metrics = self.run_directory(f"signal-{signal_sent}") / "metrics.jsonl"
+            while not metrics.exists():
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            process.send_signal(signal_sent)
+            self.assertEqual(process.wait(60), code)
+            size = metrics.stat().st_size
+            time.sleep(0.3)
+            self.assertEqual(metrics.stat().st_size, size, "the program goes on")
 
     def test_a_wrong_option_ends_each_program(self):
         for program, words, wrong in (("fsdp-finetune", [], "--lerning-rate"), ("fsdp-memprobe", [], "--serch"), ("fsdp-eval", ["x"], "--chess-position"),
