@@ -88,6 +88,15 @@ def loaded(program, env):
     return place if wanted and "FSDP_ALL" not in os.environ and (place / program).exists() else None
 
 
+def link_programs(place):
+    """Makes a folder of all programs for scripts, of those that start loaded where there are such; returns the variables
+    that the scripts' environment needs."""
+    place.mkdir()
+    for program in folder("FSDP_BIN").iterdir():
+        (place / program.name).symlink_to((loaded(program.name, None) or program.parent) / program.name)
+    return {"FSDP_BIN": str(place), **({"FSDP_LOADED_PROGRAMS": loaded_programs()} if loaded("fsdp-finetune", None) else {})}
+
+
 def environment(extra=None):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_", "PMIX_", "PALS_"))}
     env["OMP_NUM_THREADS"] = "1"

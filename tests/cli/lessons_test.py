@@ -15,8 +15,13 @@ TINY = {"NUM_LAYERS": "2", "NUM_HEADS": "2", "EMBED_SIZE": "32", "SEQ_LEN": "32"
 
 
 class Lessons(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.programs = fsdp_cli.link_programs(cls.folder / "programs")
+
     def environment(self, out, **more):
-        return fsdp_cli.environment({"OUT_DIR": str(out), "FSDP_BIN": str(fsdp_cli.folder("FSDP_BIN")),
+        return fsdp_cli.environment({"OUT_DIR": str(out), **self.programs,
                                      "LAUNCHER": f"{os.environ['FSDP_MPIEXEC']} -n {more.get('RANKS', 2)}", **TINY, **more})
 
     def lessons(self, out, *arguments, code=0, **more):
@@ -127,10 +132,8 @@ class Lessons(fsdp_cli.Case):
         self.assertIsNone(process.poll())
 
     def test_a_page_tells_of_the_runs_that_are_there(self):
-        out, programs = self.folder / "half", self.folder / "programs"
-        programs.mkdir()
-        for program in fsdp_cli.folder("FSDP_BIN").iterdir():
-            (programs / program.name).symlink_to(program)
+        out, programs = self.folder / "half", self.folder / "failing-programs"
+        fsdp_cli.link_programs(programs)
 
         def replace(name, text):
             (programs / name).unlink()
@@ -138,7 +141,7 @@ class Lessons(fsdp_cli.Case):
             (programs / name).chmod(0o755)
 
         replace("fsdp-finetune", 'case "$* " in *"--run-name checkpoint-local"* | *"--run-name resume-full "*) exit 1 ;; esac\n'
-                f'exec {fsdp_cli.folder("FSDP_BIN")}/fsdp-finetune "$@"')
+                f'exec {self.programs["FSDP_BIN"]}/fsdp-finetune "$@"')
         run = self.lessons(out, "--only", "7", code=1, REPEATS="2", FSDP_BIN=str(programs))
         self.assertIn("5 run(s) failed", run.stderr)  # none continues from a local checkpoint that does not exist
         text = (out / "lesson-7.md").read_text()
