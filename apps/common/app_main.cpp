@@ -186,6 +186,15 @@ void print_on_stdout(const std::string& text) {
                               : fmt::format("stdout: cannot be written: {}", std::strerror(errno)));
 }
 
+void check_plot_file(const std::string& file) {
+  if (file.empty() || file.ends_with(".svg")) return;
+  throw UsageError(
+      fmt::format("--plot {}: pictures are SVG: name a file that ends in .svg, which `rsvg-convert --zoom 2 FILE.svg "
+                  "-o FILE.png` or a "
+                  "browser turns into PNG",
+                  file));
+}
+
 int run_alone(const std::function<void()>& body) {
   try {
     body();

@@ -25,6 +25,9 @@ void add_job_options(OptionTable& table, JobOptions& options);
 /// Writes all of `text` to stdout, flushes, and checks that earlier output was written, too. \throws IoError
 void print_on_stdout(const std::string& text);
 
+/// Checks the file of --plot; empty: none. \throws UsageError for another picture than SVG, with how to get one
+void check_plot_file(const std::string& file);
+
 /// Runs `body` before there are ranks and prints its error once per job. \return the exit code
 int run_alone(const std::function<void()>& body);
 

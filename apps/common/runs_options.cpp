@@ -20,7 +20,7 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
       ->expected(1, -1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("pool", a.pool, "with --runs: runs with the same settings are one, with all their steps");
-  t.add("plot", a.plot_file, "with --runs: draw losses and speeds, .svg or .png", {.path = PathKind::file});
+  t.add("plot", a.plot_file, "with --runs: draw losses and speeds, .svg", {.path = PathKind::file});
   t.add("sort", a.sort_column,
         "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...",
         {.suggestions = "last-loss, validation, tokens/s, s/step, memory, lr, steps"})
@@ -39,9 +39,7 @@ void require_runs(const CLI::App& app) {
 int show_runs(const RunsArguments& a, const JobOptions& options) {
   if (!speaks_for_the_job()) return static_cast<int>(ExitCode::ok);
   return run_alone([&] {
-    const bool svg = a.plot_file.ends_with(".svg");
-    if (!a.plot_file.empty() && !svg && !a.plot_file.ends_with(".png"))
-      throw UsageError("--plot " + a.plot_file + ": name a file that ends in .svg or .png");
+    check_plot_file(a.plot_file);
     if (a.watch && (options.json || a.markdown || a.pool || !a.plot_file.empty() || !a.sort_column.empty()))
       throw UsageError(
           "--watch shows runs as they are now: it goes without --json, --markdown, --pool, --plot and --sort");
@@ -49,7 +47,7 @@ int show_runs(const RunsArguments& a, const JobOptions& options) {
     if (a.watch) return watch_runs(a.runs);
     auto comparison = compare_runs(find_runs(a.runs), a.pool);
     if (!a.sort_column.empty()) sort_runs(comparison, a.sort_column);
-    if (!a.plot_file.empty()) write_output(a.plot_file, run_comparison_picture(comparison, svg));
+    if (!a.plot_file.empty()) write_output(a.plot_file, runs_picture_svg(picture_of(comparison)));
     if (options.json) {
       auto report = run_comparison_to_json(comparison);
       if (!a.plot_file.empty()) report["plot"] = a.plot_file;

@@ -75,8 +75,8 @@ void RunRecord::set_old_run_aside() const {
   const auto aside = context_.setup.directory / fmt::format("previous-{}", number);
   fs::create_directories(aside, error);
   std::vector<std::string> moved;
-  std::vector<std::string> names{"checkpoints", "metrics.jsonl", "job.json", "memory.json",
-                                 "speed.json",  "samples.jsonl", "loss.svg", "loss.png"};
+  std::vector<std::string> names{"checkpoints",   "metrics.jsonl", "job.json", "memory.json", "speed.json",
+                                 "samples.jsonl", "loss.svg",      "loss.png"};  // older versions drew the last one
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
   for (const auto& name : names) {
     std::error_code absent;

@@ -84,7 +84,7 @@ class RunRecord {
   const std::filesystem::path& last_checkpoint() const { return last_checkpoint_; }
   void set_last_checkpoint(const std::filesystem::path& checkpoint) { last_checkpoint_ = checkpoint; }
 
-  /// Draws RUN/loss.svg and RUN/loss.png on rank 0.
+  /// Draws RUN/loss.svg on rank 0.
   void draw_losses() const;
   /// Ends this job's use of the run's folder.
   /// \param why_early  why the run is done before its last step; empty when it is not

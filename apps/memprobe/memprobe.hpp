@@ -38,7 +38,7 @@ struct MemprobeOptions {
   bool measure = false;
   bool alone = false;                      ///< measure the simulated rank in this process only
   std::int64_t max_batch = 0;              ///< upper limit of a batch search; 0: 65536
-  std::string plot_file;                   ///< .svg or .png
+  std::string plot_file;                   ///< .svg
   std::vector<std::string> trial_command;  ///< this program and its arguments, to measure in child processes
 };
 

@@ -100,7 +100,7 @@ std::string describe_answer(const Answer& answer, const MemprobeOptions& options
 /// Formats a table of several answers. \param largest  the plan is chosen for the largest batch, not for speed
 std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest);
 
-/// Plots the last step's timeline, as SVG when the file name ends in .svg, else as PNG.
+/// Plots the last step's timeline as SVG.
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
 
 inline constexpr std::int64_t kMostLayers = 4096;  ///< upper limit of a model search

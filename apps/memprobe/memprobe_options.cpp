@@ -127,7 +127,7 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   t.add("alone", o.alone, "with --measure: this process is rank --rank of --ranks, the others are simulated");
   t.add("plan,write-plan", a.plan_file, "write the best choice as a file for fsdp-finetune --config",
         {.path = PathKind::file});
-  t.add("plot", o.plot_file, "draw memory over a step, .svg or .png", {.path = PathKind::file});
+  t.add("plot", o.plot_file, "draw memory over a step, .svg", {.path = PathKind::file});
   t.add_flag("--trial", a.trial)->group("")->configurable(false);
   a.job.compared.emplace();
   add_finetune_options(t, a.job);
@@ -153,9 +153,7 @@ void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
     a.plan_file.clear();
     o.plot_file.clear();
   }
-  if (!o.plot_file.empty() && !o.plot_file.ends_with(".svg") && !o.plot_file.ends_with(".png")) {
-    throw UsageError("--plot " + o.plot_file + ": name a file that ends in .svg or .png");
-  }
+  check_plot_file(o.plot_file);
   if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
   auto& model = a.job.options.model;
   if (model.model != "mingpt") {

@@ -270,7 +270,6 @@ std::string describe_table(const std::vector<Answer>& answers, const MemoryBudge
 }
 
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title) {
-  const bool svg = file.ends_with(".svg");
   const auto& p = answer.prediction;
   MemoryTimeline timeline;
   timeline.title = "Memory of a training step: " + title;
@@ -304,7 +303,7 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
     timeline.limit_bytes = static_cast<double>(budget.gpu->total_bytes);
     timeline.limit_name = fmt::format("{}: {}", budget.gpu->name, format_bytes(timeline.limit_bytes));
   }
-  write_output(file, svg ? memory_timeline_svg(timeline) : memory_timeline_png(timeline));
+  write_output(file, memory_timeline_svg(timeline));
 }
 
 }  // namespace fsdp::detail

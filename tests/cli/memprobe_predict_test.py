@@ -144,10 +144,8 @@ class Predict(fsdp_cli.Case):
         self.assertLess(offloaded["peak_bytes"], kept["peak_bytes"] - 20 * GIB)
 
     def test_a_picture_of_the_step(self):
-        for name in ("memory.svg", "memory.png"):
-            memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 2, "--gpu", "t4", "--plot", self.folder / name])
+        memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 2, "--gpu", "t4", "--plot", self.folder / "memory.svg"])
         self.assertIn("head and loss", (self.folder / "memory.svg").read_text())
-        self.assertEqual((self.folder / "memory.png").read_bytes()[:4], b"\x89PNG")
 
     def test_row_length_comes_from_the_data(self):
         for suffix in (".h5", ".hdf5", ""):  # an HDF5 file is one under any name

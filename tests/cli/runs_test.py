@@ -145,7 +145,7 @@ class Runs(fsdp_cli.Case):
         nothing.mkdir()
         self.assertIn("holds no run", self.eval("--runs", nothing, code=4).err)
         self.assertIn("is not there", self.eval("--runs", self.folder / "absent", code=4).err)
-        for more, words in ((["--data", self.val_data], "goes without --data"), (["--plot", "a.gif"], "ends in .svg or .png"),
+        for more, words in ((["--data", self.val_data], "goes without --data"), (["--plot", "a.gif"], "ends in .svg"),
                             (["--watch", "--json"], "--watch"), (["--json", "--markdown"], "contradict")):
             with self.subTest(more=more):
                 self.assertIn(words, self.eval("--runs", self.runs, *more, code=2).err)

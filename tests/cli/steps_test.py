@@ -30,8 +30,7 @@ class Metrics(fsdp_cli.Case):
         report = result.json()
         self.assertEqual((report["steps"], report["samples"], report["loss"]), (6, 48, steps[-1]["loss"]))
         self.assertEqual(report["val_loss"], evaluations[-1]["val_loss"])
-        for picture in ("loss.svg", "loss.png"):
-            self.assertGreater((self.run_directory("metrics") / picture).stat().st_size, 1000)
+        self.assertGreater((self.run_directory("metrics") / "loss.svg").stat().st_size, 1000)
 
     def test_epochs_use_every_sample_once(self):
         self.train("epochs", "--max-epochs", 2, "--batch-size", 5, ranks=2)

@@ -138,15 +138,9 @@ void draw(Canvas& canvas, const MemoryTimeline& timeline) {
 }  // namespace
 
 std::string memory_timeline_svg(const MemoryTimeline& timeline) {
-  SvgCanvas canvas(kWidth, kHeight);
+  Canvas canvas(kWidth, kHeight);
   draw(canvas, timeline);
   return canvas.document();
-}
-
-std::string memory_timeline_png(const MemoryTimeline& timeline) {
-  PngCanvas canvas(kWidth, kHeight, 2);
-  draw(canvas, timeline);
-  return canvas.file();
 }
 
 }  // namespace fsdp

@@ -23,7 +23,4 @@ struct MemoryTimeline {
 /// \throws std::invalid_argument when a phase does not have a number for each layer, or there are too many layers
 std::string memory_timeline_svg(const MemoryTimeline& timeline);
 
-/// \return the picture as the bytes of a PNG file, 1800 x 1080 pixels; characters outside ASCII become '?'
-std::string memory_timeline_png(const MemoryTimeline& timeline);
-
 }  // namespace fsdp

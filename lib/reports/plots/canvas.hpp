@@ -1,25 +1,32 @@
 #pragma once
-// Drawing surfaces for charts. Coordinates are in CSS pixels, x to the right, y downwards.
+// Charts as SVG. Coordinates are in CSS pixels, x to the right, y downwards.
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fsdp {
 
 struct Color {
   std::uint8_t red, green, blue;
+  std::string hex() const;  ///< "#1f62b4"
 };
 
 struct Point {
   double x, y;
 };
 
+/// Lengths of a dashed line in pixels; a line with `off` 0 is solid.
+struct Dash {
+  double on = 0, off = 0;
+  double offset = 0;  ///< where in the pattern the line begins
+};
+
 struct Stroke {
   Color color;
   double width;
+  Dash dash = {};
 };
 
 enum class Anchor { start, middle, end };
@@ -32,32 +39,18 @@ struct TextStyle {
   bool halo = false;  ///< draw a white rim, so that the text is readable on top of lines
 };
 
-/// A picture. Each shape covers earlier ones.
+/// A picture as SVG 1.1, without what cairosvg or Inkscape read in another way. Each shape covers earlier ones.
 class Canvas {
  public:
-  Canvas() = default;
-  Canvas(const Canvas&) = delete;
-  Canvas& operator=(const Canvas&) = delete;
-  virtual ~Canvas() = default;
+  Canvas(int width, int height);
 
-  virtual void rectangle(Point top_left, Point bottom_right, Color fill) = 0;
+  void rectangle(Point top_left, Point bottom_right, Color fill);
   /// Draws a line with round joins and caps; one point gives a dot.
-  virtual void polyline(std::span<const Point> points, Stroke stroke) = 0;
+  void polyline(std::span<const Point> points, Stroke stroke);
   /// Draws a filled circle with a white rim of one pixel.
-  virtual void marker(Point center, double radius, Color fill) = 0;
+  void marker(Point center, double radius, Color fill);
   /// \param baseline  start, middle or end of the text, depending on the style's anchor
-  virtual void text(Point baseline, std::string_view text, const TextStyle& style) = 0;
-};
-
-/// A canvas that writes SVG 1.1.
-class SvgCanvas final : public Canvas {
- public:
-  SvgCanvas(int width, int height);
-
-  void rectangle(Point top_left, Point bottom_right, Color fill) override;
-  void polyline(std::span<const Point> points, Stroke stroke) override;
-  void marker(Point center, double radius, Color fill) override;
-  void text(Point baseline, std::string_view text, const TextStyle& style) override;
+  void text(Point baseline, std::string_view text, const TextStyle& style);
 
   /// Returns the whole document.
   std::string document() const { return body_ + "</svg>\n"; }
@@ -66,36 +59,9 @@ class SvgCanvas final : public Canvas {
   std::string body_;
 };
 
-// A small font for pictures without a font library: the shapes of the usual 5 x 7 dot-matrix characters, drawn as
-// strokes between neighbouring dots, which is smooth at any size.
-
-/// Returns the width of `text` at a font size; other UTF-8 characters than ASCII count as one '?'.
-double stroke_text_width(std::string_view text, double size);
-
-/// Returns the strokes of `text` from `start` on its baseline.
-std::vector<std::pair<Point, Point>> stroke_text(std::string_view text, Point start, double size);
-
-/// A canvas that draws antialiased pixels and encodes them as PNG.
-class PngCanvas final : public Canvas {
- public:
-  /// \param scale  pixels of the picture per unit of the coordinates
-  PngCanvas(int width, int height, int scale);
-
-  void rectangle(Point top_left, Point bottom_right, Color fill) override;
-  void polyline(std::span<const Point> points, Stroke stroke) override;
-  void marker(Point center, double radius, Color fill) override;
-  void text(Point baseline, std::string_view text, const TextStyle& style) override;
-
-  /// Returns the bytes of the file (8-bit RGB).
-  std::string file() const;
-
- private:
-  void segment(Point from, Point to, Stroke stroke);
-  void blend(int x, int y, Color color, double coverage);
-
-  int scale_, width_, height_;        ///< width and height in pixels of the picture
-  std::vector<std::uint8_t> pixels_;  ///< [height_, width_, 3]
-};
+/// Returns an estimate of the width of `text`, which depends on the reader's fonts; wide ones (DejaVu Sans) are
+/// assumed.
+double text_width(std::string_view text, double size);
 
 // Axes with round numbers.
 

@@ -29,6 +29,9 @@ constexpr Color kTrainRaw{176, 203, 234};
 constexpr std::array<Color, 6> kEvals{
     {{209, 84, 24}, {34, 136, 51}, {170, 51, 119}, {120, 94, 20}, {68, 170, 153}, {136, 34, 85}}};
 
+constexpr double kDash = 7;  // pixels
+constexpr std::size_t kFewestHidden = 3;
+
 constexpr std::size_t kSmoothFrom = 20;  // minimum number of points for smoothing
 
 /// Points in data coordinates; non-finite points are gaps.
@@ -80,8 +83,7 @@ Series smooth(const Series& series, std::size_t half) {
 }
 
 /// Reduces a series to at most 4 points per pixel column (first, lowest, highest, last), which looks the same.
-Series thin_out(const Series& series) {
-  const std::size_t columns = kWidth;
+Series thin_out(const Series& series, std::size_t columns = kWidth) {
   if (series.size() <= 4 * columns) return series;
   Series thinned;
   for (std::size_t column = 0; column < columns; ++column) {
@@ -253,170 +255,249 @@ void draw(Canvas& canvas, const LossCurve& curve) {
 }
 
 constexpr int kPictureWidth = 1100;
-constexpr double kTop = 76, kRowHeight = 26, kLeastHeight = 300, kBelow = 60;
-constexpr double kLossLeft = 66, kLossRight = 560;  // horizontal extent of the plot area for losses
-constexpr double kBarRight = 960;
-constexpr std::size_t kMostPoints = 2000;  // maximum number of points per line
+constexpr double kTitleSize = 18, kTitleLine = 24, kRowHeight = 26, kPlotHeight = 320, kBelowPlot = 64,
+                 kLegendLine = 20;
+constexpr double kLossLeft = 66, kLossRight = 600;  // horizontal extent of the plot area for losses
+constexpr double kBarRight = 1000;
+constexpr double kMarkersApart = 14;  // pixels, so that validations do not become a band
 
-constexpr Color kBack{255, 255, 255};
-constexpr Color kText{32, 38, 46};
-constexpr Color kFaintText{96, 106, 118};
-constexpr Color kRule{228, 232, 237};
-// Distinguishable with color-vision deficiencies: P. Tol's "bright" and "muted" schemes without the greys.
-constexpr std::array<Color, 8> kPalette{{{68, 119, 170},
-                                         {238, 102, 119},
-                                         {34, 136, 51},
-                                         {204, 187, 68},
-                                         {102, 204, 238},
-                                         {170, 51, 119},
-                                         {136, 34, 85},
-                                         {17, 119, 51}}};
-
-Color color_of(std::size_t run) { return kPalette[run % kPalette.size()]; }
-
-struct Range {
-  double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
-  void take(double value) {
-    if (!std::isfinite(value)) return;
-    low = std::min(low, value);
-    high = std::max(high, value);
+/// The plot area for losses.
+struct LossPanel {
+  Axis x, y;
+  double top;
+  Point at(Point p) const {
+    return {kLossLeft + (p.x - x.low) / (x.high - x.low) * (kLossRight - kLossLeft),
+            top + kPlotHeight - (p.y - y.low) / (y.high - y.low) * kPlotHeight};
   }
-  bool empty() const { return low > high; }
 };
 
-double bottom_of(const RunsPicture& picture) {
-  return kTop + std::max(kLeastHeight, kRowHeight * static_cast<double>(picture.runs.size()));
-}
-
-void draw_loss_axes(Canvas& canvas, const RunsPicture& picture, const Axis& x, const Axis& y, double bottom) {
-  const TextStyle beside{12, kFaintText, Anchor::end}, below{12, kFaintText, Anchor::middle};
-  const auto up = [&](double value) { return bottom - (value - y.low) / (y.high - y.low) * (bottom - kTop); };
-  const auto right = [&](double value) {
-    return kLossLeft + (value - x.low) / (x.high - x.low) * (kLossRight - kLossLeft);
-  };
-  for (const double tick : y.ticks) {
-    canvas.polyline(std::vector<Point>{{kLossLeft, up(tick)}, {kLossRight, up(tick)}}, {kRule, 1});
-    canvas.text({kLossLeft - 8, up(tick) + 4}, tick_label(tick, y.tick_step), beside);
-  }
-  for (const double tick : x.ticks) canvas.text({right(tick), bottom + 20}, tick_label(tick, x.tick_step), below);
-  canvas.text({(kLossLeft + kLossRight) / 2, bottom + 40}, picture.x_name, below);
-  canvas.text({kLossLeft, kTop - 14}, "loss", {12, kFaintText, Anchor::start, true});
-}
-
-void draw_losses(Canvas& canvas, const RunsPicture& picture, double bottom) {
-  Range across, up;
-  for (const auto& run : picture.runs) {
-    for (std::size_t i = 0; i < run.x.size(); ++i) {
-      if (!std::isfinite(run.loss[i])) continue;
-      across.take(run.x[i]);
-      up.take(run.loss[i]);
+/// Breaks a text at blanks into lines that fit `width`.
+std::vector<std::string> wrapped(const std::string& text, double width, double size) {
+  std::vector<std::string> lines{""};
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(' ', at), text.size());
+    const auto word = text.substr(at, end - at);
+    auto& line = lines.back();
+    if (line.empty() || text_width(line + " " + word, size) <= width) {
+      line += (line.empty() ? "" : " ") + word;
+    } else {
+      lines.push_back(word);
     }
+    at = end + 1;
   }
-  if (across.empty()) {
-    canvas.text({kLossLeft, kTop + 20}, "no finite loss was logged", {12, kFaintText});
-    return;
-  }
-  const auto x = make_axis(across.low, across.high, 5, AxisKind::steps);
-  const auto y = make_axis(up.low, up.high, 6, AxisKind::values);
-  draw_loss_axes(canvas, picture, x, y, bottom);
-  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
-    const auto& run = picture.runs[r];
-    std::vector<Point> line;
-    const auto flush = [&] {
-      if (!line.empty()) canvas.polyline(line, {color_of(r), r < kPalette.size() ? 2.2 : 1.2});
-      line.clear();
-    };
-    const std::size_t stride = 1 + run.x.size() / kMostPoints;
-    for (std::size_t i = 0; i < run.x.size(); i += stride) {
-      if (!std::isfinite(run.x[i]) || !std::isfinite(run.loss[i])) {
-        flush();
-        continue;
-      }
-      line.push_back({kLossLeft + (run.x[i] - x.low) / (x.high - x.low) * (kLossRight - kLossLeft),
-                      bottom - (run.loss[i] - y.low) / (y.high - y.low) * (bottom - kTop)});
-    }
-    flush();
-  }
+  return lines;
 }
 
-std::string fitting(std::string label, double width) {
-  while (label.size() > 4 && stroke_text_width(label, 12) > width) label.erase(0, 1);
-  return label;
+/// Leaves out the beginning of a label that is too wide; names of runs and paths differ at their ends.
+std::string fitting(const std::string& label, double width) {
+  if (text_width(label, 12) <= width) return label;
+  auto rest = label;
+  while (!rest.empty() && text_width("…" + rest, 12) > width) {
+    do rest.erase(0, 1);
+    while (!rest.empty() && (static_cast<unsigned char>(rest[0]) & 0xC0U) == 0x80U);
+  }
+  return "…" + rest;
 }
 
-void draw_speeds(Canvas& canvas, const RunsPicture& picture) {
-  double widest = 0, fastest = 0;
-  for (const auto& run : picture.runs) {
-    widest = std::max(widest, stroke_text_width(run.label, 12));
-    fastest = std::max({fastest, std::isfinite(run.speed) ? run.speed : 0, std::isfinite(run.high) ? run.high : 0});
+void draw_loss_axes(Canvas& canvas, const std::string& x_name, const LossPanel& panel) {
+  const TextStyle beside{12, kFaintInk, Anchor::end}, below{12, kFaintInk, Anchor::middle};
+  const double bottom = panel.top + kPlotHeight;
+  for (const double tick : panel.y.ticks) {
+    const double y = std::round(panel.at({panel.x.low, tick}).y) + 0.5;
+    canvas.polyline(std::vector<Point>{{kLossLeft, y}, {kLossRight, y}}, {kGrid, 1});
+    canvas.text({kLossLeft - 8, y + 4}, tick_label(tick, panel.y.tick_step), beside);
   }
-  const double label_width = std::min(widest, 200.0);
-  const double left = kLossRight + 40 + label_width + 10;
-  canvas.text({left, kTop - 14}, "tokens/s", {12, kFaintText, Anchor::start, true});
-  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
-    const auto& run = picture.runs[r];
-    const double middle = kTop + kRowHeight * (static_cast<double>(r) + 0.5);
-    canvas.text({left - 10, middle + 4}, fitting(run.label, label_width), {12, kText, Anchor::end});
-    const auto end_of = [&](double speed) { return left + speed / fastest * (kBarRight - left); };
-    if (!std::isfinite(run.speed) || fastest <= 0) {
-      canvas.polyline(std::vector<Point>{{left, middle - 7}, {left, middle + 7}}, {color_of(r), 3});
+  for (const double tick : panel.x.ticks)
+    canvas.text({panel.at({tick, panel.y.low}).x, bottom + 20}, tick_label(tick, panel.x.tick_step), below);
+  canvas.text({(kLossLeft + kLossRight) / 2, bottom + 40}, x_name, below);
+}
+
+void draw_run_line(Canvas& canvas, const LossPanel& panel, const Series& series, Stroke stroke) {
+  std::vector<Point> line;
+  for (const auto& point : series) {
+    if (!is_gap(point)) {
+      line.push_back(panel.at(point));
       continue;
     }
-    canvas.rectangle({left, middle - 8}, {end_of(run.speed), middle + 8}, color_of(r));
+    canvas.polyline(line, stroke);
+    line.clear();
+  }
+  canvas.polyline(line, stroke);
+}
+
+void draw_run_validation(Canvas& canvas, const LossPanel& panel, const Series& series, Color color) {
+  draw_run_line(canvas, panel, series, {color, 1});
+  const auto points = without_gaps(series);
+  double free_from = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto center = panel.at(points[i]);
+    const bool is_last = i + 1 == points.size();
+    if (!is_last && (center.x < free_from || panel.at(points.back()).x < center.x + kMarkersApart)) continue;
+    canvas.marker(center, 4, color);
+    free_from = center.x + kMarkersApart;
+  }
+}
+
+/// Draws the losses of all runs as they are, faintly, then their moving averages, then validation.
+void draw_run_losses(Canvas& canvas, const LossPanel& panel, const RunsPicture& picture,
+                     const std::vector<Dash>& dashes) {
+  constexpr auto kColumns = static_cast<std::size_t>(kLossRight - kLossLeft);
+  std::vector<Series> smoothed;
+  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
+    const auto& run = picture.runs[r];
+    smoothed.push_back(make_series(run.x, run.loss, run.label.c_str()));
+    auto& series = smoothed.back();
+    if (series.size() < kSmoothFrom) continue;
+    const auto faint = [](std::uint8_t part) { return static_cast<std::uint8_t>(255 - (255 - part) / 4); };
+    const auto color = run_color(r);
+    draw_run_line(canvas, panel, thin_out(series, kColumns),
+                  {{faint(color.red), faint(color.green), faint(color.blue)}, 1});
+    series = smooth(series, std::max<std::size_t>(2, series.size() / 60));
+  }
+  for (std::size_t r = 0; r < picture.runs.size(); ++r)
+    draw_run_line(canvas, panel, thin_out(smoothed[r], kColumns / 4), {run_color(r), 2.2, dashes[r]});
+  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
+    const auto& run = picture.runs[r];
+    draw_run_validation(canvas, panel, make_series(run.val_x, run.val_loss, run.label.c_str()), run_color(r));
+  }
+}
+
+std::string last_of(const std::vector<double>& values) {
+  return values.empty() || !std::isfinite(values.back()) ? "" : fmt::format("{:.4f}", values.back());
+}
+
+void draw_loss_legend(Canvas& canvas, const RunsPicture& picture, const std::vector<Dash>& dashes, double y) {
+  constexpr double kLoss = kLossRight - 90;
+  const TextStyle head{11, kFaintInk, Anchor::end}, figure{12, kInk, Anchor::end};
+  const bool validates = std::ranges::any_of(picture.runs, [](const auto& run) { return !run.val_loss.empty(); });
+  canvas.text({kLoss, y}, "last loss", head);
+  if (validates) canvas.text({kLossRight, y}, "validation", head);
+  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
+    const auto& run = picture.runs[r];
+    y += kLegendLine;
+    const Dash dash{.on = 6, .off = dashes[r].off > 0 ? 3.0 : 0};
+    canvas.polyline(std::vector<Point>{{kLossLeft, y - 4}, {kLossLeft + 30, y - 4}}, {run_color(r), 2.2, dash});
+    if (!run.val_loss.empty()) canvas.marker({kLossLeft + 15, y - 4}, 4, run_color(r));
+    canvas.text({kLossLeft + 38, y}, fitting(run.label, kLoss - kLossLeft - 110), {12, kInk});
+    canvas.text({kLoss, y}, last_of(run.loss), figure);
+    canvas.text({kLossRight, y}, last_of(run.val_loss), figure);
+  }
+}
+
+void draw_losses(Canvas& canvas, const RunsPicture& picture, double top) {
+  Series all;
+  for (const auto& run : picture.runs) {
+    for (auto& series :
+         {make_series(run.x, run.loss, run.label.c_str()), make_series(run.val_x, run.val_loss, run.label.c_str())}) {
+      for (const auto& point : without_gaps(series)) all.push_back(point);
+    }
+  }
+  canvas.text({kLossLeft, top - 14}, "loss", {12, kFaintInk, Anchor::start, true});
+  if (all.empty()) {
+    canvas.text({kLossLeft, top + 20}, "no finite loss was logged", {12, kFaintInk});
+    return;
+  }
+  const auto [left, right] = std::ranges::minmax(all, {}, &Point::x);
+  const auto [bottom, highest] = std::ranges::minmax(all, {}, &Point::y);
+  const LossPanel panel{.x = make_axis(left.x, right.x, 5, AxisKind::steps),
+                        .y = make_axis(bottom.y, highest.y, 6, AxisKind::values),
+                        .top = top};
+  draw_loss_axes(canvas, picture.x_name, panel);
+  const auto dashes = dashes_of(picture);
+  draw_run_losses(canvas, panel, picture, dashes);
+  draw_loss_legend(canvas, picture, dashes, top + kPlotHeight + kBelowPlot);
+}
+
+void draw_speeds(Canvas& canvas, const RunsPicture& picture, double top) {
+  double widest = 0, fastest = 0;
+  for (const auto& run : picture.runs) {
+    widest = std::max(widest, text_width(run.label, 12));
+    fastest = std::max({fastest, std::isfinite(run.speed) ? run.speed : 0, std::isfinite(run.high) ? run.high : 0});
+  }
+  const double label_width = std::min(widest, 170.0);
+  const double left = kLossRight + 50 + label_width + 10;
+  canvas.text({left, top - 14}, "tokens/s", {12, kFaintInk, Anchor::start, true});
+  for (std::size_t r = 0; r < picture.runs.size(); ++r) {
+    const auto& run = picture.runs[r];
+    const double middle = top + kRowHeight * (static_cast<double>(r) + 0.5);
+    canvas.text({left - 10, middle + 4}, fitting(run.label, label_width), {12, kInk, Anchor::end});
+    const auto end_of = [&](double speed) { return left + speed / fastest * (kBarRight - left); };
+    if (!std::isfinite(run.speed) || fastest <= 0) {
+      canvas.polyline(std::vector<Point>{{left, middle - 7}, {left, middle + 7}}, {run_color(r), 3});
+      continue;
+    }
+    canvas.rectangle({left, middle - 8}, {end_of(run.speed), middle + 8}, run_color(r));
     double end = end_of(run.speed);
     if (std::isfinite(run.low) && std::isfinite(run.high) && run.high > run.low) {
-      canvas.polyline(std::vector<Point>{{end_of(run.low), middle}, {end_of(run.high), middle}}, {kText, 1.5});
+      canvas.polyline(std::vector<Point>{{end_of(run.low), middle}, {end_of(run.high), middle}}, {kInk, 1.5});
       for (const double at : {run.low, run.high})
-        canvas.polyline(std::vector<Point>{{end_of(at), middle - 4}, {end_of(at), middle + 4}}, {kText, 1.5});
+        canvas.polyline(std::vector<Point>{{end_of(at), middle - 4}, {end_of(at), middle + 4}}, {kInk, 1.5});
       end = std::max(end, end_of(run.high));
     }
-    canvas.text({end + 8, middle + 4}, with_separators(std::llround(run.speed)), {12, kText});
+    canvas.text({end + 8, middle + 4}, with_separators(std::llround(run.speed)), {12, kInk});
   }
 }
 
-void draw_runs(Canvas& canvas, const RunsPicture& picture) {
-  const double bottom = bottom_of(picture);
-  canvas.rectangle({0, 0}, {kPictureWidth, bottom + kBelow}, kBack);
-  canvas.text({kLossLeft, 36}, picture.title, {18, kText, Anchor::start, true});
-  draw_losses(canvas, picture, bottom);
-  draw_speeds(canvas, picture);
-}
-
-void check(const RunsPicture& picture) {
-  for (const auto& run : picture.runs) {
-    if (run.x.size() != run.loss.size()) {
-      throw std::invalid_argument(
-          fmt::format("runs' picture: {} has {} places and {} losses", run.label, run.x.size(), run.loss.size()));
-    }
+/// True where one curve lies on most of the other within a hair's breadth, so that it would hide it.
+bool hides(const Series& over, const Series& under, double hair) {
+  std::size_t near = 0;
+  for (auto a = over.begin(), b = under.begin(); a != over.end() && b != under.end();) {
+    near += a->x == b->x && std::abs(a->y - b->y) <= hair;
+    (a->x < b->x ? a : b) += 1;
   }
+  return near >= kFewestHidden &&
+         static_cast<double>(near) >= 0.8 * static_cast<double>(std::min(over.size(), under.size()));
 }
 
 }  // namespace
 
-std::string loss_curve_svg(const LossCurve& curve) {
-  SvgCanvas canvas(kWidth, kHeight);
-  draw(canvas, curve);
-  return canvas.document();
+Color run_color(std::size_t run) { return kRunColors[run % kRunColors.size()]; }
+
+std::vector<Dash> dashes_of(const RunsPicture& picture) {
+  std::vector<Series> curves;
+  Series all;
+  for (const auto& run : picture.runs) {
+    curves.push_back(without_gaps(make_series(run.x, run.loss, run.label.c_str())));
+    all.insert(all.end(), curves.back().begin(), curves.back().end());
+  }
+  std::vector<Dash> dashes(curves.size());
+  if (all.empty()) return dashes;
+  const auto [low, high] = std::ranges::minmax(all, {}, &Point::y);
+  std::vector<std::size_t> first(curves.size());  // the curve that each lies on; itself for none
+  for (std::size_t r = 0; r < curves.size(); ++r) {
+    first[r] = r;
+    for (std::size_t q = 0; q < r && first[r] == r; ++q)
+      if (first[q] == q && hides(curves[r], curves[q], (high.y - low.y) / 250)) first[r] = q;
+  }
+  for (std::size_t r = 0; r < curves.size(); ++r) {
+    if (first[r] == r) continue;
+    const auto sharing = static_cast<double>(std::ranges::count(first, first[r]));
+    const auto place =
+        static_cast<double>(std::count(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(r), first[r]));
+    dashes[r] = {.on = kDash, .off = kDash * (sharing - 1), .offset = kDash * (sharing - place)};
+  }
+  return dashes;
 }
 
-std::string loss_curve_png(const LossCurve& curve) {
-  PngCanvas canvas(kWidth, kHeight, 2);
+std::string loss_curve_svg(const LossCurve& curve) {
+  Canvas canvas(kWidth, kHeight);
   draw(canvas, curve);
-  return canvas.file();
+  return canvas.document();
 }
 
 std::string runs_picture_svg(const RunsPicture& picture) {
-  check(picture);
-  SvgCanvas canvas(kPictureWidth, static_cast<int>(bottom_of(picture) + kBelow));
-  draw_runs(canvas, picture);
+  const auto title = wrapped(picture.title, kPictureWidth - 2 * kLossLeft, kTitleSize);
+  const double top = 36 + kTitleLine * static_cast<double>(title.size()) + 16;
+  const auto runs = static_cast<double>(picture.runs.size());
+  const double height = top + std::max(kPlotHeight + kBelowPlot + kLegendLine * runs, kRowHeight * runs) + 24;
+  Canvas canvas(kPictureWidth, static_cast<int>(height));
+  canvas.rectangle({0, 0}, {kPictureWidth, height}, kPaper);
+  for (std::size_t i = 0; i < title.size(); ++i)
+    canvas.text({kLossLeft, 36 + kTitleLine * static_cast<double>(i)}, title[i],
+                {kTitleSize, kInk, Anchor::start, true});
+  draw_losses(canvas, picture, top);
+  draw_speeds(canvas, picture, top);
   return canvas.document();
-}
-
-std::string runs_picture_png(const RunsPicture& picture) {
-  check(picture);
-  PngCanvas canvas(kPictureWidth, static_cast<int>(bottom_of(picture) + kBelow), 2);
-  draw_runs(canvas, picture);
-  return canvas.file();
 }
 
 }  // namespace fsdp

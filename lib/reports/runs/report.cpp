@@ -19,14 +19,6 @@ namespace {
 constexpr std::size_t kMostSettings = 6;  // maximum number of settings columns, to keep the table readable
 constexpr const char* kNothing = "-";
 
-struct Column {
-  std::string title;
-  std::function<std::string(const RunSummary&)> cell;
-  /// value of the cell as a number; empty if the column contains text
-  std::function<double(const RunSummary&)> number;
-  bool high_is_good = false;
-};
-
 /// \return relative error of the predicted peak memory
 double prediction_error(const RunFiles& run) { return (run.predicted_bytes - run.peak_bytes) / run.peak_bytes; }
 
@@ -80,14 +72,7 @@ std::vector<Curve> validation_curves(const RunComparison& comparison) {
   return curves;
 }
 
-/// Formats a count as the programs do: 1.2 k, 16.1 M, 7.0 B.
-std::string parameters_text(double n) {
-  if (!std::isfinite(n) || n <= 0) return kNothing;
-  if (n < 1e6) return fmt::format("{:.1f} k", n / 1e3);
-  return n < 1e9 ? fmt::format("{:.1f} M", n / 1e6) : fmt::format("{:.2f} B", n / 1e9);
-}
-
-void add_state(const RunComparison& comparison, std::vector<Column>& columns) {
+void add_state(const RunComparison& comparison, std::vector<TableColumn>& columns) {
   const auto not_done = [](const RunSummary& r) {
     return r.files.state != RunState::done && r.files.state != RunState::unknown;
   };
@@ -95,7 +80,7 @@ void add_state(const RunComparison& comparison, std::vector<Column>& columns) {
     columns.push_back({"state", [](const RunSummary& r) { return std::string(to_string(r.files.state)); }, {}});
 }
 
-void add_losses(const RunComparison& comparison, std::vector<Column>& columns) {
+void add_losses(const RunComparison& comparison, std::vector<TableColumn>& columns) {
   for (const auto& curve : validation_curves(comparison)) {
     const auto value = [curve](const RunSummary& r) { return validation_of(r, curve).last; };
     columns.push_back({curve.set.empty() ? "validation" : "validation " + printable(curve.set),
@@ -107,7 +92,7 @@ void add_losses(const RunComparison& comparison, std::vector<Column>& columns) {
 
 /// Adds columns for the settings that differ, and for the model's size if it differs, because the size may come from
 /// the model's folder instead of an option.
-void add_settings(const RunComparison& comparison, std::vector<Column>& columns) {
+void add_settings(const RunComparison& comparison, std::vector<TableColumn>& columns) {
   const auto& runs = comparison.runs;
   const auto is_other = [&](const RunSummary& r) {
     return parameters_text(r.files.parameters) != parameters_text(runs.front().files.parameters);
@@ -130,7 +115,7 @@ void add_settings(const RunComparison& comparison, std::vector<Column>& columns)
   if (!has_size) add_size();
 }
 
-void add_figures(std::vector<Column>& columns) {
+void add_figures(std::vector<TableColumn>& columns) {
   const auto of_steps = [](const RunSummary& r) {
     return r.files.steps.empty() ? 0.0 : static_cast<double>(r.files.steps.back().step);
   };
@@ -178,33 +163,6 @@ double number_in(const std::string& cell) {
 }
 
 bool is_missing(const std::string& cell) { return cell == kNothing || cell == kUnknownSetting; }
-
-/// The loss on the set that --keep-best names, or else on the first set.
-ValidationSummary deciding_loss(const RunSummary& run) {
-  ValidationSummary first;
-  for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
-    if (v->is_loss) first = *v;
-  }
-  const auto named = run.files.settings.find("keep-best");
-  if (named == run.files.settings.end() || named->second.empty()) return first;
-  const auto found = validation_of(run, {named->second});
-  return found.set == named->second ? found : first;
-}
-
-/// The columns in order of importance: state and losses, settings that differ, speed and memory. Columns without any
-/// value are omitted.
-std::vector<Column> columns_of(const RunComparison& comparison) {
-  std::vector<Column> columns{{"run", [](const RunSummary& r) { return printable(r.label); }, {}}};
-  add_state(comparison, columns);
-  add_losses(comparison, columns);
-  add_settings(comparison, columns);
-  add_figures(columns);
-  std::erase_if(columns, [&](const Column& column) {
-    return std::all_of(comparison.runs.begin(), comparison.runs.end(),
-                       [&](const auto& run) { return column.cell(run) == kNothing; });
-  });
-  return columns;
-}
 
 constexpr double kLeast = 0.01;  // relative difference below which values count as equal
 
@@ -384,6 +342,38 @@ bool steps_are_equally_large(const std::vector<RunSummary>& runs) {
 
 }  // namespace
 
+std::string parameters_text(double n) {
+  if (!std::isfinite(n) || n <= 0) return kNothing;
+  if (n < 1e6) return fmt::format("{:.1f} k", n / 1e3);
+  return n < 1e9 ? fmt::format("{:.1f} M", n / 1e6) : fmt::format("{:.2f} B", n / 1e9);
+}
+
+ValidationSummary deciding_loss(const RunSummary& run) {
+  ValidationSummary first;
+  for (auto v = run.validation.rbegin(); v != run.validation.rend(); ++v) {
+    if (v->is_loss) first = *v;
+  }
+  const auto named = run.files.settings.find("keep-best");
+  if (named == run.files.settings.end() || named->second.empty()) return first;
+  const auto found = validation_of(run, {named->second});
+  return found.set == named->second ? found : first;
+}
+
+std::vector<TableColumn> columns_of(const RunComparison& comparison) {
+  std::vector<TableColumn> columns{{"run", [](const RunSummary& r) { return printable(r.label); }, {}}};
+  add_state(comparison, columns);
+  add_losses(comparison, columns);
+  const auto first_setting = columns.size();
+  add_settings(comparison, columns);
+  for (auto i = first_setting; i < columns.size(); ++i) columns[i].is_setting = true;
+  add_figures(columns);
+  std::erase_if(columns, [&](const TableColumn& column) {
+    return std::all_of(comparison.runs.begin(), comparison.runs.end(),
+                       [&](const auto& run) { return column.cell(run) == kNothing; });
+  });
+  return columns;
+}
+
 void sort_runs(RunComparison& comparison, const std::string& column) {
   const auto columns = columns_of(comparison);
   const auto found =
@@ -466,7 +456,7 @@ std::string run_comparison_to_markdown(const RunComparison& comparison) {
   return text + "\n" + remarks(comparison);
 }
 
-std::string run_comparison_picture(const RunComparison& comparison, bool svg) {
+RunsPicture picture_of(const RunComparison& comparison) {
   const bool over_steps = steps_are_equally_large(comparison.runs);
   RunsPicture picture;
   picture.x_name = over_steps ? "step" : "tokens";
@@ -475,19 +465,30 @@ std::string run_comparison_picture(const RunComparison& comparison, bool svg) {
   for (const auto& summary : comparison.runs) {
     RunsPicture::Run run;
     run.label = summary.label;
+    const auto deciding = deciding_loss(summary);
+    auto eval = summary.files.evals.begin();
     double tokens = 0;
+    const auto add_validations_before = [&](std::int64_t step) {
+      for (; eval != summary.files.evals.end() && eval->step < step; ++eval) {
+        if (!eval->is_loss || eval->set != deciding.set) continue;
+        run.val_x.push_back(over_steps ? static_cast<double>(eval->step) : tokens);
+        run.val_loss.push_back(eval->value);
+      }
+    };
     for (const auto& step : summary.files.steps) {
+      add_validations_before(step.step);
       tokens += step.tokens;
       run.x.push_back(over_steps ? static_cast<double>(step.step) : tokens);
       run.loss.push_back(step.loss);
     }
+    add_validations_before(std::numeric_limits<std::int64_t>::max());
     const auto& speed = summary.tokens_per_second;
     run.speed = speed.median;
     run.low = speed.low_quartile;
     run.high = speed.high_quartile;
     picture.runs.push_back(std::move(run));
   }
-  return svg ? runs_picture_svg(picture) : runs_picture_png(picture);
+  return picture;
 }
 
 }  // namespace fsdp

@@ -1,9 +1,11 @@
 #pragma once
 // Statistics of a run, and the comparison of several runs.
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "lib/reports/plots/loss_curve.hpp"
 #include "lib/reports/runs/read_run_files.hpp"
 
 namespace fsdp {
@@ -75,6 +77,25 @@ std::string setting_of(const RunFiles& run, const std::string& name);
 /// or below one percent count as none.
 std::vector<std::string> comparison_sentences(const RunComparison& comparison);
 
+/// A column of the table of runs.
+struct TableColumn {
+  std::string title;
+  std::function<std::string(const RunSummary&)> cell;
+  /// value of the cell as a number; empty if the column contains text
+  std::function<double(const RunSummary&)> number;
+  bool high_is_good = false;
+  bool is_setting = false;
+};
+/// The columns in order of importance: state and losses, settings that differ, speed and memory. Columns without any
+/// value are omitted.
+std::vector<TableColumn> columns_of(const RunComparison& comparison);
+
+/// The loss on the set that --keep-best names, or else on the first set.
+ValidationSummary deciding_loss(const RunSummary& run);
+
+/// Formats a count as the programs do: 1.2 k, 16.1 M, 7.0 B.
+std::string parameters_text(double n);
+
 /// Formats a count: "1,234", or "-" when it is not finite or too large.
 std::string count_text(double n);
 
@@ -83,7 +104,7 @@ nlohmann::json run_comparison_to_json(const RunComparison& comparison);
 std::string run_comparison_to_text(const RunComparison& comparison);
 std::string run_comparison_to_markdown(const RunComparison& comparison);
 
-/// A chart of losses over steps (over tokens if steps differ in size) and of speeds. \param svg  SVG; otherwise PNG
-std::string run_comparison_picture(const RunComparison& comparison, bool svg);
+/// A chart of losses over steps (over tokens if steps differ in size) and of speeds.
+RunsPicture picture_of(const RunComparison& comparison);
 
 }  // namespace fsdp

@@ -114,7 +114,6 @@ void draw_loss_curve(const std::filesystem::path& directory, const std::string& 
   }
   if (curve.step.empty()) return;
   replace_file(directory / "loss.svg", loss_curve_svg(curve));
-  replace_file(directory / "loss.png", loss_curve_png(curve));
 }
 
 }  // namespace fsdp

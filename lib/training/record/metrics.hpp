@@ -43,7 +43,7 @@ class MetricsFile {
   bool warned_ = false;
 };
 
-/// Draws DIR/loss.svg and DIR/loss.png from DIR/metrics.jsonl.
+/// Draws DIR/loss.svg from DIR/metrics.jsonl.
 void draw_loss_curve(const std::filesystem::path& directory, const std::string& title, const std::string& subtitle);
 
 }  // namespace fsdp

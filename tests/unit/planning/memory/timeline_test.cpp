@@ -25,7 +25,6 @@ TEST_SUITE("memory/timeline") {
     for (const char* text : {"a step", "parameters", "activations", "the card", "3.73 GiB: backward"}) {
       CHECK(svg.find(text) != std::string::npos);
     }
-    CHECK(fsdp::memory_timeline_png(timeline()).substr(1, 3) == "PNG");
   }
 
   TEST_CASE("an empty timeline has no columns; numbers must match the layers") {
