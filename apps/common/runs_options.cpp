@@ -21,6 +21,11 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("pool", a.pool, "with --runs: runs with the same settings are one, with all their steps");
   t.add("plot", a.plot_file, "with --runs: draw losses and speeds, .svg", {.path = PathKind::file});
+  t.add("html", a.html_file,
+        "with --runs: a page for a browser, one file: curves to zoom into, tables, samples, checkpoints, what went "
+        "wrong; "
+        "--watch renews it",
+        {.path = PathKind::file});
   t.add("sort", a.sort_column,
         "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...",
         {.suggestions = "last-loss, validation, tokens/s, s/step, memory, lr, steps"})
@@ -31,7 +36,7 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
 }
 
 void require_runs(const CLI::App& app) {
-  for (const char* name : {"--pool", "--plot", "--sort", "--markdown", "--watch"}) {
+  for (const char* name : {"--pool", "--plot", "--html", "--sort", "--markdown", "--watch"}) {
     if (app.get_option(name)->count() > 0) throw UsageError(std::string(name) + " goes with --runs");
   }
 }
@@ -44,13 +49,15 @@ int show_runs(const RunsArguments& a, const JobOptions& options) {
       throw UsageError(
           "--watch shows runs as they are now: it goes without --json, --markdown, --pool, --plot and --sort");
     if (options.json && a.markdown) throw UsageError("--json and --markdown contradict each other: give one of them");
-    if (a.watch) return watch_runs(a.runs);
+    if (a.watch) return watch_runs(a.runs, a.html_file);
     auto comparison = compare_runs(find_runs(a.runs), a.pool);
     if (!a.sort_column.empty()) sort_runs(comparison, a.sort_column);
     if (!a.plot_file.empty()) write_output(a.plot_file, runs_picture_svg(picture_of(comparison)));
+    if (!a.html_file.empty()) write_output(a.html_file, run_comparison_to_html(comparison));
     if (options.json) {
       auto report = run_comparison_to_json(comparison);
       if (!a.plot_file.empty()) report["plot"] = a.plot_file;
+      if (!a.html_file.empty()) report["html"] = a.html_file;
       print_on_stdout(printable_json(report, 1) + "\n");
     } else {
       print_on_stdout(a.markdown ? run_comparison_to_markdown(comparison) : run_comparison_to_text(comparison));

@@ -10,7 +10,7 @@ namespace fsdp {
 
 struct RunsArguments {
   std::vector<std::string> runs;
-  std::string plot_file;
+  std::string plot_file, html_file;
   std::string sort_column;
   bool pool = false, markdown = false, watch = false;
 };

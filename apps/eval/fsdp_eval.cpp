@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
       "  fsdp-eval runs/chat/final --prompt 'What is a fork?' --chat --num-tokens 200\n"
-      "  fsdp-eval --runs runs/a runs/b --plot runs.svg\n\n"
+      "  fsdp-eval --runs runs/a runs/b --html runs.html\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
       "fsdp-eval"};
   fsdp::EvaluateOptions options;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace fsdp {
 namespace {
@@ -61,6 +62,17 @@ std::string printable(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(1, size));
   }
   return shown;
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "/._-+=:,@%";
+  bool is_plain = !text.empty();
+  for (const char c : text)
+    is_plain = is_plain && (std::isalnum(static_cast<unsigned char>(c)) != 0 || kPlain.find(c) != kPlain.npos);
+  if (is_plain) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
 }
 
 }  // namespace fsdp

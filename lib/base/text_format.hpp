@@ -19,6 +19,9 @@ std::string format_duration(double seconds);
 /// that are not UTF-8.
 std::string printable(std::string_view text);
 
+/// Quotes `text`, where necessary, as one word of a POSIX shell.
+std::string shell_word(const std::string& text);
+
 /// Converts ASCII capitals to lower case, independent of the locale. Other bytes are unchanged.
 inline std::string ascii_lower(std::string text) {
   for (char& c : text) {

@@ -112,6 +112,9 @@ class RecordReader {
     line.seconds = number(record, key_of(&StepReport::seconds), 0);
     line.tokens_per_second = number(record, key_of(&StepReport::tokens_per_second), 0);
     line.mfu = number(record, key_of(&StepReport::mfu));
+    line.grad_norm = number(record, key_of(&StepReport::grad_norm));
+    line.memory_bytes =
+        number(record, key_of(&StepReport::reserved_bytes), number(record, key_of(&StepReport::peak_memory_bytes)));
     line.saving = flag(record, "saving");
     line.skipped = flag(record, "skipped");
     line.after_a_break = between_.after_a_break;
@@ -125,8 +128,7 @@ class RecordReader {
     run_.steps.push_back(line);
     run_.products = words(record, "products");
     run_.resident_bytes = number(record, key_of(&StepReport::peak_rss_bytes));
-    run_.peak_bytes =
-        number(record, key_of(&StepReport::reserved_bytes), number(record, key_of(&StepReport::peak_memory_bytes)));
+    run_.peak_bytes = line.memory_bytes;
     run_.alloc_retries = number(record, key_of(&StepReport::alloc_retries));
   }
 

@@ -21,7 +21,8 @@ struct StepLine {
   std::int64_t job_step = 0;  ///< step number within its job, from 1
   double loss = kNoNumber;
   double tokens = 0, seconds = 0, tokens_per_second = 0;
-  double mfu = kNoNumber;
+  double mfu = kNoNumber, grad_norm = kNoNumber;
+  double memory_bytes = kNoNumber;  ///< highest use so far, as RunFiles::peak_bytes
   double received_bytes = -1;  ///< bytes this rank received in the step; for a job's first step, since the job started
   bool saving = false;         ///< a checkpoint was being written during the step
   bool after_a_break = false;  ///< a validation preceded the step

@@ -104,6 +104,10 @@ nlohmann::json run_comparison_to_json(const RunComparison& comparison);
 std::string run_comparison_to_text(const RunComparison& comparison);
 std::string run_comparison_to_markdown(const RunComparison& comparison);
 
+/// A page for a browser, in one file that needs no network: curves, tables, samples, checkpoints, problems.
+/// \param renew_seconds  how often the page loads itself anew, for a file that is renewed; 0: never
+std::string run_comparison_to_html(const RunComparison& comparison, int renew_seconds = 0);
+
 /// A chart of losses over steps (over tokens if steps differ in size) and of speeds.
 RunsPicture picture_of(const RunComparison& comparison);
 

@@ -15,13 +15,14 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr auto kEvery = std::chrono::seconds(2);
+constexpr auto kEvery = std::chrono::seconds(2), kPageEvery = std::chrono::seconds(10);
 constexpr int kUsualWidth = 100, kUsualRows = 24;
 constexpr int kFewestRows = 4;
 constexpr int kBarWidth = 24;
@@ -231,22 +232,31 @@ std::string detail::screen_of(const std::vector<RunSummary>& runs, int width, in
   return text;
 }
 
-void watch_runs(const std::vector<std::string>& paths) {
+void watch_runs(const std::vector<std::string>& paths, const std::string& html_file) {
   using Clock = std::chrono::steady_clock;
+  auto next_page = Clock::now();
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   std::map<fs::path, RunReader> readers;
   for (std::ptrdiff_t shown_lines = 0;;) {
     const auto begin = Clock::now();
-    const auto runs = compare_runs(read_again(paths, readers), false).runs;
+    const auto comparison = compare_runs(read_again(paths, readers), false);
+    const auto& runs = comparison.runs;
     const auto screen = terminal ? screen_now() : Screen{};
-    const bool again = terminal && std::any_of(runs.begin(), runs.end(), goes_on);
-    const auto text = again ? detail::screen_of(runs, screen.width, screen.rows) : all_views(runs, screen.width);
-    // move the cursor up and clear the screen below
-    if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);
-    std::cout << text << std::flush;
-    if (!std::cout) throw IoError("stdout: cannot be written");
+    const bool active = std::any_of(runs.begin(), runs.end(), goes_on);
+    const bool again = active && (terminal || !html_file.empty());
+    if (!html_file.empty() && (!again || begin >= next_page)) {
+      write_output(html_file, run_comparison_to_html(comparison, again ? static_cast<int>(kPageEvery.count()) : 0));
+      next_page = begin + kPageEvery;
+    }
+    if (terminal || !again) {
+      const auto text = again ? detail::screen_of(runs, screen.width, screen.rows) : all_views(runs, screen.width);
+      // move the cursor up and clear the screen below
+      if (shown_lines > 0) std::cout << fmt::format("\x1b[{}A\x1b[J", shown_lines);
+      std::cout << text << std::flush;
+      if (!std::cout) throw IoError("stdout: cannot be written");
+      shown_lines = std::count(text.begin(), text.end(), '\n');
+    }
     if (!again) return;
-    shown_lines = std::count(text.begin(), text.end(), '\n');
     // Wait at least as long as reading took, to use at most half of the time.
     std::this_thread::sleep_for(std::max<Clock::duration>(kEvery, Clock::now() - begin));
   }

@@ -11,8 +11,10 @@ namespace fsdp {
 std::string run_view(const RunSummary& run, int width);
 
 /// Shows the runs of `paths` on stdout. On a terminal, the view is refreshed every two seconds (less often if reading
-/// the runs takes long) until no run is active; otherwise it is printed once. \throws MissingInput, IoError
-void watch_runs(const std::vector<std::string>& paths);
+/// the runs takes long) until no run is active; otherwise it is printed once.
+/// \param html_file  this page is renewed every ten seconds until no run is active, without a terminal, too; "": none
+/// \throws MissingInput, IoError
+void watch_runs(const std::vector<std::string>& paths, const std::string& html_file);
 
 namespace detail {
 /// Renders `values` as at most `width` block characters, each the mean of a stretch; stretches that are not finite are
