@@ -111,7 +111,7 @@ bool is_companion(const std::filesystem::path& file) {
 }
 
 constexpr const char* kTexts = "give its texts as Parquet, JSON Lines, CSV or plain UTF-8";
-constexpr const char* kIds = "token ids are read from HDF5 (docs/formats-data.md, \"Token files\")";
+constexpr const char* kIds = "token ids are read from HDF5 (docs/formats.md, \"Token files\")";
 
 struct Signature {
   std::string_view bytes;
