@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the recipes in packaging/ agree with VERSION, with each other and with the dependencies of the build."""
+"""Checks that CITATION.cff and the recipes in packaging/ agree with VERSION, each other and the dependencies of the build."""
 
 import ast
 import pathlib
@@ -23,6 +23,7 @@ class Recipes(unittest.TestCase):
         self.assertIn(f'version: "{VERSION}"', text("conda/meta.yaml"))
         for name in ("apptainer/fsdp.def", "docker/Dockerfile"):
             self.assertEqual(set(re.findall(r"fsdp-(\d[\d.]*\d)-linux", text(name))), {VERSION}, name)
+        self.assertIn(f"\nversion: {VERSION}\n", (SOURCE / "CITATION.cff").read_text(encoding="utf-8"))
         changelog = (SOURCE / "CHANGELOG.md").read_text(encoding="utf-8")
         self.assertRegex(changelog, rf"(?m)^## \[{re.escape(VERSION)}\] - \d{{4}}-\d\d-\d\d$|^## \[Unreleased\]$")
 
