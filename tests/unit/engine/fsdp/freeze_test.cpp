@@ -43,10 +43,12 @@ std::int64_t received(const Outcome& outcome) {
 
 TEST_SUITE("fsdp/freeze") {
   TEST_CASE("trained parameters get the same gradients, frozen ones keep their bits") {
+    int number = 0;
     for (const auto sharding : kShardings) {
       for (const int ranks : {1, 4}) {
         for (const bool peer : {true, false}) {
           for (const int variant : {0, 1, 2}) {
+            if (!tries(number++, 7)) continue;
             auto setup = one_step(sharding, ranks);
             setup.peer_memory = peer;
             setup.policy.checkpoint_every = variant == 1 ? 1 : 0;

@@ -77,11 +77,13 @@ TEST_SUITE("fsdp/Llama against transformers") {
 
   TEST_CASE("loss and gradients within 1e-5 on 1 to 4 ranks, for every strategy and with checkpointing") {
     const SafetensorsReader stored(numerics_folder("llama_nano") / "grads_a.safetensors");
+    int number = 0;
     for (const char* model : kModels) {
       for (const char* which : kCases) {
         const auto expected = case_of(model, which);
         for (const int ranks : {1, 2, 3, 4}) {
           for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard}) {
+            if (!tries(number++, 5)) continue;
             auto setup = one_step(model, which);
             setup.ranks = ranks;
             setup.policy.sharding = sharding;
