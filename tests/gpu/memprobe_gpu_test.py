@@ -5,7 +5,8 @@ training steps is made by PyTorch's operators, so the test compares their sizes,
 memory. It does not compare the CUDA context, NCCL's buffers, and the workspaces of the real cuBLAS and cuDNN (the stubs
 use none beyond PyTorch's own).
 
-FSDP_ALL=1 runs whole models (GPT-2 small, a Llama of 1.2 billion parameters, CodeLlama-7b) in more combinations.
+FSDP_ALL=1 runs whole models (GPT-2 small, a Llama of 1.2 billion parameters, CodeLlama-7b) in more combinations; without
+it, models have the widths of the originals' heads but fewer and narrower layers, because the time is that of drawing weights.
 """
 
 import itertools
@@ -17,20 +18,28 @@ import memprobe_cli
 
 ALL = bool(os.environ.get("FSDP_ALL"))
 MIB = 2**20
-GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", 50257, "--seq-len", 1024]
-LLAMA_1B = dict(memprobe_cli.CODELLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16 if ALL else 2,
-                num_key_value_heads=8, vocab_size=128256 if ALL else 16032, tie_word_embeddings=True)
+VOCABULARY = 50257 if ALL else 8017  # both are 1 more than a multiple of 16
+GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", VOCABULARY, "--seq-len", 1024]
+
+
+def llama(heads, key_heads, width, inner, **more):
+    return dict(memprobe_cli.CODELLAMA, num_attention_heads=heads, num_key_value_heads=key_heads, hidden_size=width, intermediate_size=inner, **more)
+
+
+# Heads of width 64.
+LLAMA_1B = (llama(32, 8, 2048, 8192, num_hidden_layers=16, vocab_size=128256, tie_word_embeddings=True) if ALL else
+            llama(16, 4, 1024, 4096, num_hidden_layers=2, vocab_size=16032, tie_word_embeddings=True))
+# Heads of width 128, in a size that fits small cards.
+CODELLAMA = llama(*(32, 32, 4096, 11008) if ALL else (8, 8, 1024, 2752), num_hidden_layers=1, vocab_size=4000)
 # A few layers with windows, caps and grouped heads of width 256 and 128, as in the original models.
-GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 2304,
-          "intermediate_size": 9216, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "torch_dtype": "bfloat16", "vocab_size": 4000,
+          "hidden_size": 2304 if ALL else 1152, "intermediate_size": 9216 if ALL else 2304, "num_hidden_layers": 2,
+          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
           "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
           "query_pre_attn_scalar": 256, "sliding_window": 300, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
           "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
-MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "torch_dtype": "bfloat16", "vocab_size": 4000, "hidden_size": 4096,
-           "intermediate_size": 14336, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_act": "silu",
-           "sliding_window": 200, "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "bos_token_id": 1, "eos_token_id": 2}
-# Heads of width 128, in a size that fits small cards.
-CODELLAMA = dict(memprobe_cli.CODELLAMA, num_hidden_layers=1, vocab_size=4000)
+MISTRAL = llama(*(32, 8, 4096, 14336) if ALL else (8, 2, 1024, 3584), architectures=["MistralForCausalLM"], model_type="mistral",
+                num_hidden_layers=2, vocab_size=4000, sliding_window=200, max_position_embeddings=32768, rope_theta=10000.0)
 
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
@@ -153,7 +162,7 @@ class Gpu(fsdp_cli.Case):
         self.assertNotEqual(graphs["reserved_peak_bytes"], eager["reserved_peak_bytes"])
 
     def test_adapters_and_4_bits(self):
-        job = [*self.codellama, "--batch-size", 2, "--precision", "bf16", "--lora-rank", 8]
+        job = [*self.codellama, "--batch-size", 4, "--precision", "bf16", "--lora-rank", 8]
         self.check("a100-80g", job)
         self.check("a100-80g", [*job, "--dora", "--activation-checkpointing", "all"])
         self.check("a100-80g", [*job, "--dora", "--lora-targets", "q_proj,down_proj", "--quantize", "nf4"])
@@ -174,7 +183,7 @@ class Gpu(fsdp_cli.Case):
 
     def test_a_tight_card_retries_as_often_as_predicted(self):
         nccl = 64 * MIB
-        gpt2 = [*GPT2[2:], "--num-layers", 12, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]
+        gpt2 = [*GPT2[2:], "--num-layers", 12, "--vocab-size", 50257, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]
         llama = [*self.llama, "--batch-size", 4, "--precision", "bf16"]
         for card, job, missing in [("t4", gpt2, [2]), *([("a100-80g", llama, [2, 64, 128])] if ALL else [])]:
             job = [*job, "--nccl-buffers", nccl]
