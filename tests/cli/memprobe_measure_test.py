@@ -14,11 +14,12 @@ import numpy
 
 STRATEGIES = ["full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"]
 LIMIT = 0.005
+ALL = bool(os.environ.get("FSDP_ALL"))
 
 
 def share(combinations, every):
     """Returns every n-th combination; n is prime to the length of runs of similar ones."""
-    return list(combinations)[::1 if os.environ.get("FSDP_ALL") else every]
+    return list(combinations)[::1 if ALL else every]
 
 
 class Measure(fsdp_cli.Case):
@@ -46,7 +47,7 @@ class Measure(fsdp_cli.Case):
             self.check([*model, "--sharding", sharding, "--precision", precision, "--activation-checkpointing", recompute])
 
     def test_mingpt_s(self):
-        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 2], every=7)
+        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 2], every=11)
 
     def test_tiny_llama(self):
         self.check_all([*self.llama, "--batch-size", 4], every=7)
@@ -60,8 +61,9 @@ class Measure(fsdp_cli.Case):
         self.check([*self.llama, "--pack", "--train-data", documents, "--batch-size", 1, "--activation-checkpointing", "all"], ranks=1)
 
     def test_mingpt_m(self):
+        model = memprobe_cli.MINGPT_M if ALL else [*memprobe_cli.MINGPT_M, "--num-layers", 3, "--vocab-size", 4099]
         for sharding, (precision, recompute) in share(itertools.product(STRATEGIES, [("bf16", "all"), ("float32", "none")]), 11):
-            self.check([*memprobe_cli.MINGPT_M, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
+            self.check([*model, "--batch-size", 1, "--sharding", sharding, "--precision", precision,
                         "--activation-checkpointing", recompute])
 
     def test_optimizers_on_a_disk(self):
@@ -102,15 +104,16 @@ class Measure(fsdp_cli.Case):
 
     def test_prefetch_where_units_are_gathered(self):
         # In shared memory nothing is gathered; over MPI the units in flight need memory.
-        for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4]):
-            for precision, prefetch in share(itertools.product(["float32", "bf16"], ["pre", "none", "post"]), 5):
-                self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])
+        models = ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4])
+        for model, precision, prefetch in share(itertools.product(models, ["float32", "bf16"], ["pre", "none", "post"]), 5):
+            self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])
+        for model in share(models, 2):
             self.check([*model, "--forward-prefetch", "--no-limit-all-gathers", "--collectives", "host-staged"])
 
     def test_accumulation(self):
-        for model in ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], [*self.llama, "--batch-size", 2]):
-            for precision, more in share(itertools.product(["float32", "bf16"], [[], ["--reduce-every-micro-batch"]]), 3):
-                self.check([*model, "--precision", precision, "--gradient-accumulation-steps", 3, *more])
+        models = ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], [*self.llama, "--batch-size", 2])
+        for model, precision, more in share(itertools.product(models, ["float32", "bf16"], [[], ["--reduce-every-micro-batch"]]), 3):
+            self.check([*model, "--precision", precision, "--gradient-accumulation-steps", 3, *more])
 
     def test_other_numbers_of_ranks(self):
         for ranks in (0, 3):
@@ -118,10 +121,10 @@ class Measure(fsdp_cli.Case):
         self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1, "--sharding", "hybrid-full-shard", "--shard-group-size", 2], ranks=4)
 
     def test_long_rows_dropout_and_units(self):
-        for precision in ("float32", "bf16"):
-            self.check([*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 1024, "--batch-size", 1, "--precision", precision])
-            self.check([*memprobe_cli.MINGPT_S_SHORT, "--dropout", 0.1, "--batch-size", 2, "--precision", precision])
-            self.check([*self.llama[:2], "--seq-len", 1024, "--batch-size", 1, "--precision", precision])
+        jobs = ([*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 1024, "--batch-size", 1], [*memprobe_cli.MINGPT_S_SHORT, "--dropout", 0.1, "--batch-size", 2],
+                [*self.llama[:2], "--seq-len", 1024, "--batch-size", 1])
+        for precision, job in share(itertools.product(["float32", "bf16"], jobs), 2):
+            self.check([*job, "--precision", precision])
         for more in (["--wrap", "none"], ["--wrap", "size:2000000"], ["--activation-checkpointing", "every:2"],
                      ["--param-dtype", "bf16", "--reduce-dtype", "float32"], ["--reduce-dtype", "bf16"]):
             self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2, *more])
