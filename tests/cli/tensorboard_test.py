@@ -1,5 +1,6 @@
 """Event files: the data of metrics.jsonl, record by record, during a run, across a restart, and as TensorBoard itself reads them."""
 
+import functools
 import math
 import resource
 import signal
@@ -16,12 +17,17 @@ except ImportError:
 NEEDS_TENSORBOARD = unittest.skipIf(event_accumulator is None, "tensorboard is not installed (scripts/setup --full)")
 
 
+@functools.cache
+def after_byte(crc):
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
 def crc32c(data):
     crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    for byte in data:  # runs that go on meanwhile write tens of thousands of records
+        crc = crc >> 8 ^ after_byte((crc ^ byte) & 0xFF)
     crc ^= 0xFFFFFFFF
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
