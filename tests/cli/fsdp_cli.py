@@ -251,21 +251,6 @@ class Case(unittest.TestCase):
     def losses(self, name):
         return losses(self.run_directory(name))
 
-    def check_resume_and_move(self, name, *options):
-        """Trains six steps of 12 rows on 2 ranks; then in two halves with a restart without options, which must agree bit for bit; then on
-        3 ranks and 1. Returns the first run's losses, the restart's Result, and the largest difference of the third run's losses."""
-        options = [*options, "--total-batch-size", 12]
-        self.train(f"{name}-whole", "--max-steps", 6, "--batch-size", 6, *options, ranks=2)
-        whole = self.losses(f"{name}-whole")
-        self.train(f"{name}-parts", "--max-steps", 3, "--batch-size", 6, *options, ranks=2)
-        restart = self.train(f"{name}-parts", "--max-steps", 6, "--batch-size", 6, "--restart", "latest", ranks=2)
-        self.assertEqual(self.losses(f"{name}-parts"), whole)
-        self.train(f"{name}-moved", "--max-steps", 3, "--batch-size", 4, *options, "--sharding", "grad-shard", ranks=3)
-        self.train(f"{name}-moved", "--max-steps", 6, "--batch-size", 12, "--restart", "latest")
-        apart = difference(self.losses(f"{name}-moved"), whole)
-        say(f"{name}: 3 ranks -> 1, losses within {apart:.3g} of 2 ranks'")
-        return whole, restart, apart
-
     def evaluate(self, checkpoint, *more, ranks=0, code=0):
         """Runs fsdp-eval --json; returns its report, or the Result if an exit code other than 0 is expected."""
         result = run("fsdp-eval", [checkpoint, "--json", *COMMON, *more], ranks)

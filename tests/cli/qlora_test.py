@@ -1,4 +1,4 @@
-"""--quantize nf4: adapters on 4-bit weights learn, resume, move to other ranks; 4-bit checkpoints of transformers are read, evaluated, dequantized."""
+"""--quantize nf4: adapters on 4-bit weights are evaluated in 4 bits; 4-bit checkpoints of transformers are read, evaluated, dequantized."""
 
 import json
 import shutil
@@ -31,17 +31,6 @@ def dequantized(tensors, name):
 
 
 class Quantized(llama_cli.WeightsCase, ConvertCase):
-    def test_they_learn_resume_and_move(self):
-        for name, options in {"single": ["--precision", "fp32"], "double": ["--double-quant", "--activation-checkpointing"],
-                              "products": ["--double-quant", "--precision", "fp32", "--compute-dtype", "bf16", "--cpu-offload"]}.items():
-            with self.subTest(name):
-                whole, restart, apart = self.check_resume_and_move(name, "--model", self.model, "--lr", "1e-2", "--lr-schedule", "constant",
-                                                                   "--lora-rank", 4, "--lora-alpha", 8, "--quantize", "nf4", *options)
-                self.assertIn("weights   nf4", restart.err)
-                self.assertLess(whole[-1], whole[0])
-                # float32 differs by the order of sums; bf16 rounds each activation.
-                self.assertLess(apart, 1e-4 if name == "single" else 3e-2)
-
     def test_its_own_evaluation_is_in_4_bits(self):
         self.train("small", "--model", self.model, "--precision", "fp32", "--max-steps", 4, "--lr", "1e-2", "--lr-schedule", "constant", "--lora-rank", 4,
                    "--quantize", "nf4", "--val-data", self.val_data, ranks=2)
