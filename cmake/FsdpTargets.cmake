@@ -11,7 +11,8 @@ if(FSDP_SANITIZE)
   target_compile_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
     -O1 -g1
     # False alarms in the instrumented standard library.
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
   target_link_options(fsdp_options INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
 target_compile_definitions(fsdp_options INTERFACE FSDP_VERSION="${PROJECT_VERSION}")
