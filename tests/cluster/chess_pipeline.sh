@@ -29,9 +29,9 @@ show_and_fail() {
 job_of() { sed -nE "s/^$2 +([0-9]+).*/\1/p" "$1"; } # OUTPUT STAGE
 
 echo "-- the chain"
-# More steps than fit into the first start, which ends 15 to 35 s after it began. The plan is read at each start.
+# More steps than fit into the first start, which ends 10 to 30 s after it began. The plan is read at each start.
 echo "max_training_steps=100000" >plan.ini
-export PLAN=$work/plan.ini SUBMIT=--cpus-per-task=1 SUBMIT_FINETUNE="--time=1 --signal=USR1@35"
+export PLAN=$work/plan.ini SUBMIT=--cpus-per-task=1 SUBMIT_FINETUNE="--time=1 --signal=USR1@40"
 arguments=(--save-every 50 --lr-schedule constant --warmup_steps 20)
 bash "$pipeline" --dry-run "${arguments[@]}" >dry.out || show_and_fail "the dry run ended with $?"
 grep -q "would be submitted" dry.out || show_and_fail "the dry run does not say what it would do"

@@ -16,7 +16,6 @@ import fsdp_cli
 import memprobe_cli
 
 TIMEOUT_S = 3
-TOKENS = fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5"
 
 
 def missing(kinds="all-gather|reduce-scatter", rank=1):
@@ -42,6 +41,11 @@ def left_over(name):
 
 @unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
 class DeadPeer(chess_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokens = fsdp_cli.write_tokens(cls.folder / "tokens.h5", fsdp_cli.random_tokens(240))
+
     def ends(self, name, stall, arguments, expected, launcher=(), log=None):
         """The job ends by itself, leaves no process, and prints `expected`. `stall` selects the collective, the rank and the kind of failure."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_STALL": stall}
@@ -58,15 +62,15 @@ class DeadPeer(chess_cli.Case):
         return result
 
     def check(self, *cases):
-        """Runs two cases at once, because the jobs mostly wait."""
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        """Runs three cases at once, because the jobs mostly wait."""
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
             started = {case[0]: pool.submit(self.ends, *case) for case in cases}
             for name, end in started.items():
                 with self.subTest(name=name):
                     end.result()
 
     def job(self, *more):
-        return [*memprobe_cli.MINGPT_S, "--train-data", TOKENS, "--batch-size", 1, *more]
+        return [*memprobe_cli.MINGPT_S, "--vocab-size", fsdp_cli.VOCAB, "--train-data", self.tokens, "--batch-size", 1, *more]
 
     def test_a_stopped_rank_is_named(self):
         fifty = self.job("--max-steps", 50)
@@ -90,11 +94,12 @@ class DeadPeer(chess_cli.Case):
         """The stall counts select collectives after the first step and before the second."""
         behind = r"(?s)step +1/.*" + MISSING
         short = fsdp_cli.write_tokens(self.folder / "short.h5", [[1 + i for i in range(20)] for _ in range(3)])
-        validated = ["--val-data", TOKENS, "--eval-every", 1]
+        words = ["--vocab-size", 50257]  # the tokenizer's
+        validated = ["--val-data", self.tokens, "--eval-every", 1]
         chess = ["--model", self.model, "--train-data", self.data, "--max-seq-length", 64, "--val-chess", self.data, "--eval-every", 1]
         self.check(("stopped-validating", "60:1:stop", self.job("--max-steps", 1, *validated), behind),
-                   ("stopped-prompt", "26:1:stop", self.job("--max-steps", 1, "--prompt", "5 6", "--num-tokens", 4), "(?s)done +1 step.*" + MISSING),
-                   ("stopped-sample", "33:1:stop", self.job("--max-steps", 1, "--val-data", short, "--eval-every", 1, "--sample-prompt", "5 6"), behind),
+                   ("stopped-prompt", "26:1:stop", self.job("--max-steps", 1, *words, "--prompt", "5 6", "--num-tokens", 4), "(?s)done +1 step.*" + MISSING),
+                   ("stopped-sample", "33:1:stop", self.job("--max-steps", 1, *words, "--val-data", short, "--eval-every", 1, "--sample-prompt", "5 6"), behind),
                    ("stopped-chess", "24:1:stop", [*chess, "--max-steps", 1, "--batch-size", 2], "(?s)saved .*" + MISSING))
 
     def test_a_killed_rank_ends_the_job(self):

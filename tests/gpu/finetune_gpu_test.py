@@ -13,6 +13,7 @@ import llama_cli
 import memprobe_cli
 
 MIB = 2**20
+MODEL = [*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 128]
 OUTSIDE = 700 * MIB  # memory of the card that the CUDA context and other programs use
 
 
@@ -23,10 +24,14 @@ class Gpu(fsdp_cli.Case):
                      "FSDP_STUB_OUTSIDE": str(outside), **(env or {})}
         return fsdp_cli.run(program, arguments, ranks=ranks, env=stub, limit_seconds=200)
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokens = fsdp_cli.write_tokens(cls.folder / "tokens.h5", fsdp_cli.random_tokens(width=257))
+
     def train(self, name, *more, ranks=2, card="a100-40g", outside=OUTSIDE, env=None):
-        return self.run_on(card, "fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5",
-                                                   "--batch-size", 2, "--max-steps", 3, "--out-dir", self.runs, "--run-name", name,
-                                                   "--device", "cuda", *more], ranks=ranks, outside=outside, env=env)
+        return self.run_on(card, "fsdp-finetune", [*MODEL, "--train-data", self.tokens, "--batch-size", 2, "--max-steps", 3, "--no-save", "--out-dir",
+                                                   self.runs, "--run-name", name, "--device", "cuda", *more], ranks=ranks, outside=outside, env=env)
 
     def outcome(self, name):
         return json.loads((self.run_directory(name) / "memory.json").read_text())
@@ -53,7 +58,7 @@ class Gpu(fsdp_cli.Case):
             data = llama_cli.write_documents(self.folder / "documents.h5", texts)
             for device, expected in ("cuda", on_gpu), ("cpu", longest - 1):
                 with self.subTest(longest=longest, device=device):
-                    result = self.train(device, "--train-data", data, "--max-steps", 2, "--device", device, ranks=1)
+                    result = self.train(device, "--train-data", data, "--seq-len", 256, "--max-steps", 2, "--device", device, ranks=1)
                     self.assertEqual(result.code, 0, str(result))
                     self.assertEqual(self.outcome(device)["longest_sequence"], expected)
 
@@ -64,7 +69,7 @@ class Gpu(fsdp_cli.Case):
         self.assertNotEqual(stopped.code, 0, str(stopped))
 
     def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
-        for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 8], "2 gathers in flight  "):
+        for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 64], "2 gathers in flight  "):
             result = self.train("graphs", *more, ranks=1)
             self.assertEqual(result.code, 0, str(result))
             self.assertIn(line, result.err)
@@ -80,7 +85,7 @@ class Gpu(fsdp_cli.Case):
             self.assertIn(f"error: --cuda-graphs on: {why}", refused.err)
 
     def test_graphs_are_given_up_where_a_validation_has_no_room(self):
-        validated = ["--val-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5", "--eval-every", 2, "--max-steps", 5]
+        validated = ["--vocab-size", 50257, "--seq-len", 256, "--val-data", self.tokens, "--eval-every", 2, "--max-steps", 5]
         self.train("roomy", *validated, ranks=1)
         steps = self.outcome("roomy")["measured_bytes"]  # with graphs, without validations
         for name, more, told, launched in ("enough", 112, 0, [0, 1, 2, 3, 4]), ("tight", 4, 1, [0, 1, 1, 1, 1]):
@@ -101,7 +106,7 @@ class Gpu(fsdp_cli.Case):
     def test_ranks_over_nccl_measure_what_was_predicted(self):
         for sharding, precision in (("full-shard", "bf16"), ("no-shard", "float32"), ("grad-shard", "bf16")):
             with self.subTest(sharding=sharding):
-                result = self.run_on("a100-40g", "fsdp-memprobe", [*memprobe_cli.MINGPT_S, "--batch-size", 2, "--sharding", sharding, "--precision", precision,
+                result = self.run_on("a100-40g", "fsdp-memprobe", [*MODEL, "--batch-size", 2, "--sharding", sharding, "--precision", precision,
                                                                    "--device", "cuda", "--measure", "--json", "--quiet"], ranks=2)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertEqual(result.json()["relative_error"], 0, str(result))
@@ -117,7 +122,7 @@ class Gpu(fsdp_cli.Case):
 
     def test_earlier_runs_tell_what_is_outside_the_allocator(self):
         self.train("calibrated", ranks=2)
-        found = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 2, "--gpu", "a100-40g", "--calibration", self.run_directory("calibrated")])
+        found = memprobe_cli.report([*MODEL, "--ranks", 2, "--gpu", "a100-40g", "--calibration", self.run_directory("calibrated")])
         self.assertEqual(found["breakdown"]["cuda_context"] + found["breakdown"]["nccl"], OUTSIDE)
 
     def test_emulated_bf16_is_refused(self):
