@@ -84,6 +84,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     const auto file = prepare_tokens(world, data, texts, log, stopped);
     TokenLoader loader(file, limit, setup.config.vocab_size);
     if (trained) setup.chat_template = loader.tokens().notes().chat_template;
+    if (trained && options.max_rows > 0) loader.take_first(options.max_rows);
     run_agreed(world, [&] {
       if (world.rank() == 0) loader.require_targets(loader.num_records());
     });

@@ -145,10 +145,12 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   packing_.emplace(sizes, row_tokens_, order);
 }
 
-std::int64_t TokenLoader::num_records() const { return tokens_->num_records(); }
+std::int64_t TokenLoader::num_records() const {
+  return stands_in_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_records_);
+}
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return stands_in_rows() ? tokens_->num_shared_rows() : num_records();
+  return stands_in_rows() ? std::min(tokens_->num_shared_rows(), most_records_) : num_records();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
