@@ -24,6 +24,7 @@
 extern "C" {
 int fsdp_eval_main(int argc, char** argv);
 int fsdp_finetune_main(int argc, char** argv);
+[[gnu::weak]] void __gcov_dump();  // where coverage is measured
 }
 
 namespace {
@@ -96,7 +97,13 @@ std::vector<std::string> words_of(pid_t pid, const char* name) {
     std::_Exit(126);
   ::setsid();
   // As torch_main.cpp has it: no destructors of shared libraries.
-  ::on_exit([](int code, void*) { std::fflush(nullptr), ::_exit(code); }, nullptr);
+  ::on_exit(
+      [](int code, void*) {
+        std::fflush(nullptr);
+        if (__gcov_dump != nullptr) __gcov_dump();
+        ::_exit(code);
+      },
+      nullptr);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   const auto program = std::filesystem::path(arguments[0]).filename();
   const auto main = program == "fsdp-eval" ? fsdp_eval_main : fsdp_finetune_main;
@@ -149,4 +156,5 @@ int main() {
     connections[program] = caller.connection;
     for (const int file : caller.files) ::close(file);
   }
+  for (const auto& [program, connection] : connections) ::kill(program, SIGKILL);
 }
