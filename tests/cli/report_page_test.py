@@ -3,14 +3,19 @@
 import json
 import math
 import os
-import pathlib
 import random
 import re
 import signal
 import subprocess
+import sys
 
 import fsdp_cli
 import headless_browser
+
+BROWSER = headless_browser.find()
+if not BROWSER:
+    print("SKIPPED: no Chromium: scripts/setup --full installs Debian's chromium-headless-shell")
+    sys.exit(fsdp_cli.SKIPPED)
 
 EVIL = '<img src=x onerror="window.hacked=1">'
 SCRIPT = "</script><script>window.hacked=1</script><!--<script>"
@@ -40,12 +45,9 @@ class ReportPage(fsdp_cli.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        path = headless_browser.find()
-        if not path:
-            raise fsdp_cli.unittest.SkipTest("no Chromium: scripts/setup --full installs Debian's chromium-headless-shell")
-        cls.browser = headless_browser.Browser(path)
+        cls.browser = headless_browser.Browser(BROWSER)
         cls.addClassCleanup(cls.browser.close)
-        cls.pictures = pathlib.Path("tests/report_page").absolute()
+        cls.pictures = fsdp_cli.folder("FSDP_BIN").parent / "tests" / "report_page"
         cls.pictures.mkdir(parents=True, exist_ok=True)
         cls.many = cls.folder / "many"
         for number in range(10):
