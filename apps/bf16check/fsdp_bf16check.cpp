@@ -15,21 +15,24 @@ namespace fsdp {
 
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
-      "Says for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions, measured\n"
-      "matrix products, and a checked all-reduce with its bandwidth. Takes a few seconds; start it as the training.\n"
+      "Reports for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions,\n"
+      "measured matrix multiplications, and a checked all-reduce with its bandwidth. Takes a few seconds.\n"
+      "Start it in the same way as the training.\n"
       "Exit codes: 0 native on all ranks, 1 failed, 2 usage, 3 emulated or absent on some rank.",
       "fsdp-bf16check"};
   fsdp::RuntimeOptions runtime;
   runtime.init_timeout_seconds = 60;
   runtime.collective_timeout_seconds = 60;
   fsdp::Bf16CheckOptions options;
-  app.add("size-mb", options.size_mb, "MiB of the all-reduced tensor; 0: 64 on GPUs, 16 on CPUs", {.unit = "MiB"});
+  app.add("size-mb", options.size_mb,
+          "MiB of the largest tensor to all-reduce; a slow network gets a smaller one; 0: 64 on GPUs, 16 on CPUs",
+          {.unit = "MiB"});
   app.add("quick", options.quick, "measure for a quarter of the time");
   app.add("exclude-file", options.exclude_file,
-          "write the hosts to do without, as sbatch --exclude takes them; empty when there is none",
+          "file for the names of the bad hosts, in the form of sbatch --exclude; empty if there are none",
           {.path = fsdp::PathKind::file});
   fsdp::add_runtime_options(app, runtime);
-  app.add_config("read options from a file");
+  app.add_config("file to read options from");
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-bf16check"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   options.device = runtime.device;

@@ -169,13 +169,13 @@ bool speaks_for_the_job() {
 
 void add_job_options(OptionTable& t, JobOptions& options) {
   const NumberRange seconds{.from = 0.001, .to = 1e9};
-  t.add("init-timeout", options.init_timeout_seconds, "seconds to wait for all ranks at start",
+  t.add("init-timeout", options.init_timeout_seconds, "seconds to wait for all ranks at the start",
         {.range = seconds, .unit = "seconds"});
   t.add("collective-timeout", options.collective_timeout_seconds,
-        "seconds before a stuck collective ends the job, naming the rank that did not arrive",
+        "seconds after which a stuck collective ends the job with the name of the rank that did not arrive",
         {.range = seconds, .unit = "seconds"});
-  t.add("json", options.json, "print one JSON object with the result on stdout", {.at_restart = AtRestart::checkpoint});
-  t.add("quiet", options.quiet, "no progress, warnings and errors only", {.at_restart = AtRestart::checkpoint});
+  t.add("json", options.json, "print the result as one JSON object on stdout", {.at_restart = AtRestart::checkpoint});
+  t.add("quiet", options.quiet, "print warnings and errors only", {.at_restart = AtRestart::checkpoint});
 }
 
 void print_on_stdout(const std::string& text) {

@@ -41,51 +41,58 @@ constexpr std::array kHostStaged{NamedValue<bool>{"auto", false}, NamedValue<boo
 void add_model_options(OptionTable& t, ModelOptions& o) {
   t.section("Model");
   t.add("model", o.model,
-        "mingpt (from scratch); or weights to start from: a directory with config.json and safetensors, or "
-        "ORG/NAME in the Hugging Face cache",
+        "mingpt (trained from scratch), or weights to start from: a directory with config.json and safetensors files, "
+        "or ORG/NAME[@REVISION] in the Hugging Face cache",
         {.path = model, .at_restart = checkpoint});
-  t.add("tokenizer", o.tokenizer, "of texts: gpt2, a directory, or ORG/NAME; default: the model's, gpt2 for a minGPT",
+  t.add("tokenizer", o.tokenizer,
+        "tokenizer for text data and --prompt: gpt2, a directory, or ORG/NAME in the Hugging Face cache; default: the "
+        "model's (gpt2 for minGPT)",
         {.path = model, .at_restart = saved});
-  t.add("num-layers", o.num_layers, "transformer blocks", {.at_restart = checkpoint});
-  t.add("num-heads", o.num_heads, "attention heads", {.at_restart = checkpoint});
-  t.add("embed-size", o.embed_size, "width of the model", {.at_restart = checkpoint});
-  t.add("ffn-hidden-size", o.ffn_hidden_size, "width of the feed-forward layers; 0: 4 x embed-size",
+  t.add("num-layers", o.num_layers, "number of transformer blocks", {.at_restart = checkpoint});
+  t.add("num-heads", o.num_heads, "number of attention heads", {.at_restart = checkpoint});
+  t.add("embed-size", o.embed_size, "width of the model; --num-heads must divide it", {.at_restart = checkpoint});
+  t.add("ffn-hidden-size", o.ffn_hidden_size, "width of the feed-forward layers; 0: 4 x --embed-size",
         {.at_restart = checkpoint});
-  t.add("vocab-size", o.vocab_size, "tokens of the vocabulary", {.at_restart = checkpoint});
-  t.add("seq-len,seq-length,max-seq-length", o.seq_len, "longest sequence; 0: the model's, 256 for a new one",
-        {.unit = "tokens", .at_restart = saved});
-  t.add("dropout", o.dropout, "probability of zeroing an activation while training", {.at_restart = saved});
+  t.add("vocab-size", o.vocab_size, "number of tokens in the vocabulary", {.at_restart = checkpoint});
+  t.add("seq-len,seq-length,max-seq-length", o.seq_len,
+        "longest sequence in tokens; 0: the model's own, 256 for a new model", {.unit = "tokens", .at_restart = saved});
+  t.add("dropout", o.dropout, "probability of zeroing an activation during training (minGPT and GPT-2)",
+        {.at_restart = saved});
 }
 
 /// Adds the options that decide which tensors are gathered and reduced, and when.
 void add_sharding_options(OptionTable& t, ShardingOptions& o, ComparedOptions* compared) {
   t.section("Sharding, precision, memory");
   using enum Sharding;
-  t.add_parsed("sharding",
-               one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
-                              {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
-                              [](const std::string& text) { return parse_value(kShardingNames, text, "--sharding"); }),
-               "full-shard, grad-shard, no-shard, hybrid-full-shard (= hybrid-shard) or hybrid-grad-shard",
-               {.default_text = "full-shard",
-                .choices = choices_of(kShardingNames),
-                .suggestions = compared == nullptr ? "" : "all"});
-  t.add("shard-group-size", o.shard_group_size, "ranks per shard group of a hybrid strategy; 0: the ranks of a node");
+  t.add_parsed(
+      "sharding",
+      one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
+                     {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
+                     [](const std::string& text) { return parse_value(kShardingNames, text, "--sharding"); }),
+      "sharding strategy: full-shard, grad-shard, no-shard, hybrid-full-shard (also hybrid-shard) or hybrid-grad-shard",
+      {.default_text = "full-shard",
+       .choices = choices_of(kShardingNames),
+       .suggestions = compared == nullptr ? "" : "all"});
+  t.add("shard-group-size", o.shard_group_size,
+        "ranks per shard group of a hybrid strategy; must divide the number of ranks; 0: the ranks of a node");
   t.add_parsed("wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
-               "what is gathered together: block, none (all at once) or size:N (parameters)",
+               "parameters that are gathered together: block (each transformer block by itself), none (the whole "
+               "model) or size:N "
+               "(blocks with at least N parameters together)",
                {.default_text = "block", .choices = kWrapChoices});
   t.add("no-fsdp", "the same as --sharding no-shard")->configurable(false);
   t.add("no-layer-wrap-policy", "the same as --wrap none")->configurable(false);
   t.add("gradient-checkpointing", "the same as --activation-checkpointing all")->configurable(false);
   t.add_choice("backward-prefetch", kPrefetchNames, o.backward_prefetch,
-               "gather the next unit before (pre), after (post) or not during a unit's backward");
+               "when the backward gathers the next unit: pre (before the current unit's backward), post (after it) or "
+               "none (when it is needed)");
   t.add("forward-prefetch,!--no-forward-prefetch", o.forward_prefetch,
-        "gather the next unit before a unit's forward (the default on GPUs)");
-  t.add_choice(
-      "cuda-graphs", kCudaGraphsNames, o.cuda_graphs,
-      "ask a GPU for a micro-batch's forward and backward as a whole: auto (one GPU whose kernels are shorter than "
-      "their launches), on or off");
+        "gather the next unit before the current unit's forward; default: on GPUs");
+  t.add_choice("cuda-graphs", kCudaGraphsNames, o.cuda_graphs,
+               "launch forward and backward of a micro-batch as one CUDA graph: auto (one GPU whose kernels are "
+               "shorter than their launches), on or off");
   t.add("limit-all-gathers,!--no-limit-all-gathers", o.limit_all_gathers,
-        "at most two units gathered or on their way, beside the root (the default)", {.default_text = "true"});
+        "gather at most two units at once, in addition to the root unit", {.default_text = "true"});
 }
 
 void add_compute_dtype(OptionTable& t, ShardingOptions& o) {
@@ -95,8 +102,8 @@ void add_compute_dtype(OptionTable& t, ShardingOptions& o) {
                           : std::optional(parse_value(kComputeTypeNames, text, "--compute-dtype"));
   };
   t.add_parsed("compute-dtype", parse,
-               "of products: auto (as activations), fp8 (blocks multiply in 8 bits, on Hopper, Ada and newer GPUs), "
-               "or, with --quantize, of those with matrices of 4 bits",
+               "type of matrix multiplications: auto (the type of the activations), fp8 (8-bit in the blocks, on "
+               "Hopper, Ada and newer GPUs), or with --quantize the type of multiplications with 4-bit matrices",
                {.default_text = "auto", .choices = choices_of(kComputeTypeNames), .at_restart = saved});
 }
 
@@ -106,38 +113,44 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
       one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
                      {c10::ScalarType::Float, c10::ScalarType::BFloat16},
                      [](const std::string& text) { return parse_value(kFloatTypeNames, text, "--precision"); }),
-      "float32, bf16 or fp16: sets the three below; masters stay float32",
+      "mixed precision: float32, bf16 or fp16; sets --param-dtype, --reduce-dtype and --buffer-dtype; master weights "
+      "stay float32",
       {.default_text = "float32",
        .choices = choices_of(kFloatTypeNames),
        .suggestions = compared == nullptr ? "" : "all",
        .at_restart = saved});
-  t.add("allow-emulated-bf16", o.allow_emulated_bf16, "train in bf16 on a GPU that has no units for it, slowly");
-  t.add_choice("param-dtype", kFloatTypeNames, o.param_dtype, "of gathered parameters and activations");
+  t.add("allow-emulated-bf16", o.allow_emulated_bf16, "train in bf16 on a GPU without bf16 units, which is slow");
+  t.add_choice("param-dtype", kFloatTypeNames, o.param_dtype,
+               "type of gathered parameters and of activations; default: from --precision");
   t.add_choice("master-dtype", kStateTypeNames, o.master_dtype,
-               "of the weights that are updated: float32 (default); bf16 with --optimizer anyprecision --kahan",
+               "type of the master weights, which the optimizer updates: float32, or bf16 (with --optimizer "
+               "anyprecision --kahan --precision bf16); default: float32",
                {.at_restart = saved, .depends_on = "optimizer"});
   add_compute_dtype(t, o);
-  t.add_choice("reduce-dtype", kFloatTypeNames, o.reduce_dtype, "of gradients on their way");
-  t.add_choice("buffer-dtype", kFloatTypeNames, o.buffer_dtype, "of buffers");
-  t.add_parsed(
-       "activation-checkpointing,activation-checkpoints",
-       one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
-                      parse_activation_checkpointing),
-       "recompute activations in the backward: all blocks (also without a value), every:N or none (the default)",
-       {.choices = kCheckpointingChoices, .suggestions = compared == nullptr ? "" : "both"})
+  t.add_choice("reduce-dtype", kFloatTypeNames, o.reduce_dtype,
+               "type of gradients during reductions; default: from --precision");
+  t.add_choice("buffer-dtype", kFloatTypeNames, o.buffer_dtype, "type of buffers; default: from --precision");
+  t.add_parsed("activation-checkpointing,activation-checkpoints",
+               one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both",
+                              {0, 1}, parse_activation_checkpointing),
+               "recompute activations in the backward: all (every block; also without a value), every:N (every N-th "
+               "block) or none; default: none",
+               {.choices = kCheckpointingChoices, .suggestions = compared == nullptr ? "" : "both"})
       ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
   t.add("wide-weights", o.wide_weights,
-        "on CPUs that multiply 16-bit matrices through float32: keep weights in float32 as well");
-  t.add("cpu-offload", o.cpu_offload, "keep masters, gradients and optimizer state in host memory");
+        "on CPUs that multiply 16-bit matrices through float32: also keep the weights in float32, once per node");
+  t.add("cpu-offload", o.cpu_offload, "keep master weights, gradient shards and optimizer state in host memory");
   t.add_parsed("offload-optimizer", [&](const std::string& text) { o.offload_optimizer = parse_offload(text); },
-               "where masters, gradients and optimizer state are between steps: none (with the parameters), cpu "
-               "(host memory) or nvme:DIR (a directory on a disk of each node)",
+               "place of master weights, gradient shards and optimizer state between steps: none (with the "
+               "parameters), cpu (host memory) or nvme:DIR (a directory on a disk of each node)",
                {.default_text = "none", .choices = kOffloadChoices});
-  t.add("meta-init", o.meta_init, "accepted: every start is sharded, no rank ever holds the full model");
+  t.add("meta-init", o.meta_init,
+        "accepted without effect: every start is sharded, and no rank ever holds the full model");
   t.add("reduce-every-micro-batch", o.reduce_every_micro_batch,
-        "accumulate sharded gradients: less memory, more communication");
+        "with gradient accumulation: reduce gradients after each micro-batch, for less memory and more communication");
   t.add_choice("collectives", kHostStaged, o.host_staged,
-               "auto, or host-staged (MPI moves everything through host memory)");
+               "transport of collectives: auto (shared memory or MPI on CPUs, NCCL on GPUs) or host-staged (MPI "
+               "through host memory)");
 }
 
 constexpr double kMostRows = 1e9;  // of a step: products with ranks and micro-batches stay far from overflow
@@ -145,72 +158,86 @@ constexpr double kMostRows = 1e9;  // of a step: products with ranks and micro-b
 void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.section("Data and steps");
   t.add("train-data", o.train_data,
-        "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, a "
+        "training data: a token file (HDF5), or text data as JSON Lines, Parquet, CSV or plain text: a file, a "
         "directory, or a data set ORG/NAME in the Hugging Face cache",
         {.path = data_set, .at_restart = saved});
-  t.add("data-field", o.data_field, "key or column of the texts (default: text, or Moves) or messages",
+  t.add("data-field", o.data_field,
+        "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text",
         {.at_restart = saved});
   add_conversation_options(t, o.conversations, "data-form");
   t.add("allow-other-tokenizer", o.allow_other_tokenizer,
-        "train on a token file that names another tokenizer than the model's", {.at_restart = checkpoint});
-  t.add("max-rows", o.max_rows, "texts to take from the training data; 0: all", {.at_restart = saved});
-  t.add("max-epochs", o.max_epochs, "passes over the data; negative: evaluate only",
+        "train on a token file although it names a different kind or size of tokenizer, or a larger vocabulary, than "
+        "the model's",
+        {.at_restart = checkpoint});
+  t.add("max-rows", o.max_rows, "texts, or rows of a token file, to read from --train-data; 0: all", {.at_restart = saved});
+  t.add("max-epochs", o.max_epochs, "passes over the data, which may be a fraction; negative: only evaluate",
         {.range = {.from = -1e9, .to = 1e9},
          .any_sign = true,
          .unit = "epochs",
          .at_restart = saved,
          .depends_on = "max-steps"});
-  t.add("max-steps,max-training-steps", o.max_steps, "optimizer steps; wins over max-epochs",
+  t.add("max-steps,max-training-steps", o.max_steps,
+        "optimizer steps of the whole run, those before a restart included; 0: as --max-epochs says",
         {.unit = "steps", .at_restart = saved, .depends_on = "max-steps"});
   t.add("batch-size,batch-size-per-device", o.batch_size, "sequences per rank and micro-batch",
         {.range = {.from = 1, .to = kMostRows},
          .instead_of_list = compares ? "--search finds the largest that fits, and how fast each is" : "",
          .unit = "sequences"});
   t.add("total-batch-size", o.total_batch_size,
-        "sequences per optimizer step over all ranks; sets the accumulation steps",
+        "sequences per optimizer step over all ranks, which sets the gradient accumulation; 0: as the other two say",
         {.range = {.to = kMostRows}, .unit = "sequences", .at_restart = checkpoint});
-  t.add("gradient-accumulation-steps", o.gradient_accumulation_steps, "micro-batches per optimizer step",
+  t.add("gradient-accumulation-steps", o.gradient_accumulation_steps,
+        "micro-batches per optimizer step; 0: one, or as many as --total-batch-size needs",
         {.range = {.to = 1e6}, .at_restart = checkpoint});
-  t.add("seed", o.seed, "decides initial weights, data order and dropout (fine-tuning: 42)", {.at_restart = saved});
-  t.add("no-shuffle", o.no_shuffle, "read rows in file order", {.at_restart = saved});
+  t.add("seed", o.seed, "seed of initial weights, data order and dropout (fine-tuning: 42)", {.at_restart = saved});
+  t.add("no-shuffle", o.no_shuffle, "read rows in the order of the file", {.at_restart = saved});
   t.add("pack,!--no-pack", o.pack,
-        "several texts in each row of --seq-len tokens instead of padding; none sees another", {.at_restart = saved});
+        "pack several texts into each row of --seq-len tokens instead of padding; no text sees another",
+        {.at_restart = saved});
 }
 
 void add_output_options(OptionTable& t, TrainOptions& o, double& save_minutes, std::string& time_limit) {
   t.section("Output, checkpoints, stopping");
-  t.add("out-dir", o.out_dir, "where runs go", {.path = folder, .at_restart = checkpoint});
-  t.add("run-name", o.run_name, "directory of this run below out-dir; default: the model's name",
+  t.add("out-dir", o.out_dir, "directory of all runs, which all nodes share",
+        {.path = folder, .at_restart = checkpoint});
+  t.add("run-name", o.run_name, "name of this run, which is its directory below --out-dir; default: the model's name",
         {.at_restart = checkpoint});
   t.add("restart-checkpoint-file,restart", o.restart_checkpoint,
-        "go on from a checkpoint: a directory, 'latest' of this run, or a .pt or safetensors file",
+        "checkpoint to resume from: latest or best of this run, a run's directory, a checkpoint's directory, or a .pt "
+        "or safetensors file",
         {.path = file, .at_restart = checkpoint});
-  t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: at the end only",
+  t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: only at the end",
         {.unit = "steps", .at_restart = saved});
   t.add("save-interval-minutes", save_minutes,
-        "also save when this much time has passed (sites that kill without a signal)",
+        "also save when this many minutes have passed (for sites that kill jobs without a signal)",
         {.unit = "minutes", .at_restart = saved});
-  t.add("keep-last", o.keep_last, "checkpoints kept; 0: all", {.at_restart = saved});
+  t.add("keep-last", o.keep_last, "number of newest checkpoints to keep; 0: all", {.at_restart = saved});
   t.add("max-nonfinite-steps", o.max_nonfinite_steps,
-        "end the run after so many steps in a row whose loss or gradient norm is not finite; they update nothing",
+        "steps in a row with a loss or gradient norm that is not finite, after which the run fails; such steps update "
+        "nothing",
         {.range = {.above = 0}, .unit = "steps"});
   t.add("takeover-after", o.takeover_after_seconds,
-        "seconds of silence after which a job on another node that holds the run's folder is taken for dead",
+        "seconds without a sign of life after which another node's job that holds the run's folder counts as dead",
         {.range = {.above = 0}, .unit = "seconds"});
-  t.add("no-save", o.no_final_save, "no checkpoint at the end");
+  t.add("no-save", o.no_final_save, "write no checkpoint at the end");
   t.add("save-final-full", o.save_final_full,
-        "at the end write everything into one file: .pt, .pth, .bin (torch.save) or .safetensors", {.path = file});
-  t.add("save-final-hf", o.save_final_hf, "at the end write a directory that Hugging Face's transformers opens",
-        {.path = folder});
-  t.add("no-tensorboard", o.no_tensorboard, "no event file for TensorBoard beside metrics.jsonl");
-  t.add("log-every", o.log_every, "optimizer steps between log lines", {.unit = "steps"});
-  t.add("time-limit", time_limit,
-        "stop in time, with a checkpoint and exit code 85: minutes or [H:]M:S; Slurm's limit is known");
-  t.add("dry-run", o.dry_run, "show layout, accumulation and memory, then end", {.at_restart = checkpoint});
-  t.add("trace", o.runtime.trace_file, "write compute, collective, optimizer and input events (Chrome trace format)",
+        "at the end write the whole checkpoint into one file: .pt, .pth or .bin (torch.save), or .safetensors",
         {.path = file});
-  t.add("prompt", o.prompt, "generate from this text at the end");
-  t.add("num-tokens", o.num_tokens, "tokens to generate", {.unit = "tokens"});
+  t.add(
+      "save-final-hf", o.save_final_hf,
+      "at the end write a model directory that Hugging Face's transformers opens, with adapters merged into the model",
+      {.path = folder});
+  t.add("no-tensorboard", o.no_tensorboard, "write no event file for TensorBoard");
+  t.add("log-every", o.log_every, "optimizer steps between log lines", {.unit = "steps"});
+  t.add(
+      "time-limit", time_limit,
+      "time after which the run stops with a checkpoint and exit code 85: minutes or [H:]M:S; default: Slurm's limit");
+  t.add("dry-run", o.dry_run, "print layout, gradient accumulation and predicted memory, then end",
+        {.at_restart = checkpoint});
+  t.add("trace", o.runtime.trace_file,
+        "file for a trace of compute, collectives, optimizer and input (Chrome trace format)", {.path = file});
+  t.add("prompt", o.prompt, "text from which to generate at the end");
+  t.add("num-tokens", o.num_tokens, "tokens to generate from --prompt", {.unit = "tokens"});
 }
 
 /// Parses minutes, M:S or H:M:S. \return seconds
@@ -260,10 +287,11 @@ void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
   add_precision_options(t, a.options.sharding, compared);
   add_runtime_options(t, a.options.runtime);
   t.section("Options");
-  t.add("environment", a.environment, "accepted (pbs, local): the launcher is recognised by itself")->group("");
-  t.add_config("read options from a file (as --print-config writes)");
+  t.add("environment", a.environment, "accepted without effect (pbs, local): the program recognises the launcher")
+      ->group("");
+  t.add_config("file to read options from, as --print-config writes it");
   t.add("print-config", a.print_config,
-        "write the options that were given as a config file, defaults as comments, and end")
+        "print the given options as a config file, with all defaults as comments, and end")
       ->configurable(false);
 }
 

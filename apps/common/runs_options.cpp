@@ -12,27 +12,26 @@
 namespace fsdp {
 
 void add_runs_options(OptionTable& t, RunsArguments& a) {
-  t.section("Runs, by their files");
+  t.section("Runs");
   t.add("runs", a.runs,
-        "instead of a checkpoint: folders of runs of fsdp-finetune, or a folder that holds several, compared by "
-        "what they have written: speed, memory, communication, losses. They may be going on",
+        "folders of runs of fsdp-finetune, or a folder that holds several, to compare by the files in them instead of "
+        "evaluating a checkpoint; the runs may still be running",
         {.path = PathKind::folder})
       ->expected(1, -1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  t.add("pool", a.pool, "with --runs: runs with the same settings are one, with all their steps");
-  t.add("plot", a.plot_file, "with --runs: draw losses and speeds, .svg", {.path = PathKind::file});
+  t.add("pool", a.pool, "with --runs: join runs with the same settings, with all their steps");
+  t.add("plot", a.plot_file, "with --runs: file for a picture of losses and speeds, .svg", {.path = PathKind::file});
   t.add("html", a.html_file,
-        "with --runs: a page for a browser, one file: curves to zoom into, tables, samples, checkpoints, what went "
-        "wrong; "
-        "--watch renews it",
+        "with --runs: file for a report that a browser opens: curves to zoom into, tables, samples, checkpoints, "
+        "failures; --watch renews it",
         {.path = PathKind::file});
   t.add("sort", a.sort_column,
-        "with --runs: list them by this column of the table, the best first: last-loss, tokens/s, lr, ...",
+        "with --runs: column of the table by which the runs are sorted, the best first: last-loss, tokens/s, lr, ...",
         {.suggestions = "last-loss, validation, tokens/s, s/step, memory, lr, steps"})
       ->type_name("COLUMN");
-  t.add("markdown", a.markdown, "with --runs: the table as Markdown");
+  t.add("markdown", a.markdown, "with --runs: print the table as Markdown");
   t.add("watch", a.watch,
-        "with --runs: a view of each run, on a terminal renewed until they end: progress, losses, speed, memory");
+        "with --runs: show progress, losses, speed and memory of each run, on a terminal until the runs end");
 }
 
 void require_runs(const CLI::App& app) {

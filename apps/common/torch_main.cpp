@@ -37,7 +37,8 @@ void end_without_destructors() {
 
 void add_runtime_options(OptionTable& t, RuntimeOptions& options) {
   t.section("Where it runs");
-  t.add_choice("device", kDeviceWishes, options.device, "auto (a usable GPU, else the CPU), cpu or cuda");
+  t.add_choice("device", kDeviceWishes, options.device,
+               "device of the ranks: auto (a GPU if one can be used, else the CPU), cpu or cuda");
   add_job_options(t, options);
 }
 

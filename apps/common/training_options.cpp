@@ -23,14 +23,17 @@ void add_schedule_options(OptionTable& t, TrainOptions& o) {
   t.section("Optimizer");  // "fine-tuning" in the help: apply_fine_tuning_defaults()
   t.add("lr,learning-rate", o.schedule.peak, "peak learning rate (fine-tuning: 1e-5)", {.at_restart = saved});
   t.add_choice("lr-schedule", kLrShapes, o.schedule.shape,
-               "constant, linear or cosine, after the warm-up (fine-tuning: linear)", {.at_restart = saved});
-  t.add("warmup-steps", o.schedule.warmup_steps, "steps of linear warm-up", {.unit = "steps", .at_restart = saved});
-  t.add("warmup-ratio", o.warmup_ratio,
-        "warm-up as a share of the schedule, where no steps are given (fine-tuning with its own schedule: 0.1)",
-        {.range = {.from = 0, .to = 1}, .at_restart = saved});
-  t.add("schedule-steps", o.schedule.total_steps, "length of the schedule; 0: the run's",
+               "learning rate after the warm-up: constant, linear or cosine (fine-tuning: linear)",
+               {.at_restart = saved});
+  t.add("warmup-steps", o.schedule.warmup_steps, "optimizer steps of linear warm-up",
         {.unit = "steps", .at_restart = saved});
-  t.add("min-lr-ratio", o.schedule.min_ratio, "the rate at the schedule's end, as a share of --lr",
+  t.add("warmup-ratio", o.warmup_ratio, "warm-up as a share of the schedule, if --warmup-steps is 0 (fine-tuning: 0.1)",
+        {.range = {.from = 0, .to = 1}, .at_restart = saved});
+  t.add("schedule-steps", o.schedule.total_steps,
+        "length of the schedule in optimizer steps, warm-up included; 0: the run's steps",
+        {.unit = "steps", .at_restart = saved});
+  t.add("min-lr-ratio", o.schedule.min_ratio,
+        "learning rate at the end of a linear or cosine schedule, as a share of --lr",
         {.range = {.from = 0, .to = 1}, .at_restart = saved});
 }
 
@@ -71,26 +74,27 @@ void add_own_options(OptionTable& t, OptimizerOptions& o) {
 void add_optimizer_options(OptionTable& t, TrainOptions& o) {
   add_schedule_options(t, o);
   t.add_parsed("optimizer", [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
-               optimizer_names() + "; the Hugging Face trainer's names are known",
+               optimizer_names() + "; also by the names of the Hugging Face trainer",
                {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
-  t.add("weight-decay", o.optimizer.weight_decay, "of matrices (fine-tuning: 0.01)", {.at_restart = saved});
+  t.add("weight-decay", o.optimizer.weight_decay, "weight decay of matrices and embeddings (fine-tuning: 0.01)",
+        {.at_restart = saved});
   const auto take_betas = [&](const std::vector<double>& betas) {
     if (betas.size() != 2) throw UsageError("--betas takes two numbers");
     o.optimizer.beta1 = betas[0];
     o.optimizer.beta2 = betas[1];
   };
-  t.add_parsed<std::vector<double>>(
-       "betas", take_betas,
-       "of adamw and its kin, muon's too, and of lion, whose own are 0.9 0.99 (fine-tuning: 0.9 0.999)",
-       {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
-        .range = kShareBelowOne,
-        .at_restart = saved,
-        .depends_on = "optimizer"})
+  t.add_parsed<std::vector<double>>("betas", take_betas,
+                                    "beta1 and beta2 of the AdamW variants, of the AdamW part of muon, and of lion, "
+                                    "whose default is 0.9 0.99 (fine-tuning: 0.9 0.999)",
+                                    {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
+                                     .range = kShareBelowOne,
+                                     .at_restart = saved,
+                                     .depends_on = "optimizer"})
       ->expected(2);
-  t.add("eps", o.optimizer.eps, "of adamw and its kin", {.at_restart = saved, .depends_on = "optimizer"});
-  t.add("decay-all", o.decay_all, "decay vectors too, as plain torch AdamW does (fine-tuning: on)",
+  t.add("eps", o.optimizer.eps, "epsilon of the AdamW variants", {.at_restart = saved, .depends_on = "optimizer"});
+  t.add("decay-all", o.decay_all, "decay vectors (biases, norms), too, as torch.optim.AdamW does (fine-tuning: on)",
         {.at_restart = saved});
-  t.add("clip-grad-norm", o.clip_grad_norm, "global norm to clip to; 0: off", {.at_restart = saved});
+  t.add("clip-grad-norm", o.clip_grad_norm, "global gradient norm to clip to; 0: no clipping", {.at_restart = saved});
   add_own_options(t, o.optimizer);
 }
 
@@ -98,43 +102,47 @@ namespace {
 
 void add_freeze_options(OptionTable& t, FreezeOptions& o) {
   t.add("freeze", o.freeze,
-        "parameters that stay as they are, without gradient and optimizer state: names or globs, of modules "
-        "too, with commas between (model.embed_tokens,'model.layers.[0-9].*')",
+        "parameters that are not trained and have no gradient and no optimizer state: names or globs of parameters or "
+        "modules, with commas between (model.embed_tokens,'model.layers.[0-9].*')",
         {.at_restart = saved, .depends_on = "freeze"})
       ->delimiter(',');
-  t.add("train-only", o.train_only, "freeze all others ('*.mlp.*'); of these, what --freeze matches",
+  t.add("train-only", o.train_only,
+        "parameters that are trained ('*.mlp.*'), without those that --freeze matches; all others are frozen",
         {.at_restart = saved, .depends_on = "freeze"})
       ->delimiter(',');
 }
 
 void add_child_tuning_options(OptionTable& t, TrainOptions& o) {
-  t.add_choice(
-      "child-tuning", kChildTunings, o.optimizer.child_tuning.mode,
-      "gradients for a part of the elements: f (another at random at every step) or d (those of the blocks that "
-      "matter most to the data, measured before the first step)",
-      {.at_restart = saved});
-  t.add("child-tuning-p,reserve-p", o.optimizer.child_tuning.p, "share of the elements that have gradients",
+  t.add_choice("child-tuning", kChildTunings, o.optimizer.child_tuning.mode,
+               "train a part of the elements: f (another random part at every step), d (those of the blocks that "
+               "matter most to the data, measured before the first step) or off",
+               {.at_restart = saved});
+  t.add("child-tuning-p,reserve-p", o.optimizer.child_tuning.p, "share of the elements that --child-tuning trains",
         {.range = {.above = 0, .to = 1}, .at_restart = saved, .depends_on = "child-tuning"});
-  t.add("fisher-samples", o.fisher_samples, "sequences that --child-tuning d measures with; 0: all",
+  t.add("fisher-samples", o.fisher_samples, "sequences with which --child-tuning d measures; 0: all of --train-data",
         {.unit = "sequences", .at_restart = saved, .depends_on = "child-tuning"});
 }
 
 void add_lora_options(OptionTable& t, TrainOptions& options) {
   auto& o = options.sharding.lora;
-  t.add("lora-rank", o.rank, "train adapters of this rank in place of the model; 0: the model",
+  t.add("lora-rank", o.rank, "rank of LoRA adapters, which are trained in place of the model; 0: train the model",
         {.at_restart = checkpoint});
-  t.add("lora-alpha", o.alpha, "adapters count alpha / rank times", {.at_restart = checkpoint});
-  t.add("lora-dropout", o.dropout, "probability of zeroing an input of an adapter while training",
+  t.add("lora-alpha", o.alpha, "scale of the adapters: their output is multiplied by alpha / rank",
         {.at_restart = checkpoint});
-  t.add("lora-targets", o.targets, "matrices that have adapters: all, or q_proj,v_proj,...",
+  t.add("lora-dropout", o.dropout, "probability of zeroing an input of an adapter during training",
+        {.at_restart = checkpoint});
+  t.add("lora-targets", o.targets, "matrices that get adapters: all, or names such as q_proj,v_proj",
         {.default_text = "all", .at_restart = checkpoint})
       ->delimiter(',');
-  t.add("rslora", o.rslora, "adapters count alpha / sqrt(rank) times", {.at_restart = checkpoint});
-  t.add("dora", o.dora, "train the lengths of the matrices' rows, too", {.at_restart = checkpoint});
-  t.add("adapter", options.adapter, "go on from an adapter as peft writes it: a directory",
+  t.add("rslora", o.rslora, "multiply the output of adapters by alpha / sqrt(rank) instead",
+        {.at_restart = checkpoint});
+  t.add("dora", o.dora, "also train the lengths of the matrices' rows (DoRA)", {.at_restart = checkpoint});
+  t.add("adapter", options.adapter,
+        "directory of an adapter in peft's format to start from, which also sets the LoRA options",
         {.path = file, .at_restart = checkpoint});
   t.add("save-final-adapter", options.save_final_adapter,
-        "at the end write the adapter there, too, as peft does; always in OUT/RUN/adapter", {.path = folder});
+        "directory for a second copy of the final adapter in peft's format; the first one is OUT/RUN/adapter",
+        {.path = folder});
 }
 
 }  // namespace
@@ -143,8 +151,8 @@ void add_method_options(OptionTable& t, TrainOptions& o) {
   t.section("What is trained");
   add_lora_options(t, o);
   add_quantize_options(t, o.sharding.quantize,
-                       "under adapters, keep the matrices of the blocks in 4 bits (QLoRA): nf4; as they are: none. "
-                       "Weights stored in 4 bits stay so");
+                       "keep the matrices of the blocks in 4-bit form under adapters (QLoRA): nf4 or none; weights "
+                       "that are stored so stay in 4-bit form");
   add_freeze_options(t, o.sharding.freeze);
   add_child_tuning_options(t, o);
 }
@@ -153,40 +161,39 @@ void add_validation_options(OptionTable& t, TrainOptions& o) {
   t.section("Validation");
   auto& v = o.validation;
   t.add("val-data", o.val_data,
-        "what to validate on, as --train-data; or several of them, each with a curve of its own: "
-        "NAME=PATH,NAME=PATH",
+        "validation data, in the forms of --train-data; several sets, each with its own curve, as NAME=PATH,NAME=PATH",
         {.path = validation_sets, .at_restart = saved});
-  t.add("eval-every", o.eval_every, "optimizer steps between validations; 0: at the end only",
+  t.add("eval-every", o.eval_every, "optimizer steps between validations; 0: only at the end",
         {.unit = "steps", .at_restart = saved});
   t.add("val-chess", v.games.data,
-        "games of chess to play at each validation, as fsdp-eval --chess: next move, legality, result",
+        "games of chess that each validation scores, as fsdp-eval --chess does: next moves, legal moves, results",
         {.path = data_set, .at_restart = saved});
-  t.add("val-chess-games", v.games.most, "the first games of --val-chess; 0: all",
+  t.add("val-chess-games", v.games.most, "number of games of --val-chess to score, the first ones; 0: all",
         {.at_restart = saved, .depends_on = "val-chess"});
-  t.add("val-chess-positions", v.games.positions, "positions at which legality is tried",
+  t.add("val-chess-positions", v.games.positions, "positions at which the model's move is checked against the rules",
         {.at_restart = saved, .depends_on = "val-chess"});
   t.add("keep-best", v.keep_best,
-        "keep the checkpoint of the lowest validation loss as checkpoints/best; of several sets: the first "
-        "one's, or NAME's; or of the highest chess_legal, chess_accuracy or chess_result of --val-chess",
+        "keep the best checkpoint as checkpoints/best: by the loss of the first validation set (also without a value) "
+        "or of the set NAME, or by chess_legal, chess_accuracy or chess_result of --val-chess",
         {.at_restart = saved})
       ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
-  t.add("patience", v.patience,
-        "end the run, as one that is done, after so many validations in a row without improvement; 0: none",
+  t.add("patience", v.patience, "validations in a row without improvement after which the run ends as done; 0: never",
         {.at_restart = saved});
-  t.add("min-delta", v.min_delta, "by how much a loss must be lower, or a share of chess higher, to be an improvement",
+  t.add("min-delta", v.min_delta,
+        "least decrease of a loss, or increase of a share of chess, that counts as an improvement",
         {.at_restart = saved, .depends_on = "patience"});
   t.add_choice("final", kFinals, v.ends_with_best,
-               "which weights --save-final-full, --save-final-hf, adapters and --prompt take at the end: last or best");
+               "weights that --save-final-full, --save-final-hf, adapters and --prompt use at the end: last or best");
   t.add("sample-prompt", v.sample_prompts,
-        "go on from this text at each validation, into samples.jsonl; may be repeated",
+        "text from which each validation generates a sample, into samples.jsonl; may be repeated",
         {.at_restart = saved, .depends_on = "sample-prompt"})
       ->expected(1)
       ->allow_extra_args(false)  // otherwise CLI11 splits a text in brackets at its commas
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("sample-chat", v.sample_chat,
-        "each --sample-prompt is a user's message in the --chat-template, and the sample the answer",
+        "take each --sample-prompt as a user's message in the --chat-template, and sample the answer",
         {.at_restart = saved, .depends_on = "sample-prompt"});
-  t.add("sample-tokens", v.sample_tokens, "tokens of each sample, the most likely one each time",
+  t.add("sample-tokens", v.sample_tokens, "tokens of each sample; the most likely token is taken each time",
         {.unit = "tokens", .at_restart = saved, .depends_on = "sample-prompt"});
 }
 

@@ -25,11 +25,11 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert step-00001000 step-on-4 --shards 4
   The attention weights only, renamed:
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
-  The base that adapters were trained beside, and the adapters -> one model:
+  A base model and its adapters -> one model:
     fsdp-ckpt-convert llama/ merged/ --merge-adapter runs/a/adapter --to hf
-  A model in 4 bits, as transformers opens it:
+  A 4-bit model that transformers opens:
     fsdp-ckpt-convert llama/ llama-4bit/ --to hf --quantize nf4 --double-quant
-  What is in it, is it sound, are they equal:
+  Inspect, check and compare checkpoints:
     fsdp-ckpt-convert --inspect full.pt
     fsdp-ckpt-convert --check runs/a/checkpoints/latest
     fsdp-ckpt-convert --verify full.pt hf/ --model-only
@@ -47,68 +47,75 @@ class Help : public CLI::Formatter {
 
 void add_modes(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Instead of converting");
-  t.add("inspect", o.inspect, "show what IN is and holds; reads no tensor data");
-  t.add("verify", o.verify, "compare two checkpoints of any formats tensor by tensor; 3 if they differ");
-  t.add("check", o.check, "read all of IN: 4 if it is damaged, 3 if it has NaN or infinite elements");
+  t.add("inspect", o.inspect, "print what IN is and holds; reads no tensor data");
+  t.add("verify", o.verify, "compare two checkpoints of any formats tensor by tensor; exit with 3 if they differ");
+  t.add("check", o.check, "read all of IN; exit with 4 if it is damaged, with 3 if it has NaN or infinite elements");
   t.add("tolerance", o.tolerance,
-        "of --verify: floating-point elements may differ by this, or by this times their size where that is "
-        "more; 0: bit for bit");
+        "with --verify: largest difference of floating-point elements, absolute or relative to their size, whichever "
+        "allows more; 0: equal bit for bit");
 }
 
 void add_local_state_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
-  t.section("FSDP1 local state: where the parameters' shapes come from (run.json beside it is found)");
+  t.section("FSDP1 local state (shapes of the parameters; run.json beside IN is found)");
   t.add("model-config", o.model_config, "config.json of the model, or its directory", {.path = PathKind::file});
-  t.add("reference", o.reference, "a full checkpoint of the same model (.pt or safetensors)", {.path = PathKind::file});
-  t.add("param-shapes", o.param_shapes, "JSON with names and shapes in the model's order", {.path = PathKind::file});
-  t.add("tie", o.ties, "A=B: parameter A has no storage of its own but is B; may be repeated")
+  t.add("reference", o.reference, "full checkpoint of the same model (.pt or safetensors)", {.path = PathKind::file});
+  t.add("param-shapes", o.param_shapes, "JSON file with the parameters' names and shapes in the model's order",
+        {.path = PathKind::file});
+  t.add("tie", o.ties, "A=B: parameter A is tied to B and has no storage of its own; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
   t.add("optim-files", o.optim_files,
-        "pattern of raw per-rank optimizer states that belong to it, such as 'optim-rank*.pt'",
+        "pattern of the ranks' raw optimizer states that belong to IN, such as 'optim-rank*.pt'",
         {.path = PathKind::file});
 }
 
 void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
-  t.section("What changes on the way");
-  t.add("include", o.include, "only names that match (* any letters, ? one); may be repeated")
+  t.section("Changes");
+  t.add("include", o.include, "convert only names that match the pattern (* any characters, ? one); may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  t.add("exclude", o.exclude, "not the names that match; wins over --include; may be repeated")
+  t.add("exclude", o.exclude, "omit names that match the pattern; wins over --include; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  t.add("rename", o.rename, "REGEX=NEW, $1..$9 for groups, split at the last '='; applied in order")
+  t.add("rename", o.rename,
+        "REGEX=NEW: replace matches in names (ECMAScript expression; $1 to $9 for groups; split at the last '='); may "
+        "be repeated, applied in order")
       ->allow_extra_args(false)
       ->take_all();
-  t.add("model-only", o.model_only, "drop optimizer, scheduler and counters");
+  t.add("model-only", o.model_only, "omit optimizer, scheduler and counters");
   t.add("merge-adapter", o.merge_adapter,
-        "directory with an adapter (LoRA, rsLoRA, DoRA) that becomes part of IN's matrices",
+        "directory of an adapter in peft's format (LoRA, rsLoRA, DoRA) to add to IN's matrices",
         {.path = PathKind::folder});
-  t.add("dequantize", o.dequantize, "matrices stored in 4 bits (bitsandbytes' nf4) as 16-bit ones again");
+  t.add("dequantize", o.dequantize,
+        "convert 4-bit matrices (bitsandbytes' nf4) back to the type that they were quantized from");
   fsdp::add_quantize_options(
-      t, o.quantize, "keep the matrices of a Llama's blocks in 4 bits, as transformers and bitsandbytes do: nf4");
-  t.add("map", o.map, "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
+      t, o.quantize, "quantize the matrices of the model's blocks to 4-bit form, as bitsandbytes does: nf4 or none");
+  t.add("map", o.map, "map of names: mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
         {.suggestions = "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta, none"});
-  t.add("dtype", o.dtype, "of the model's floating-point tensors: float32, bf16, fp16, ...",
+  t.add("dtype", o.dtype,
+        "type of the model's floating-point tensors: float32, bf16, fp16 or float64; optimizer state stays unchanged",
         {.suggestions = "float32, bf16, fp16"});
 }
 
 void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Output");
-  t.add("to", o.to, "torch, safetensors, hf or dcp; by default as OUT's suffix says",
+  t.add("to", o.to, "format of OUT: torch, safetensors, hf or dcp; default: by OUT's name",
         {.suggestions = "torch, safetensors, hf, dcp"});
-  t.add("shards", o.shards, "of dcp: the ranks to write for (1)",
+  t.add("shards", o.shards, "with --to dcp: number of ranks to write for; default: 1",
         {.default_text = "", .range = {.from = 1, .to = 65536}});
-  t.add("max-shard-size", o.max_shard_size, "of hf: the largest file (5GB)");
-  t.add("config-from", o.config_from, "of hf: directory with config.json and tokenizer files",
+  t.add("max-shard-size", o.max_shard_size,
+        "with --to hf: most tensor data in one file: 16KB, 5GB (10^9), 5GiB (2^30); default: 5GB");
+  t.add("config-from", o.config_from,
+        "with --to hf: directory with config.json and tokenizer files to copy; default: IN",
         {.path = PathKind::folder});
-  t.add("overwrite", o.overwrite, "replace an existing OUT");
-  t.add("sync", o.sync, "have everything on disk before OUT gets its name");
-  t.add("dry-run", o.dry_run, "say what would be written, write nothing");
+  t.add("overwrite", o.overwrite, "replace an existing OUT when the new one is complete");
+  t.add("sync", o.sync, "force all data to disk before OUT gets its name");
+  t.add("dry-run", o.dry_run, "print what would be written, and write nothing");
 }
 
 void add_run_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("How it runs");
-  t.add("jobs", o.jobs, "threads per rank; 0: the cores it may use, at most 4", {.range = {.from = 0, .to = 256}});
+  t.add("jobs", o.jobs, "threads per rank; 0: the cores that it may use, at most 4", {.range = {.from = 0, .to = 256}});
   t.add("progress-every", o.progress_seconds, "seconds between progress lines in a log file", {.unit = "seconds"});
   fsdp::add_job_options(t, o.job);
 }
@@ -122,9 +129,9 @@ std::string version_text() {
 
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
-      "Turns a checkpoint of any format into any other: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local\n"
-      "state, .pt files, safetensors and directories of them, fsdp-finetune's own. The input's format is found out.\n"
-      "Needs no GPU, no Python and little memory; the input is only read, the output appears whole or not at all.\n"
+      "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
+      ".pt files, safetensors files and directories of them, and fsdp-finetune's own. It detects the input's format.\n"
+      "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
       "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};
   app.formatter(std::make_shared<Help>());
@@ -136,7 +143,7 @@ int main(int argc, char** argv) {
   add_local_state_options(app, options.input);
   add_modes(app, options);
   add_run_options(app, options);
-  app.add_config("read options from a file");
+  app.add_config("file to read options from");
   app.set_version_flag("--version", version_text);
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   return fsdp::run_job(options.job, fsdp::load_mpi,

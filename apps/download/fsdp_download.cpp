@@ -48,29 +48,37 @@ void add_options(OptionTable& t, Arguments& arguments) {
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
   };
   t.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
-  t.add_choice("type", kRepoTypes, arguments.type, "model or dataset (default: model, unless the repository is known)");
-  t.add("revision", download.revision, "branch, tag or commit");
+  t.add_choice("type", kRepoTypes, arguments.type,
+               "type of the repository: model or dataset; default: model, unless the repository is known");
+  t.add("revision", download.revision, "branch, tag, refs/pr/N or commit");
   patterns(t.add("include", download.selection.include,
-                 "only files that match; * matches / too; may be given several times"));
-  patterns(t.add("exclude", download.selection.exclude, "not these; may be given several times"));
-  t.add("max-files", download.selection.max_files, "the first N files by path; 0: all", {.default_text = ""});
-  t.add("all-formats", arguments.all_formats, "weights in other formats, too, where there are safetensors");
-  t.add("cache-dir", arguments.cache_dir, "the cache (default: HF_HUB_CACHE, HF_HOME/hub)", {.path = PathKind::folder});
-  t.add("local-dir", arguments.local_dir, "a plain folder instead of the cache", {.path = PathKind::folder});
-  t.add("verify", arguments.verify, "only compare what is there with its hashes; needs no network");
-  t.add("dry-run", arguments.dry_run, "only say what would be fetched");
-  t.add("jobs", download.jobs, "connections at once", {.range = {.from = 1, .to = 64}});
-  t.add("part-size", download.part_bytes, "of a file that one request asks for, such as 64MiB",
+                 "download only files that match the pattern; * also matches /; may be repeated"));
+  patterns(t.add("exclude", download.selection.exclude, "omit files that match the pattern; may be repeated"));
+  t.add("max-files", download.selection.max_files, "the first N of the selected files by path; 0: all",
+        {.default_text = ""});
+  t.add("all-formats", arguments.all_formats,
+        "also download weights in other formats from a repository that has safetensors");
+  t.add("cache-dir", arguments.cache_dir, "directory of the cache; default: HF_HUB_CACHE, else HF_HOME/hub",
+        {.path = PathKind::folder});
+  t.add("local-dir", arguments.local_dir, "directory for plain files, in place of the cache",
+        {.path = PathKind::folder});
+  t.add("verify", arguments.verify, "only compare the files that are there with their hashes; needs no network");
+  t.add("dry-run", arguments.dry_run, "only list what would be downloaded");
+  t.add("jobs", download.jobs, "connections at once, for several files or for parts of one",
+        {.range = {.from = 1, .to = 64}});
+  t.add("part-size", download.part_bytes, "bytes of a large file that one request asks for",
         {.default_text = "64MiB", .is_size = true});
-  t.add("retries", download.retries.attempts, "attempts in a row without progress", {.range = {.from = 1, .to = 1000}});
-  t.add("retry-delay", arguments.retry_delay_seconds, "seconds before the second attempt; doubles",
+  t.add("retries", download.retries.attempts, "attempts in a row without progress before giving up",
+        {.range = {.from = 1, .to = 1000}});
+  t.add("retry-delay", arguments.retry_delay_seconds,
+        "seconds before the second attempt; doubles with each further one, up to 60",
         {.range = {.from = 0, .to = 86400}, .unit = "seconds"});
   t.add("takeover-after", arguments.takeover_after_seconds,
-        "seconds of silence after which another process's download is taken over",
+        "seconds without a sign of life after which the download of another process is taken over",
         {.range = {.from = 0.2, .to = 86400}, .unit = "seconds"});
-  t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
-  t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
-  t.add_config("read options from a file");
+  t.add("json", arguments.job.json, "print the result as one JSON object on stdout");
+  t.add("quiet", arguments.job.quiet, "print warnings and errors only");
+  t.add_config("file to read options from");
   t.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
 }
 
@@ -202,10 +210,10 @@ void forbid_core_dumps() {
 int fetch_main(int argc, char** argv) {
   OptionTable app{
       "Downloads a model or data set from the Hugging Face hub into its cache, where transformers finds it.\n"
-      "Every file is checked against its hash; a later call goes on where an earlier one was stopped or killed.\n"
+      "Every file is checked against its hash; a later call resumes a download that was stopped or killed.\n"
       "Prints the folder of the snapshot. Exit codes: 0 done, 1 failed, 2 usage, 3 --verify found a wrong file,\n"
-      "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to go on.\n"
-      "Texts to token files to train on: fsdp-download tokens --help.",
+      "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to resume.\n"
+      "To convert text data to token files: fsdp-download tokens --help.",
       "fsdp-download"};
   Arguments arguments;
   add_options(app, arguments);

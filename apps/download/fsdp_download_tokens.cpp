@@ -56,44 +56,43 @@ class Help : public CLI::Formatter {
 void add_options(OptionTable& t, Arguments& arguments) {
   auto& o = arguments.tokenize;
   t.add("input", arguments.inputs,
-        "Parquet, JSON Lines, CSV or text files, directories of one kind of them, or data sets ORG/NAME in the "
-        "cache; may be given several "
-        "times",
+        "Parquet, JSON Lines, CSV or text files, directories of one of these kinds, or data sets ORG/NAME in the "
+        "Hugging Face cache; may be repeated",
         {.path = PathKind::file})
       ->required()
       ->take_all();
   t.add("tokenizer", o.tokenizer_name,
-        "gpt2 (built in), or a model's directory with tokenizer.model, tokenizer.json or vocab.json and "
-        "merges.txt, or ORG/NAME in the cache",
+        "gpt2 (built in), a model's directory with tokenizer.model, tokenizer.json, or vocab.json and merges.txt, or "
+        "ORG/NAME in the Hugging Face cache",
         {.path = PathKind::model})
       ->required();
-  t.add("output", arguments.output, "the HDF5 file to write; replaced when the new one is complete",
+  t.add("output", arguments.output, "HDF5 file to write, which replaces an older one when it is complete",
         {.path = PathKind::file})
       ->required();
-  t.add("seq-len", o.seq_len, "ids per packed row; of packed documents: tokens",
+  t.add("seq-len", o.seq_len, "token IDs per packed row; with --documents --pack: tokens per row",
         {.range = {.from = 2, .to = 1 << 24}, .unit = "tokens"});
   t.add("pack", arguments.pack,
-        "all documents one after the other, cut into rows of --seq-len ids (the default for texts); with "
-        "--documents: whole documents in rows of at most --seq-len tokens, best fit, each cut to --seq-len ids");
+        "join all documents and cut them into rows of --seq-len token IDs (the default for texts); with --documents: "
+        "pack whole documents, each cut to --seq-len IDs, into rows of at most --seq-len tokens");
   t.add("documents", arguments.documents,
-        "one document for each text, of its own length (the default for conversations and completions)");
+        "keep each text as a document of its own length (the default for conversations and completions)");
   t.add("seed", o.seed,
-        "of --documents --pack: rows are those of the first epoch of fsdp-finetune --pack with this seed "
-        "(fine-tuning: 42)");
-  t.add("max-length", o.max_length, "ids of a document; the rest of it is cut; 0: all",
+        "with --documents --pack: seed of the choice of documents that share a row, as in the first epoch of "
+        "fsdp-finetune --pack (fine-tuning: 42)");
+  t.add("max-length", o.max_length, "most token IDs of a document, whose rest is cut; 0: all",
         {.range = {.from = 0, .to = 1 << 30}, .unit = "tokens"});
   t.add("field", o.field,
-        "the key or column of the texts (default: text; in Parquet also Moves), or with --form messages of the "
-        "messages");
+        "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text");
   t.section("Conversations and completions");
   add_conversation_options(t, o.conversations, "form");
   t.section("Options");
   t.add("max-rows", o.max_rows, "texts to read, over all files; 0: all");
   o.threads = 0;
-  t.add("threads", o.threads, "that encode; 0: the cores it may use, at most 8", {.range = {.from = 0, .to = 1024}});
-  t.add("json", arguments.job.json, "print one JSON object with the result on stdout");
-  t.add("quiet", arguments.job.quiet, "no progress, warnings and errors only");
-  t.add_config("read options from a file");
+  t.add("threads", o.threads, "threads that encode; 0: the cores that it may use, at most 8",
+        {.range = {.from = 0, .to = 1024}});
+  t.add("json", arguments.job.json, "print the result as one JSON object on stdout");
+  t.add("quiet", arguments.job.quiet, "print warnings and errors only");
+  t.add_config("file to read options from");
   t.set_version_flag("--version", "fsdp-download " FSDP_VERSION);
 }
 
@@ -233,9 +232,10 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
 
 int tokens_main(int argc, char** argv) {
   OptionTable app{
-      "Turns texts into a token file to train on: Parquet, JSON Lines, CSV or plain text in, HDF5 out.\n"
-      "Files are read as streams, encoded on several threads and written in order: the result does not depend on how\n"
-      "many. Prints the name of the file. Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
+      "Converts text data to a token file for training: Parquet, JSON Lines, CSV or plain text to HDF5.\n"
+      "It reads files as streams, encodes them on several threads and writes them in order: the result does not\n"
+      "depend on the number of threads. Prints the name of the file.\n"
+      "Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
       "fsdp-download tokens"};
   app.formatter(std::make_shared<Help>());
   app.footer(kExamples);

@@ -15,72 +15,85 @@ using fsdp::PathKind;
 void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.section("What is evaluated");
   t.add_option("checkpoint", o.checkpoint,
-               "a checkpoint: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, a "
-               "directory with config.json and safetensors, or ORG/NAME in the Hugging Face cache");
-  t.add("compare", o.compare, "two of these: B against A, on the same data", {.path = PathKind::file})->expected(2);
+               "checkpoint to evaluate: a directory (step-NNNNNNNN, latest, or PyTorch's), a .pt or safetensors file, "
+               "a directory with config.json and safetensors files, or ORG/NAME in the Hugging Face cache");
+  t.add("compare", o.compare, "two checkpoints A and B to compare on the same data, in place of one checkpoint",
+        {.path = PathKind::file})
+      ->expected(2);
   t.add("gate", o.gates,
-        "METRIC:LIMIT, may be repeated: exit with 3 when B is worse than A by more than LIMIT (0.01, or 1% of "
-        "A's). METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
+        "METRIC:LIMIT; exit with 3 if B is worse than A by more than LIMIT (0.01, or 1% of A's value); may be "
+        "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("model-config", o.model_config,
-        "config.json, or its directory, for a checkpoint that does not say what its model is",
+        "config.json, or its directory, for a checkpoint that does not describe its model", {.path = PathKind::file});
+  t.add("adapter", o.adapter, "adapter in peft's format that is applied to a directory of weights",
         {.path = PathKind::file});
-  t.add("adapter", o.adapter, "of a directory of weights: an adapter as peft writes it", {.path = PathKind::file});
   t.add("tokenizer", o.tokenizer,
-        "gpt2, a directory or ORG/NAME; default: the checkpoint's or its run's, for minGPT gpt2",
+        "tokenizer: gpt2, a directory, or ORG/NAME in the Hugging Face cache; default: the checkpoint's or its run's "
+        "(gpt2 for minGPT)",
         {.path = PathKind::model});
   t.section("Loss");
   t.add("data", o.data,
-        "tokens (HDF5: input_ids, or tokens and offsets), or texts: JSON Lines, Parquet, CSV, plain; a file, "
+        "data to compute the loss on: a token file (HDF5), or text data as JSON Lines, Parquet, CSV or plain text: a "
+        "file, "
         "a directory, or a data set ORG/NAME in the Hugging Face cache",
         {.path = PathKind::file});
-  t.add("data-field", o.data_field, "key or column of the texts (default: text, or Moves) or messages");
+  t.add("data-field", o.data_field,
+        "key or column that holds the texts, games or messages; default: text, or Moves in Parquet files without text");
   fsdp::add_conversation_options(t, o.conversations, "data-form");
-  t.add("max-rows", o.max_rows, "rows, texts or games to take; 0: all");
-  t.add("seq-len,seq-length,max-seq-length", o.seq_len, "longest sequence; 0: the model's, for texts up to 512 ids",
-        {.unit = "tokens"});
-  t.add("batch-size", o.batch_size, "sequences per rank at once", {.unit = "sequences"});
+  t.add("max-rows", o.max_rows, "rows, texts or games to read, from the first on; 0: all");
+  t.add("seq-len,seq-length,max-seq-length", o.seq_len,
+        "longest sequence in tokens; 0: the model's own, at most 512 for documents", {.unit = "tokens"});
+  t.add("batch-size", o.batch_size, "sequences or games per rank at once; changes speed and memory, not the result",
+        {.unit = "sequences"});
   t.add("pack", o.pack,
-        "several texts or documents in each row instead of padding: faster, the same losses and counts; "
-        "--batch-size counts rows");
-  t.add("cache-dir", o.cache_dir, "keep encoded texts here for the next time; default: a temporary folder",
+        "pack several texts or documents into each row instead of padding: faster, with the same losses and counts; "
+        "--batch-size then counts rows");
+  t.add("cache-dir", o.cache_dir,
+        "directory that keeps the token IDs of text data for the next time, shared by all nodes; default: a temporary "
+        "folder",
         {.path = PathKind::folder});
 }
 
 void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.section("Chess");
   t.add("chess", o.chess,
-        "games in UCI notation, 'e2e4 e7e5 ... 1-0': how often the next move is the game's, how often a move "
-        "the model writes is legal. JSON Lines, Parquet, CSV, or a game a line; a file, a directory, ORG/NAME",
+        "games in UCI notation, 'e2e4 e7e5 ... 1-0', one a line or in JSON Lines, Parquet or CSV: a file, a directory "
+        "or ORG/NAME; measures how often the next move is the game's and how often the model's own move is legal",
         {.path = PathKind::file});
-  t.add("chess-positions", o.chess_positions, "positions at which legality is tried");
+  t.add("chess-positions", o.chess_positions,
+        "positions at which the model's move is checked against the rules; 0: none");
   t.section("Text");
-  t.add("prompt", o.prompt, "generate from this text, up to the model's end mark");
+  t.add("prompt", o.prompt, "text to generate from, up to the model's EOS token");
   t.add("chat", o.chat,
-        "the prompt is a user's message: put into the --chat-template (default: the tokenizer's own), answered "
-        "up to the end of the turn");
-  t.add("system", o.system, "of --chat: what the system says first");
-  t.add("num-tokens", o.sampling.num_tokens, "tokens to generate at most", {.unit = "tokens"});
-  t.add("temperature", o.sampling.temperature, "0: the most likely token each time");
-  t.add("top-k", o.sampling.top_k, "draw from the k most likely tokens; 0: all");
-  t.add("top-p", o.sampling.top_p, "draw from the most likely tokens that have this probability together");
-  t.add("seed", o.sampling.seed, "of the drawing, and of the chess positions");
-  t.add("no-cache", o.sampling.no_cache, "compute the whole sequence for every token (a check; slow)");
+        "take the prompt as a user's message in the --chat-template (default: the tokenizer's own), and generate up to "
+        "the end of the turn");
+  t.add("system", o.system, "with --chat: the system message before the prompt");
+  t.add("num-tokens", o.sampling.num_tokens, "most tokens to generate", {.unit = "tokens"});
+  t.add("temperature", o.sampling.temperature, "temperature of sampling; 0: the most likely token each time");
+  t.add("top-k", o.sampling.top_k, "sample from the k most likely tokens; 0: from all");
+  t.add("top-p", o.sampling.top_p,
+        "sample from the most likely tokens whose probabilities add up to this, above 0 and at most 1");
+  t.add("seed", o.sampling.seed, "seed of sampling and of the choice of chess positions");
+  t.add("no-cache", o.sampling.no_cache,
+        "compute the whole sequence for every token, without the key-value cache (a check; slow)");
 }
 
 void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   add_loss_options(t, o);
   add_chess_and_text_options(t, o);
   t.section("Sharding, precision");
-  t.add_choice("precision", fsdp::kFloatTypeNames, o.sharding.precision, "float32, bf16 or fp16");
-  t.add_choice("sharding", fsdp::kShardingNames, o.sharding.sharding, "how parameters are split over the ranks");
+  t.add_choice("precision", fsdp::kFloatTypeNames, o.sharding.precision,
+               "type of gathered parameters and of activations: float32, bf16 or fp16");
+  t.add_choice("sharding", fsdp::kShardingNames, o.sharding.sharding,
+               "sharding strategy: full-shard, grad-shard, no-shard, hybrid-full-shard (also hybrid-shard) or "
+               "hybrid-grad-shard");
   fsdp::add_quantize_options(
       t, o.sharding.quantize,
-      "keep the matrices of the blocks in 4 bits, for less memory, or to see what it costs: nf4; "
-      "weights stored in 4 bits stay so");
+      "keep the matrices of the blocks in 4-bit form: nf4 or none; weights that are stored so stay in 4-bit form");
   fsdp::add_runtime_options(t, o.runtime);
-  t.add_config("read options from a file");
+  t.add_config("file to read options from");
   t.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
 }
 
@@ -129,15 +142,15 @@ int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::Evalu
 
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
-      "Evaluates a checkpoint: loss with its uncertainty on tokens or texts, moves of chess, text from a prompt; or\n"
-      "compares two. Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
+      "Evaluates a checkpoint (loss with its uncertainty, chess moves, text from a prompt), or compares two of them.\n"
+      "Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
       "  fsdp-eval runs/big/checkpoints/latest --data validation.jsonl\n"
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
       "  fsdp-eval runs/chat/final --prompt 'What is a fork?' --chat --num-tokens 200\n"
       "  fsdp-eval --runs runs/a runs/b --html runs.html\n\n"
-      "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare did not hold, 4 bad input.",
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare failed, 4 bad input.",
       "fsdp-eval"};
   fsdp::EvaluateOptions options;
   add_options(app, options);

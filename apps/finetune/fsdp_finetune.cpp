@@ -8,8 +8,8 @@
 
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
-      "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a Llama from its weights.\n"
-      "Run it under mpiexec or srun, one rank per GPU (or per group of cores), or alone.\n\n"
+      "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a model from its weights.\n"
+      "Run it under mpiexec or srun with one rank per GPU (or per group of cores), or as a single rank.\n\n"
       "  mpiexec -n 4 fsdp-finetune --model mingpt --train-data train.h5 --val-data validation.h5\n"
       "  srun fsdp-finetune --model codellama/CodeLlama-7b-hf --train-data games.jsonl --max-seq-length 512 \\\n"
       "      --batch-size 1 --total-batch-size 64 --precision bf16 --gradient-checkpointing\n\n"
@@ -19,8 +19,8 @@ int main(int argc, char** argv) {
   fsdp::add_finetune_options(app, arguments);
   fsdp::RunsArguments watched;
   app.add("watch", watched.runs,
-          "train nothing, show a run that goes on or is over: its folder, or that of several; on a terminal renewed "
-          "until they end",
+          "train nothing; show the runs in these folders, on a terminal until they end: folders of runs, or a folder "
+          "that holds several",
           {.path = fsdp::PathKind::folder})
       ->configurable(false);
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });

@@ -37,15 +37,15 @@ std::vector<std::string> own_command(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
-      "Predicts the memory of a training job, without running it and without a GPU: fsdp-finetune's own step on\n"
-      "tensors that have sizes and no data, through a model of the GPU's allocator. Takes fsdp-finetune's options.\n\n"
+      "Predicts the memory and speed of a training job, without running it and without a GPU. It runs fsdp-finetune's\n"
+      "step on tensors without data, with a model of the GPU's allocator, and takes fsdp-finetune's options.\n\n"
       "  fsdp-memprobe --model codellama/CodeLlama-7b-hf --ranks 4 --gpu a100-80g --seq-len 512 --precision bf16 \\\n"
       "      --gradient-checkpointing\n"
       "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.toml\n"
       "  fsdp-memprobe ... --search model --sharding all --batch-size 1\n"
       "  fsdp-memprobe ... --nodes 1,2,8 --ranks-per-node 4 --gpu a100-40g --search --sharding hybrid-full-shard\n"
       "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
-      "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing of what was asked for fits, 4 bad input.",
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits, 4 bad input.",
       "fsdp-memprobe"};
   fsdp::MemprobeArguments arguments;
   fsdp::add_memprobe_options(app, arguments);

@@ -16,30 +16,29 @@
 namespace fsdp {
 namespace {
 
-constexpr const char* kOwnGroup = "What is asked";  // the help section of options that fsdp-finetune does not have
+// The help section of options that fsdp-finetune does not have.
+constexpr const char* kOwnGroup = "Prediction and search";
 
 constexpr std::array kGoals{NamedValue<bool>{"fastest", false}, NamedValue<bool>{"largest", true}};
 constexpr const char* kSearches = "batch, model";
 
 void add_speed_options(OptionTable& t, MemprobeOptions& o) {
   t.add("rates", o.rates_file,
-        "what fsdp-bf16check --json has printed on such nodes: its products and bandwidths instead of the "
-        "GPU's data sheet, or of this processor's as measured now",
+        "output of fsdp-bf16check --json from such nodes; its measured speeds and bandwidths replace the GPU's data "
+        "sheet, or a measurement of this processor",
         {.path = PathKind::file})
       ->type_name("FILE");
-  t.add("rates-threads", o.check_threads, "threads of a rank of that check, on CPUs",
+  t.add("rates-threads", o.check_threads, "threads per rank of the check that wrote --rates, on CPUs",
         {.range = {.from = 1, .to = 4096}});
   t.add("link-gb-per-s", o.link_gb_per_s,
-        "GB/s that a rank sends to others of its node, for predictions of speed; default: NVLink or PCIe "
-        "of the GPU",
+        "GB/s that a rank sends to other ranks of its node; default: the GPU's NVLink or PCIe",
         {.default_text = "", .range = {.above = 0}, .unit = "GB/s"});
   t.add("network-gb-per-s", o.network_gb_per_s, "GB/s that a node sends to another; default: 50 with GPUs, 10 without",
         {.default_text = "", .range = {.above = 0}, .unit = "GB/s"});
-  t.add("cores", o.cores, "of a node, for ranks on CPUs; default: this machine's",
+  t.add("cores", o.cores, "cores of a node, for ranks on CPUs; default: this machine's",
         {.default_text = "", .range = {.from = 1, .to = 4096}});
   t.add_choice("plan-for", kGoals, o.plan_for_largest,
-               "what the best choice of a search is: fastest, by predicted tokens/s, or largest, the most sequences at "
-               "once");
+               "best result of a search: fastest (most predicted tokens/s) or largest (most sequences at once)");
 }
 
 void take_search(MemprobeOptions& o, const std::string& text) {
@@ -91,47 +90,47 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
         {.default_text = "",
          .range = {.from = 1, .to = 65536},
          .instead_of_list = "a table over several sizes is --nodes 1,2,8 --ranks-per-node 4"});
-  t.add("ranks-per-node", o.ranks_per_node, "of them on a node; default: all",
+  t.add("ranks-per-node", o.ranks_per_node, "ranks on each node; default: all on one node",
         {.default_text = "", .range = {.from = 1, .to = 65536}});
-  t.add("nodes", o.nodes, "instead of --ranks: whole nodes, several for a table (1,2,8)",
+  t.add("nodes", o.nodes, "number of whole nodes, in place of --ranks; several give a table (1,2,8)",
         {.range = {.from = 1, .to = 65536}})
       ->delimiter(',');
-  t.add("rank", o.rank, "the rank that is simulated", {.range = {.from = 0, .to = 65535}});
+  t.add("rank", o.rank, "rank that is simulated", {.range = {.from = 0, .to = 65535}});
   t.add("gpu", o.gpu,
-        "each rank's card: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its bytes "
-        "(79GiB); default: the GPU at hand, else CPUs",
+        "GPU of each rank: a100-40g, a100-80g, h100, h200, v100-16g, v100-32g, l40s, ... or its memory (79GiB); "
+        "default: this machine's, else CPUs",
         {.suggestions = "a100-40g, a100-80g, h100, h200, b200, gh200-96g, v100-16g, v100-32g, l40s, l4, a40, a10, a30, "
                         "t4, rtx-3090, rtx-4090"});
-  t.add("memory", o.memory, "CPUs: what a rank may take; default: its share of this machine");
-  t.add("cuda-context", o.cuda_context, "bytes of the CUDA context, instead of the usual ones");
-  t.add("nccl-buffers", o.nccl_buffers, "bytes of NCCL's buffers, instead of the usual ones");
+  t.add("memory", o.memory, "without a GPU: memory that a rank may use; default: its share of this machine");
+  t.add("cuda-context", o.cuda_context, "bytes of the CUDA context; default: the usual value for the GPU");
+  t.add("nccl-buffers", o.nccl_buffers, "bytes of NCCL's buffers; default: the usual value");
   t.add_parsed("search", [&](const std::string& text) { take_search(o, text); },
-               "for each combination of --sharding (all, or a,b), --precision (a,b) and --activation-checkpointing "
-               "(both): the largest batch per device that fits without alloc retries (batch, also without a value), or "
-               "the most layers of the model's width at the batch size that is given (model)",
+               "for each combination of --sharding, --precision and --activation-checkpointing find the largest batch "
+               "per device without allocation retries (batch; also without a value), or the most layers at the given "
+               "batch size (model)",
                {.choices = kSearches})
       ->expected(0, 1);
-  t.add("--no-search", a.no_search, "takes a --search before it back, or one in a --config file");
-  t.add("max-batch", o.max_batch, "end of the search; default: 65536",
+  t.add("--no-search", a.no_search, "cancel an earlier --search, or one in a --config file");
+  t.add("max-batch", o.max_batch, "largest batch that a search tries; default: 65536",
         {.default_text = "", .range = {.from = 1, .to = 1000000}});
   t.add("margin", o.margin,
-        "what a search leaves free, bytes or percent of the memory (400MiB, 0.5%); default: as much as "
-        "--calibration's runs took beyond their predictions, else 0.5%");
+        "memory that a search leaves free: bytes or percent (400MiB, 0.5%); default: what --calibration's runs took "
+        "beyond their predictions, else 0.5%");
   t.add("calibration", o.calibrations,
-        "memory.json or speed.json of earlier runs, a run's directory or a directory of runs: their "
-        "context and NCCL bytes on such a GPU replace the usual ones, their errors set the margin, and "
-        "the time that their steps took corrects the predicted one",
+        "memory.json or speed.json of earlier runs, a run's directory, or a directory of runs, which correct the "
+        "predictions of memory and time",
         {.path = PathKind::file});
   add_speed_options(t, o);
-  t.add("measure", o.measure, "run real steps on this job's ranks and compare");
-  t.add("alone", o.alone, "with --measure: this process is rank --rank of --ranks, the others are simulated");
-  t.add("plan,write-plan", a.plan_file, "write the best choice as a file for fsdp-finetune --config",
+  t.add("measure", o.measure, "run real training steps on this job's ranks and compare them with the prediction");
+  t.add("alone", o.alone, "with --measure: simulate all ranks of --ranks but rank --rank, which this process is");
+  t.add("plan,write-plan", a.plan_file, "file for the best combination, as a config file for fsdp-finetune --config",
         {.path = PathKind::file});
-  t.add("plot", o.plot_file, "draw memory over a step, .svg", {.path = PathKind::file});
+  t.add("plot", o.plot_file, "file for a picture of memory over a step, .svg", {.path = PathKind::file});
   t.add_flag("--trial", a.trial)->group("")->configurable(false);
   a.job.compared.emplace();
   add_finetune_options(t, a.job);
-  t.get_option("--sharding")->description(t.get_option("--sharding")->get_description() + "; a list, or all");
+  t.get_option("--sharding")
+      ->description(t.get_option("--sharding")->get_description() + "; a list with commas, or all");
 }
 
 void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {

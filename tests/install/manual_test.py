@@ -15,6 +15,7 @@ BUILD = pathlib.Path(os.environ["FSDP_BUILD"])
 sys.path.insert(0, str(SOURCE / "cmake" / "manual"))
 import completion  # noqa: E402
 import make  # noqa: E402
+import option_tables  # noqa: E402
 
 PROGRAMS = {words: make.describe(pathlib.Path(os.environ["FSDP_BIN"]), words) for words in make.PROGRAMS}
 
@@ -136,7 +137,7 @@ class Docs(unittest.TestCase):
 
     def pages_of(self, words):
         name = words.replace(" ", "-")
-        more = {"fsdp-finetune": ["options", "training"], "fsdp-eval": ["runs"]}.get(name, [])
+        more = {"fsdp-finetune": ["options"], "fsdp-eval": ["runs"]}.get(name, [])
         pages = [name, *(f"{name}-{part}" for part in more)]
         return "\n".join((SOURCE / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
 
@@ -149,23 +150,11 @@ class Docs(unittest.TestCase):
                 known = known or words == "fsdp-memprobe" and ours & set(option["names"])
                 self.assertTrue(known or told & set(option["names"]), f"{words} {option['names']}")
 
-    def test_tables_have_the_defaults(self):
-        def values(text):
-            for word in re.split(r"[,;] ?", re.sub(r" \(.*", "", text.replace("`", "")).strip("[] ")):
-                yield float(word) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", word) else word.replace("true", "on")
-
-        for words, program in PROGRAMS.items():
-            options = {name: option for option in program["options"] for name in option["names"]}
-            text = self.pages_of(words).replace("\\|", "/").replace("[no-]", "")
-            tables = re.findall(r"^\| option \| default \|.*\n((?:\|.*\n)*)", text, re.M)
-            rows = re.findall(r"^\| `(--[^|]+)\| ([^|]+)\|", "".join(tables), re.M)
-            self.assertTrue(rows, words)
-            for first, default in rows:
-                names = re.findall(r"--[\w-]+", first)
-                self.assertEqual(set(names) - options.keys(), set(), words)
-                meant = options[names[0]]["default"].replace(",", " ")
-                if meant and default.strip():
-                    self.assertIn(next(values(meant)), list(values(default)), f"{words} {names[0]}")
+    def test_tables_of_options_are_the_programs(self):
+        for page in sorted((SOURCE / "docs").glob("*.md")):
+            text = page.read_text(encoding="utf-8")
+            new = option_tables.renewed(text, PROGRAMS)
+            self.assertEqual(text.splitlines(), new.splitlines(), f"renew {page.name}: CONTRIBUTING.md says how")
 
     def test_what_a_restart_takes_over(self):
         text = (SOURCE / "docs" / "resuming.md").read_text(encoding="utf-8")

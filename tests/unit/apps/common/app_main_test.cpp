@@ -143,7 +143,7 @@ TEST_SUITE("apps/app_main") {
       REQUIRE(at != std::string::npos);
       auto end = at + begin.size();
       while (text[end] == ',') end = std::min(text.find(' ', end), text.size());  // further spellings
-      const auto of_option = text.substr(at, text.find(" --", end) - at);
+      const auto of_option = text.substr(at, text.find("\n  --", end) - at);
       const auto fine_tuning = of_option.find("(fine-tuning");
       REQUIRE(fine_tuning != std::string::npos);
       CHECK(of_option.substr(fine_tuning).find(std::string(": ") + value + ")") != std::string::npos);
