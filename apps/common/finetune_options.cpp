@@ -169,7 +169,8 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         "train on a token file although it names a different kind or size of tokenizer, or a larger vocabulary, than "
         "the model's",
         {.at_restart = checkpoint});
-  t.add("max-rows", o.max_rows, "texts, or rows of a token file, to read from --train-data; 0: all", {.at_restart = saved});
+  t.add("max-rows", o.max_rows, "texts, or rows of a token file, to read from --train-data; 0: all",
+        {.at_restart = saved});
   t.add("max-epochs", o.max_epochs, "passes over the data, which may be a fraction; negative: only evaluate",
         {.range = {.from = -1e9, .to = 1e9},
          .any_sign = true,

@@ -69,8 +69,8 @@ class TokenLoader final : public DataLoader {
   std::int64_t num_rows() const override;
   /// Number of rows or documents of the file that are read.
   std::int64_t num_records() const;
-  /// Reads the first `records` rows or documents alone; where documents share rows, the first `records` rows. Call before
-  /// pack().
+  /// Reads the first `records` rows or documents alone; where documents share rows, the first `records` rows. Call
+  /// before pack().
   void take_first(std::int64_t records) { most_records_ = records; }
   /// Packs documents into rows of as many tokens as a document may have ids. Rows that documents share in the file stay
   /// as they are.
