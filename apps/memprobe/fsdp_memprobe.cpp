@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
       "step on tensors without data, with a model of the GPU's allocator, and takes fsdp-finetune's options.\n\n"
       "  fsdp-memprobe --model codellama/CodeLlama-7b-hf --ranks 4 --gpu a100-80g --seq-len 512 --precision bf16 \\\n"
       "      --gradient-checkpointing\n"
-      "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.toml\n"
+      "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.ini\n"
       "  fsdp-memprobe ... --search model --sharding all --batch-size 1\n"
       "  fsdp-memprobe ... --nodes 1,2,8 --ranks-per-node 4 --gpu a100-40g --search --sharding hybrid-full-shard\n"
       "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
