@@ -56,7 +56,7 @@ fi
 
 # --- everything else behaves as hydra does: stdin, exit codes, signals -----------------------------------------------
 [[ $(echo words | "$mpiexec" -n 1 cat) == words ]] || fail "stdin does not reach the ranks"
-expect 4 '' "$mpiexec" -n 2 sh -c 'exit 4'
+expect 4 '' "$mpiexec" -n 2 sh -c 'sleep 0.1; exit 4'
 # --- a rank ended by a signal: hydra's banner is hidden, all other output passes at once ------------------------------
 killed_rank() { # SIGNAL: kills one of two ranks; prints the ranks' output, then "|" and the launcher's message
     # shellcheck disable=SC2016 # the rank's
