@@ -209,10 +209,6 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const auto& saved = manifest.options;
   check_packing(app, options.pack, saved, checkpoint);
   const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
-  const auto is_changed = [&](const std::string& name) {
-    const auto* option = app.get_option("--" + name);
-    return option->count() > 0 && fmt::format("{}", fmt::join(option->reduced_results(), " ")) != saved.value(name, "");
-  };
   const bool steps_given = given("--max-steps") || given("--max-epochs");
   const bool freezing_given = given("--freeze") || given("--train-only");
   const bool other_child =
@@ -222,7 +218,7 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
       given("--optimizer") &&
       optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;
   // Whether values that depend on an option are of no use, because the job chooses something else there. An option that
-  // is not listed makes them useless if the job gives another value than the checkpoint's.
+  // is not listed makes them useless if the job gives the option.
   const std::map<std::string_view, std::function<bool()>> is_useless{
       {"optimizer", [&] { return other_optimizer; }},
       {"child-tuning", [&] { return other_child; }},
@@ -237,7 +233,8 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
     if (!saved.contains(name) || option->count() > 0) continue;
     if (!facts.depends_on.empty()) {
       const auto listed = is_useless.find(facts.depends_on);
-      if (listed != is_useless.end() ? listed->second() : is_changed(std::string(facts.depends_on))) continue;
+      if (listed != is_useless.end() ? listed->second() : given(("--" + std::string(facts.depends_on)).c_str()))
+        continue;
     }
     const auto text = saved[name].get<std::string>();
     check_saved_path(name, facts.path, text, checkpoint);

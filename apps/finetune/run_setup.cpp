@@ -82,9 +82,8 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
   const auto open = [&](const std::string& data, bool trained) {
     const auto file = prepare_tokens(world, data, texts, log, stopped);
-    TokenLoader loader(file, limit, setup.config.vocab_size);
+    TokenLoader loader(file, limit, setup.config.vocab_size, trained ? options.max_rows : 0);
     if (trained) setup.chat_template = loader.tokens().notes().chat_template;
-    if (trained && options.max_rows > 0) loader.take_first(options.max_rows);
     run_agreed(world, [&] {
       if (world.rank() == 0) loader.require_targets(loader.num_records());
     });
@@ -116,14 +115,21 @@ void plan_length(RunSetup& setup) {
 namespace {
 
 /// Refuses to continue with other packed rows: the position in the data is a row number, and other rows hold other
-/// texts.
+/// texts. Warns of another number of rows or texts.
 /// \throws UsageError
-void check_packed_rows(const RunSetup& setup) {
-  if (!setup.restart || !setup.train_data || !setup.train_data->is_packed()) return;
+void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
+  if (!setup.restart || !setup.train_data) return;
   const auto& saved = setup.restart->manifest;
   const auto rows = saved.data.find("rows");
   if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
   if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return;
+  if (!setup.train_data->is_packed()) {
+    log.warning(
+        fmt::format("--train-data has {} rows here, and the run of the checkpoint had {}: is --train-data or "
+                    "--max-rows another one?",
+                    setup.train_data->num_rows(), rows->get<std::int64_t>()));
+    return;
+  }
   throw UsageError(fmt::format(
       "the checkpoint stands at row {} of {} packed ones, and this --train-data with this --seq-len makes {}: texts "
       "would be repeated and others left out; leave both as they were, or start a new run under another --run-name",
@@ -172,7 +178,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
-  check_packed_rows(setup);
+  check_rows_of_restart(setup, log);
   if (trains(options)) setup.sample_prompts = sample_prompts(setup);
   plan_length(setup);
   return setup;

@@ -28,7 +28,8 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
 std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
   const auto& data = options.train_data;
   if (!is_token_file(data)) return std::nullopt;
-  TokenLoader loader(data, SequenceLimit{options.model.seq_len, config.block_size}, config.vocab_size);
+  TokenLoader loader(data, SequenceLimit{options.model.seq_len, config.block_size}, config.vocab_size,
+                     options.max_rows);
   if (on_gpu) loader.pad_to(kGpuLengthStep);
   if (options.pack) loader.pack({options.seed, !options.no_shuffle});
   return loader;

@@ -54,6 +54,7 @@ chess_options() {
     if [[ $given == *" --run-name"[\ =]* || $given == *" --out-dir"[\ =]* ]]; then
         die "--run-name and --out-dir are the variables RUN_NAME and OUT_DIR of this script" 2
     fi
+    option_variables
     option --config "$PLAN"
     setting MODEL "$chess_model" model
     setting DATA "$chess_data" train-data
@@ -76,7 +77,7 @@ chess_options() {
     setting SAVE_INTERVAL_MINUTES 30 save-interval-minutes
     setting KEEP_LAST 2 keep-last
     if ! trains_adapters; then setting SAVE_FINAL_HF "$run_dir/hf" save-final-hf; fi
-    option_variables
+    options+=("${variables[@]}")
     option --out-dir "$OUT_DIR"
     option --run-name "$RUN_NAME"
 }
@@ -189,14 +190,16 @@ finetune_mark() { # the script's own arguments
     local -a words=()
     local i
     for ((i = 0; i < ${#options[@]}; i += 2)); do
-        case ${options[i]} in
-            --*=*) words+=("${options[i]}") && i=$((i - 1)) ;; # of option_variables
-            --batch_size_per_device | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
+        case ${options[i]%%=*} in
+            --batch_size_per_device | --batch-size | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
             # A login node without GPUs has another default precision than the nodes that train.
-            --precision) if [[ -n ${PRECISION:-} ]]; then words+=(--precision "$PRECISION"); fi ;;
+            --precision)
+                if [[ ${options[i]} == *=* ]]; then words+=("${options[i]}")
+                elif [[ -n ${PRECISION:-} ]]; then words+=(--precision "$PRECISION"); fi ;;
             --config) words+=("plan $(cksum <"$PLAN" 2>/dev/null || true)") ;;
-            *) words+=("${options[i]}" "${options[i + 1]}") ;;
+            *) if [[ ${options[i]} == *=* ]]; then words+=("${options[i]}"); else words+=("${options[i]}" "${options[i + 1]}"); fi ;;
         esac
+        if [[ ${options[i]} == *=* ]]; then i=$((i - 1)); fi # of option_variables: one word
     done
     echo "$(newest_checkpoint) ${words[*]} $*"
 }

@@ -58,16 +58,22 @@ option() {
     if [[ -n $2 && $given != *" $1 "* && $given != *" $1="* ]]; then options+=("$1" "$2"); fi
 }
 
-# Adds an option for each exported variable FSDP_OPT_NAME. The program knows the names, so that its new options need no
-# line here.
+# Sets variables to an option for each exported FSDP_OPT_NAME that is not empty; the options count as given. The program
+# knows the names, so that its new options need no line here. Call after arguments_given.
+variables=()
 option_variables() {
     local variable name
+    variables=()
     for variable in $(compgen -e FSDP_OPT_); do
         name=${variable#FSDP_OPT_}
         name=--${name,,}
         name=${name//_/-}
-        if [[ $given != *" $name "* && $given != *" $name="* ]]; then options+=("$name=${!variable}"); fi
+        case $name in
+            --run-name | --out-dir | --config) die "$variable: set RUN_NAME, OUT_DIR or PLAN instead" 2 ;;
+        esac
+        if [[ -n ${!variable} ]]; then variables+=("$name=${!variable}"); fi
     done
+    given=" ${variables[*]}$given"
 }
 
 # mingpt_options JOB ARGUMENTS of fsdp-finetune: sets run_dir and options by the variables that slurm/mingpt.sh lists. An
@@ -79,6 +85,7 @@ mingpt_options() {
     check_run_name
     run_dir=$OUT_DIR/$RUN_NAME
     arguments_given "${@:2}"
+    option_variables
     option --model "${MODEL:-mingpt}"
     option --num-layers "${NUM_LAYERS-12}"
     option --num-heads "${NUM_HEADS-12}"
@@ -100,7 +107,7 @@ mingpt_options() {
     option --device "${DEVICE-auto}"
     option --save-interval-minutes "${SAVE_INTERVAL_MINUTES-15}"
     option --keep-last "${KEEP_LAST-3}"
-    option_variables
+    options+=("${variables[@]}")
     option --out-dir "$OUT_DIR"
     option --run-name "$RUN_NAME"
 }

@@ -78,7 +78,12 @@ expect 0 "--offload-optimizer nvme:/local/scratch" slurm RUN_NAME=a OFFLOAD=nvme
 expect 0 "--lora_rank 8" slurm RUN_NAME=a DEVICE=cpu -- $finetune --lora_rank 8
 no --save-final-hf
 expect 0 "--run-name a --gradient_checkpointing --seed 7" slurm RUN_NAME=a -- $finetune --gradient_checkpointing --seed 7
-expect 0 "--no-shuffle=true --warmup-ratio=0.05 --out-dir" slurm RUN_NAME=a FSDP_OPT_WARMUP_RATIO=0.05 FSDP_OPT_NO_SHUFFLE=true FSDP_OPT_SEED=4 DEVICE=cpu -- $finetune --seed 7
+expect 0 "--no-shuffle=true --seed=4 --warmup-ratio=0.05 --out-dir" slurm RUN_NAME=a FSDP_OPT_WARMUP_RATIO=0.05 FSDP_OPT_NO_SHUFFLE=true FSDP_OPT_SEED=4 FSDP_OPT_DATA_FIELD= DEVICE=cpu -- $finetune --seed 7
+no --data-field
+[[ $output == *"--seed 7"* ]] || fail "the argument does not follow the variable"
+expect 0 "--adapter=$work" slurm RUN_NAME=a FSDP_OPT_ADAPTER="$work" FSDP_OPT_LEARNING_RATE=3e-4 DEVICE=cpu -- $finetune
+no --save-final-hf
+expect 2 "set RUN_NAME" slurm RUN_NAME=a FSDP_OPT_RUN_NAME=b DEVICE=cpu -- $finetune
 expect 2 "--warmup-ration" slurm RUN_NAME=a FSDP_OPT_WARMUP_RATION=0.05 DEVICE=cpu -- $finetune
 printf '# a plan\nbatch-size = 2\nlr=3e-4\nprecision="bf16"\nmodel="%s"\n' "$snapshot" >plan.ini
 expect 0 "--config $work/plan.ini --model tiny/CodeLlama" slurm RUN_NAME=a PLAN="$work/plan.ini" DEVICE=cpu -- $finetune

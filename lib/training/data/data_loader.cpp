@@ -74,8 +74,11 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 
 }  // namespace
 
-TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size)
-    : positions_(limit.positions), vocab_size_(vocab_size) {
+TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
+                         std::int64_t most)
+    : most_(most > 0 ? most : std::numeric_limits<std::int64_t>::max()),
+      positions_(limit.positions),
+      vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   tokens_ = open_token_file(file);
   if (!has_documents()) {
@@ -96,7 +99,7 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
 void TokenLoader::check_rows(const SequenceLimit& limit) {
   pairs_ = row_tokens_ = 0;
-  for (std::int64_t row = 0; row < tokens_->num_shared_rows(); ++row) {
+  for (std::int64_t row = 0; row < num_rows(); ++row) {
     std::int64_t tokens = 0;
     for (auto i = tokens_->shared_row_begin(row); i < tokens_->shared_row_begin(row + 1); ++i) {
       const auto pairs = std::max<std::int64_t>(0, tokens_->length(i) - 1);
@@ -146,11 +149,11 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
 }
 
 std::int64_t TokenLoader::num_records() const {
-  return stands_in_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_records_);
+  return stands_in_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_);
 }
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return stands_in_rows() ? std::min(tokens_->num_shared_rows(), most_records_) : num_records();
+  return stands_in_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {

@@ -62,16 +62,15 @@ class TokenLoader final : public DataLoader {
  public:
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
+  /// \param most  reads only the first rows or documents; where documents share rows, the first rows. 0: all
   /// \throws UsageError when the limit is impossible; FormatError when the file has no samples
-  TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size);
+  TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
+              std::int64_t most = 0);
 
   /// Number of rows or documents; for packed documents the number of packed rows.
   std::int64_t num_rows() const override;
   /// Number of rows or documents of the file that are read.
   std::int64_t num_records() const;
-  /// Reads the first `records` rows or documents alone; where documents share rows, the first `records` rows. Call
-  /// before pack().
-  void take_first(std::int64_t records) { most_records_ = records; }
   /// Packs documents into rows of as many tokens as a document may have ids. Rows that documents share in the file stay
   /// as they are.
   /// \param records  packs only the first ones of the file; 0: all
@@ -131,7 +130,7 @@ class TokenLoader final : public DataLoader {
 
   std::unique_ptr<TokenFile> tokens_;
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
-  std::int64_t most_records_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_;                  ///< rows or documents that are read
   std::int64_t pairs_ = 0;
   std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;

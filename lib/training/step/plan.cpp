@@ -136,6 +136,8 @@ void check_adapter_options(const TrainOptions& o) {
 
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {
   auto schedule = options.schedule;
+  if (schedule.min_ratio > 0 && schedule.shape == LrSchedule::Shape::constant)
+    throw UsageError("--min-lr-ratio needs --lr-schedule linear or cosine: a constant rate does not fall");
   if (schedule.total_steps == 0) schedule.total_steps = total_steps;
   if (schedule.warmup_steps == 0)
     schedule.warmup_steps = static_cast<std::int64_t>(options.warmup_ratio * static_cast<double>(schedule.total_steps));

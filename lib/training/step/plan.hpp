@@ -35,6 +35,7 @@ void check_compute_dtype(const TrainOptions& options);
 /// Options of adapters that contradict each other, or what else was asked for. \throws UsageError
 void check_adapter_options(const TrainOptions& options);
 
+/// \throws UsageError
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
 
 /// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws UsageError

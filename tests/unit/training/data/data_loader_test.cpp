@@ -112,19 +112,18 @@ TEST_SUITE("train/data_loader") {
     CHECK(first == second);
   }
 
-  TEST_CASE("take_first: later rows and documents are not read, also when documents are packed") {
+  TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {
     const TempDir dir;
-    TokenLoader rows(write_rows(dir, 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}), {0, 100}, 50);
-    const auto all = rows.num_rows();
+    const auto file = write_rows(dir, 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+    const auto all = TokenLoader(file, {0, 100}, 50).num_rows();
     CHECK(all > 2);
-    rows.take_first(2);
+    const TokenLoader rows(file, {0, 100}, 50, 2);
     CHECK(rows.num_rows() == 2);
     CHECK(ids_of(rows.read({0, 1, 2}).ids_N) == Ids{1, 2, 4, 5, 1, 2});  // row 2 is row 0 of the next epoch
-    rows.take_first(50);
-    CHECK(rows.num_rows() == all);
-    TokenLoader documents(write_documents(dir, {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}}), {4, 100}, 50);
-    documents.take_first(2);
+    CHECK(TokenLoader(file, {0, 100}, 50, 50).num_rows() == all);
+    TokenLoader documents(write_documents(dir, {{1, 2, 3}, {4, 5, 6}, {7, 8, 9, 10, 11, 12, 13, 14}}), {4, 100}, 50, 2);
     CHECK(documents.num_records() == 2);
+    CHECK(documents.longest_sequence() == 2);
     documents.pack({1, false});
     CHECK(documents.num_rows() == 1);
     CHECK(ids_of(documents.read({0}).ids_N) == Ids{1, 2, 4, 5});

@@ -67,6 +67,14 @@ TEST_SUITE("train/plan") {
     CHECK(fsdp::plan_schedule(options, 200).total_steps == 50);
   }
 
+  TEST_CASE("a floor of the learning rate needs a schedule that falls") {
+    TrainOptions options;
+    options.schedule.min_ratio = 0.1;
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
+    options.schedule.shape = fsdp::LrSchedule::Shape::cosine;
+    CHECK(fsdp::plan_schedule(options, 200).min_ratio == 0.1);
+  }
+
   TEST_CASE("a run lies below --out-dir") {
     TrainOptions options;
     options.out_dir = "out";
