@@ -32,16 +32,25 @@ constexpr double kMiB = 1 << 20;
 constexpr std::array<std::string_view, kRunColors.size()> kDarkColors{
     "#5c9df0", "#f08a50", "#f3c30f", "#24ffff", "#9b4773", "#8e56d6", "#4c7c03", "#b681a5", "#97c3b9", "#c3ff96"};
 
-/// Five digits: more than a picture shows.
-Json rounded(double x) {
+/// The number itself, a whole one without a fraction; null where there is none.
+Json exact(double x) {
   if (!std::isfinite(x)) return nullptr;
-  const double digits = std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr);
-  const bool is_whole = digits == std::trunc(digits) && std::abs(digits) < 1e15;
-  return is_whole ? Json(static_cast<std::int64_t>(digits)) : Json(digits);
+  const bool is_whole = x == std::trunc(x) && std::abs(x) < 1e15;
+  return is_whole ? Json(static_cast<std::int64_t>(x)) : Json(x);
+}
+
+/// Five digits: more than a picture shows.
+Json rounded(double x) { return exact(std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr)); }
+
+/// Five digits, or four decimals where these are more: losses are shown with four decimals.
+Json rounded_loss(double x) {
+  return std::abs(x) < 10 || std::abs(x) > 1e9 ? rounded(x)
+                                               : exact(std::strtod(fmt::format("{:.4f}", x).c_str(), nullptr));
 }
 
 /// Values in equally long stretches, at most `most` of them: the mean of each and, of longer ones, the extremes.
-Json thinned(const std::vector<double>& values, std::size_t most) {
+/// \param as_json  rounds a value
+Json thinned(const std::vector<double>& values, std::size_t most, Json (*as_json)(double) = rounded) {
   const auto count = std::min(values.size(), most);
   auto mean = Json::array(), low = Json::array(), high = Json::array();
   for (std::size_t c = 0; c < count; ++c) {
@@ -54,9 +63,9 @@ Json thinned(const std::vector<double>& values, std::size_t most) {
       stretch.highest = stretch.count == 0 ? values[i] : std::max(stretch.highest, values[i]);
       ++stretch.count;
     }
-    mean.push_back(rounded(sum / static_cast<double>(stretch.count)));
-    low.push_back(rounded(stretch.lowest));
-    high.push_back(rounded(stretch.highest));
+    mean.push_back(as_json(sum / static_cast<double>(stretch.count)));
+    low.push_back(as_json(stretch.lowest));
+    high.push_back(as_json(stretch.highest));
   }
   if (values.size() <= most) return {{"mean", mean}};
   return {{"mean", mean}, {"low", low}, {"high", high}};
@@ -69,10 +78,12 @@ struct Places {
   Json ends(std::size_t most) const {
     Json json;
     const auto count = std::min(step.size(), most);
-    for (const auto& [name, values] : {std::pair{"step", &step}, {"tokens", &tokens}, {"seconds", &seconds}}) {
-      json[name] = Json::array();
-      for (std::size_t c = 0; c < count; ++c)
-        json[name].push_back(rounded(values->at((c + 1) * step.size() / count - 1)));
+    json["step"] = json["tokens"] = json["seconds"] = Json::array();
+    for (std::size_t c = 0; c < count; ++c) {
+      const auto end = (c + 1) * step.size() / count - 1;
+      json["step"].push_back(exact(step[end]));
+      json["tokens"].push_back(exact(tokens[end]));
+      json["seconds"].push_back(rounded(seconds[end]));
     }
     return json;
   }
@@ -142,12 +153,12 @@ Json curves_of(const RunSummary& run, std::size_t most) {
   }
   add_evals_before(std::numeric_limits<double>::infinity());
   Json curves{{"x", places.ends(most)},
-              {"loss", thinned(loss, most)},
+              {"loss", thinned(loss, most, rounded_loss)},
               {"speed", thinned(speed, most)},
               {"memory", thinned(memory, most)},
               {"grad_norm", thinned(grad_norm, most)}};
   for (const auto& [key, curve] : evals) {
-    curves[key] = thinned(curve.second, most);
+    curves[key] = thinned(curve.second, most, rounded_loss);
     curves[key]["x"] = curve.first.ends(most);
   }
   return curves;
@@ -163,7 +174,7 @@ Json table_of(const RunComparison& comparison) {
     auto cells = Json::array();
     for (const auto& column : all) {
       const auto& run = comparison.runs[i];
-      cells.push_back({column.cell(run), column.number ? rounded(column.number(run)) : Json(column.cell(run))});
+      cells.push_back({column.cell(run), column.number ? exact(column.number(run)) : Json(column.cell(run))});
     }
     rows.push_back({{"run", i}, {"cells", cells}});
   }
@@ -194,8 +205,11 @@ Json samples_of(const fs::path& directory, std::size_t most_bytes) {
   std::map<std::int64_t, std::map<std::string, std::string>> steps;
   std::vector<std::string> prompts;
   std::size_t bytes = 0;
-  std::ifstream in(directory / "samples.jsonl");
-  for (std::string line; std::getline(in, line);) {
+  const auto path = directory / "samples.jsonl";
+  std::error_code error;
+  std::ifstream in;
+  if (fs::is_regular_file(path, error)) in.open(path);  // the opening of a FIFO would wait for its writer
+  for (std::string line; in.is_open() && std::getline(in, line);) {
     const auto sample = Json::parse(line, nullptr, false);
     if (!sample.is_object() || !sample.contains("step") || !sample["step"].is_number_integer()) continue;
     if (!sample.contains("prompt") || !sample["prompt"].is_string() || !sample.contains("text") ||
@@ -233,14 +247,14 @@ class Checkpoints {
     std::ranges::sort(names_);
     best_ = fs::read_symlink(folder_ / "best", error).filename().string();
     latest_ = fs::read_symlink(folder_ / "latest", error).filename().string();
-    if (latest_.empty() && !names_.empty()) latest_ = names_.back();
-    if (best_.empty()) best_ = lowest();
+    if (!is_there(latest_)) latest_ = names_.empty() ? "" : names_.back();
+    if (!is_there(best_)) best_ = lowest();
   }
 
   Json json() const {
     auto all = Json::array();
     for (const auto& name : names_) {
-      Json one{{"name", name}, {"validation", rounded(validation_at(step_of(name)))}};
+      Json one{{"name", name}, {"validation", rounded_loss(validation_at(step_of(name)))}};
       for (const auto& save : run_.files.saves)
         if (save.step == step_of(name)) one["bytes"] = format_bytes(save.bytes);
       one["best"] = name == best_;
@@ -268,6 +282,8 @@ class Checkpoints {
     return error ? path : whole;
   }
 
+  bool is_there(const std::string& name) const { return std::ranges::find(names_, name) != names_.end(); }
+
   static std::int64_t step_of(const std::string& name) { return std::strtoll(name.c_str() + 5, nullptr, 10); }
 
   double validation_at(std::int64_t step) const {
@@ -278,30 +294,57 @@ class Checkpoints {
     return value;
   }
 
-  /// The checkpoint with the lowest loss in validation, or else the newest.
+  /// The checkpoint with the lowest loss in validation; "" where no validation is known.
   std::string lowest() const {
-    auto best = latest_;
-    for (const auto& name : names_)
-      if (!(validation_at(step_of(name)) >= validation_at(step_of(best))) &&
-          std::isfinite(validation_at(step_of(name))))
-        best = name;
+    std::string best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& name : names_) {
+      const double loss = validation_at(step_of(name));
+      if (loss >= least || !std::isfinite(loss)) continue;
+      least = loss;
+      best = name;
+    }
     return best;
   }
 
-  /// The command that asks the best checkpoint for the text or the loss that the run itself was asked for.
-  std::string use_command() const {
-    if (best_.empty()) return "";
-    const auto setting = [&](const char* name) {
-      const auto found = run_.files.settings.find(name);
-      return found == run_.files.settings.end() ? std::string() : found->second;
+  /// The first path of --val-data, whose value is a path or NAME=PATH,NAME=PATH.
+  static std::string first_path(const std::string& sets) {
+    constexpr const char* kName = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const auto path_at = [&](std::size_t begin) {
+      const auto end = sets.find_first_not_of(kName, begin);
+      return end != sets.npos && end > begin && sets[end] == '=' ? end + 1 : begin;
     };
-    auto command = "fsdp-eval " + shell_word((folder_ / best_).string());
-    if (const auto data = setting("val-data"); !data.empty() && setting("sample-prompt").empty())
-      return command + " --data " + shell_word(data);
+    const auto begin = path_at(0);
+    std::error_code error;
+    if (begin == 0 || fs::exists(sets, error)) return sets;
+    auto comma = sets.find(',', begin);
+    while (comma != sets.npos && path_at(comma + 1) == comma + 1) comma = sets.find(',', comma + 1);
+    return sets.substr(begin, comma - begin);
+  }
+
+  /// The option of the run where its value is not the default one, for a command line.
+  std::string option(const std::string& name, const char* otherwise = "") const {
+    const auto found = run_.files.settings.find(name);
+    if (found == run_.files.settings.end() || found->second.empty() || found->second == otherwise) return "";
+    return " --" + name + " " + shell_word(found->second);
+  }
+
+  /// The command that asks the best or else the newest checkpoint for the text or the loss that the run itself was
+  /// asked for.
+  std::string use_command() const {
+    const auto& name = best_.empty() ? latest_ : best_;
+    if (name.empty()) return "";
+    auto command = "fsdp-eval " + shell_word((folder_ / name).string());
+    if (!option("val-data").empty() && option("sample-prompt").empty()) {
+      return command + " --data " + shell_word(first_path(run_.files.settings.at("val-data"))) + option("data-field") +
+             option("data-form", "auto") + option("chat-template") + option("train-on", "answers") +
+             option("pairs", "joint") + option("marks", "tokens") + option("seq-len", "0");
+    }
     const auto samples = samples_of(run_.files.directory, kSampleBytes);
     const auto prompt = samples.empty() ? "Once upon a time" : samples[0]["prompt"].get<std::string>();
     command += " --prompt " + shell_word(prompt);
-    return command + (setting("sample-chat") == "true" ? " --chat" : "");
+    const bool is_chat = !option("sample-chat", "false").empty();
+    return command + (is_chat ? " --chat" + option("chat-template") : "");
   }
 
   const RunSummary& run_;
@@ -314,10 +357,14 @@ class Checkpoints {
 class Problems {
  public:
   /// \param found  array that problems are added to
-  Problems(std::size_t index, const RunSummary& run, Json& found) : index_(index), run_(run), found_(found) {}
+  /// \param whose  what a problem's text begins with: the name of one of pooled runs
+  Problems(std::size_t index, const RunSummary& run, Json& found, std::string whose = "")
+      : index_(index), run_(run), found_(found), whose_(std::move(whose)) {}
 
   void find(const Checkpoints& checkpoints) {
-    state(checkpoints);
+    if (run_.runs == 1) state(checkpoints);
+    for (const auto& one : run_.unfinished)
+      Problems(index_, one, found_, printable(one.files.name) + ": ").state(Checkpoints(one));
     steps();
     if (run_.files.alloc_retries > 0)
       add(fmt::format("Steps stopped for {:.0f} alloc retries: the GPU's memory is nearly full.",
@@ -331,7 +378,7 @@ class Problems {
 
  private:
   void add(const std::string& what, const std::string& remedy, const std::string& command = "") {
-    found_.push_back({{"run", index_}, {"what", what}, {"remedy", remedy}, {"command", command}});
+    found_.push_back({{"run", index_}, {"what", whose_ + what}, {"remedy", remedy}, {"command", command}});
   }
 
   void state(const Checkpoints& checkpoints) {
@@ -369,14 +416,16 @@ class Problems {
   }
 
   std::int64_t first_without_loss() const {
-    auto step = run_.files.steps.rbegin();
-    while (step + 1 != run_.files.steps.rend() && !std::isfinite((step + 1)->loss)) ++step;
-    return step->step;
+    std::int64_t first = 0;
+    const auto& steps = run_.files.steps;
+    for (auto step = steps.rbegin(); step != steps.rend() && !std::isfinite(step->loss); ++step) first = step->step;
+    return first;
   }
 
   std::size_t index_;
   const RunSummary& run_;
   Json& found_;
+  std::string whose_;
 };
 
 Json page_data(const RunComparison& comparison, int renew_seconds) {

@@ -40,13 +40,16 @@ function value_text(x, unit) {
   return String(Number(x.toPrecision(4)));
 }
 const x_units = {step: ["step", 1], tokens: ["tokens", 1]};
-const longest = Math.max(1, ...runs.map((run) => run.curves.x.seconds.at(-1) ?? 0));
+const longest = runs.reduce((longest, run) => Math.max(longest, run.curves.x.seconds.at(-1) ?? 0), 1);
 x_units.seconds = longest < 180 ? ["seconds", 1] : longest < 10800 ? ["minutes", 60] : ["hours", 3600];
 function x_text(x, exactly) {
   const scaled = x / x_units[state.x][1];
   if (state.x === "seconds") return exactly ? separated(scaled, 2) : String(Number(scaled.toPrecision(6)));
   return exactly || scaled < 1e5 ? separated(Math.round(scaled * 100) / 100, scaled % 1 && !exactly ? 1 : 0) : compact.format(scaled);
 }
+
+const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
 /** About `count` round numbers within [low, high]. */
 function ticks(low, high, count, log) {
@@ -62,7 +65,8 @@ function ticks(low, high, count, log) {
   }
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.999);
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high * (1 + 1e-9); ++i) all.push(Number((i * step).toPrecision(12)));
+  const first = Math.ceil(low / step - 1e-9), end = high + 1e-9 * (high - low);
+  for (let i = 0; i <= 2 * count && (first + i) * step <= end; ++i) all.push(Number(((first + i) * step).toPrecision(15)));
   return all;
 }
 
@@ -110,16 +114,17 @@ function whole_domain() {
   }
   if (state.x !== "step") low = 0;
   if (!(low <= high)) return [0, 1];
-  return low < high ? [low, high] : [low - 1, high + 1];
+  const room = Math.max(1, high * 1e-12);  // 1 is nothing beside 2^53
+  return low < high ? [low, high] : [low - room, high + room];
 }
 const domain = () => state.zoom ?? whole_domain();
 
 function zoom_to(low, high) {
   const [first, last] = whole_domain();
-  const least = (last - first) / 2000;
+  const shortest = (last - first) / 2000;
   low = Math.max(first, low);
   high = Math.min(last, high);
-  if (high - low < least) return;
+  if (high - low < shortest) return;
   state.zoom = low <= first && high >= last ? null : [low, high];
   draw_all();
   say(`From ${x_text(domain()[0], true)} to ${x_text(domain()[1], true)} ${x_units[state.x][0]}`);
@@ -163,7 +168,7 @@ class Chart {
     [this.low, this.high] = domain();
     this.scale_y();
     const labels = this.log || this.top > 0 ? ticks(this.bottom, this.top, this.height / 45, this.log) : [];
-    this.left = 12 + 6.8 * Math.max(2, ...labels.map((y) => this.label(y).length));
+    this.left = 12 + 6.8 * Math.max(2, most(labels.map((y) => this.label(y).length)));
     this.right = this.width - 10;
     const base = this.height - 34, svg = draw("svg", {viewBox: `0 0 ${this.width} ${this.height}`, role: "img",
       "aria-label": this.words()});
@@ -175,8 +180,8 @@ class Chart {
     const unit = x_units[state.x];
     for (const x of ticks(this.low / unit[1], this.high / unit[1], Math.max(3, this.width / 95))) {
       if (state.x === "step" && x % 1) continue;
-      const text = x_text(x * unit[1]), most = this.width - 3.6 * text.length;
-      svg.append(draw("text", {x: Math.min(this.x(x * unit[1]), most), y: base + 17, "text-anchor": "middle"}, text));
+      const text = x_text(x * unit[1]), right = this.width - 3.6 * text.length;
+      svg.append(draw("text", {x: Math.min(this.x(x * unit[1]), right), y: base + 17, "text-anchor": "middle"}, text));
     }
     svg.append(draw("text", {x: this.right, y: this.height - 3, "text-anchor": "end"}, unit[0]));
     const inside = draw("svg", {x: this.left - 5, y: 0, width: this.right - this.left + 10, height: base + 5,
@@ -256,7 +261,7 @@ class Chart {
   words() {
     const each = this.curves.map((curve) => {
       const finite = curve.mean.filter((y) => y !== null);
-      return `${runs[curve.run].name} from ${this.text(finite[0])} to ${this.text(finite.at(-1))}, lowest ${this.text(Math.min(...finite))}, highest ${this.text(Math.max(...finite))}`;
+      return `${runs[curve.run].name} from ${this.text(finite[0])} to ${this.text(finite.at(-1))}, lowest ${this.text(least(finite))}, highest ${this.text(most(finite))}`;
     });
     return `${this.panel.title} over ${x_units[state.x][0]} ${x_text(this.low, true)} to ${x_text(this.high, true)}. ${each.join(". ")}`;
   }
@@ -366,7 +371,7 @@ function draw_all() {
 }
 
 function add_charts() {
-  const peak = Math.max(0, ...runs.flatMap((run) => run.curves.memory.mean));
+  const peak = most(runs.map((run) => most(run.curves.memory.mean)));
   for (const panel of data.panels) {
     panel.factor = 1;
     panel.smooths = ["loss", "speed", "grad_norm"].includes(panel.key);
@@ -435,7 +440,7 @@ function add_table() {
   const best = columns.map((column, c) => {
     const values = rows.map((row) => row.cells[c][1]).filter((x) => typeof x === "number");
     if (column.is_text || unranked.includes(column.title) || values.length < 2 || new Set(values).size < 2) return null;
-    return column.high_is_good ? Math.max(...values) : Math.min(...values);
+    return column.high_is_good ? most(values) : least(values);
   });
   const cell_of = (row, c) => {
     const [text, value] = row.cells[c];
@@ -548,10 +553,10 @@ function add_samples() {
 }
 
 function add_checkpoints() {
-  const chosen = runs.map((run) => run.checkpoints.all.find((one) => one.best));
+  const chosen = runs.map((run) => run.checkpoints.all.find((one) => one.best) ?? run.checkpoints.all.find((one) => one.latest));
   if (chosen.every((one) => !one)) return part("checkpoints").remove();
   const losses = chosen.map((one) => one?.validation ?? null).filter((x) => x !== null);
-  const lowest = losses.length > 1 ? Math.min(...losses) : null;
+  const lowest = losses.length > 1 ? least(losses) : null;
   const describe = (one) => [one.validation === null ? null : `validation ${separated(one.validation, 4)}`, one.bytes].filter((x) => x);
   part("checkpoints").append(make("div", {class: "cards wide"}, ...runs.flatMap((run, i) => {
     const one = chosen[i];
@@ -560,7 +565,7 @@ function add_checkpoints() {
     return [make("div", {class: "card"},
       make("h3", {class: "name"}, swatch(i), run.name,
         lowest !== null && one.validation === lowest ? make("span", {class: "badge good"}, "best of all") : null),
-      make("div", {class: "figures"}, make("span", {}, one.validation === null ? "newest: " : "best: ", make("span", {class: "mono"}, one.name)),
+      make("div", {class: "figures"}, make("span", {}, one.best ? "best: " : "newest: ", make("span", {class: "mono"}, one.name)),
         ...describe(one).map((text) => make("span", {}, text))),
       command(run.checkpoints.use),
       others.length === 0 ? null : make("details", {}, make("summary", {}, `${others.length} more`),
@@ -582,17 +587,25 @@ function add_problems() {
 
 /** The figures that matter most: those of the one run, or the best with their runs. */
 function tiles() {
-  const {columns, rows} = data.table;
-  const wanted = [["validation", "Lowest validation loss"], ["last loss", "Lowest training loss, last step"], ["tokens/s", "Highest tokens/s"], ["memory", "Least memory of a rank"]];
-  return make("div", {class: "tiles"}, ...wanted.flatMap(([title, text]) => {
+  const {columns, rows} = data.table, counts = (run) => runs.length === 1 || runs[run].state !== "failed";
+  const tile = (title, values, sign) => {  // values: [run, number, text]
+    if (values.length === 0) return [];
+    const [run, , text] = values.reduce((a, b) => (sign * b[1] < sign * a[1] ? b : a));
+    return [make("div", {class: "card tile"}, make("div", {class: "faint"}, title), make("div", {class: "value"}, text),
+      runs.length > 1 ? make("div", {class: "name faint"}, swatch(run), runs[run].name) : null)];
+  };
+  const validations = data.panels.filter((panel) => panel.key.startsWith("validation/")).flatMap((panel) =>
+    tile(`Lowest ${panel.title.replace("V", "v")}`, runs.flatMap((run, i) => {
+      const curve = counts(i) ? run.curves[panel.key] : undefined;
+      const lowest = least((curve?.low ?? curve?.mean ?? []).filter((y) => y !== null));
+      return lowest < Infinity ? [[i, lowest, value_text(lowest, panel.unit)]] : [];
+    }), 1));
+  const wanted = [["last loss", "Lowest training loss, last step"], ["tokens/s", "Highest tokens/s"], ["memory", "Least memory of a rank"]];
+  return make("div", {class: "tiles"}, ...validations, ...wanted.flatMap(([title, text]) => {
     const c = columns.findIndex((column) => column.title === title);
-    const with_value = rows.filter((row) => typeof row.cells[c]?.[1] === "number" && (runs[row.run].state !== "failed" || runs.length === 1));
-    if (with_value.length === 0) return [];
-    const sign = columns[c].high_is_good ? -1 : 1;
-    const best = with_value.reduce((a, b) => (sign * b.cells[c][1] < sign * a.cells[c][1] ? b : a));
-    const label = runs.length > 1 ? text : title.replace("validation", "validation loss");
-    return [make("div", {class: "card tile"}, make("div", {class: "faint"}, label), make("div", {class: "value"}, best.cells[c][0].split(" ± ")[0]),
-      runs.length > 1 ? make("div", {class: "name faint"}, swatch(best.run), runs[best.run].name) : null)];
+    const values = rows.filter((row) => typeof row.cells[c]?.[1] === "number" && counts(row.run));
+    return tile(runs.length > 1 ? text : title, values.map((row) => [row.run, row.cells[c][1], row.cells[c][0].split(" ± ")[0]]),
+      columns[c]?.high_is_good ? -1 : 1);
   }));
 }
 

@@ -116,6 +116,7 @@ bool same_settings(const RunFiles& a, const RunFiles& b) {
 
 /// Adds a run with the same settings to a pool: steps are appended, memory figures are maxima over all runs.
 void join(RunSummary& run, RunSummary other) {
+  if (run.runs == 1 && run.files.state != RunState::done) run.unfinished = {run};
   ++run.runs;
   run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());
   auto& a = run.files;
@@ -128,7 +129,10 @@ void join(RunSummary& run, RunSummary other) {
   larger(a.alloc_retries, b.alloc_retries);
   a.saves.insert(a.saves.end(), b.saves.begin(), b.saves.end());
   a.bad_lines += b.bad_lines;
-  if (b.state != RunState::done) a.state = b.state;
+  if (b.state != RunState::done) {
+    a.state = b.state;
+    run.unfinished.push_back(std::move(other));
+  }
   count_speed(run);
 }
 

@@ -46,6 +46,7 @@ struct RunSummary {
   RunFiles files;     ///< files of the first run
   std::string label;  ///< label that distinguishes the run from the others
   int runs = 1;
+  std::vector<RunSummary> unfinished;    ///< of pooled runs those that are not done, each by itself
   std::vector<SpeedSample> speed_steps;  ///< steps of all pooled runs
   Spread tokens_per_second, step_seconds, received_bytes;
   double mfu = kNoNumber;  ///< median

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -80,5 +81,81 @@ TEST_SUITE("runs/report_page") {
     CHECK(all[1]["best"] == true);  // the only one with a validation
     CHECK(all[1]["validation"] == 2.25);
     CHECK(all[2]["latest"] == true);
+  }
+
+  TEST_CASE("of pooled runs each that is not done is named with its own step and checkpoints") {
+    const fsdp::test::TempDir folder;
+    const std::string settings = R"({"format":"fsdp-job","options":{"lr":"1"},"outcome":"done"})";
+    std::vector<std::filesystem::path> runs;
+    const auto add = [&](const std::string& name, int steps, const std::string& last) {
+      runs.push_back(write_run(folder.path() / name, steps, last));
+      std::ofstream(runs.back() / "job.json") << settings;
+      std::filesystem::create_directories(runs.back() / "checkpoints" / "step-00000002");
+    };
+    add("empty", 0, "");
+    add("good", 10, "2");
+    add("bad", 4, "null");
+    const auto data = data_of(fsdp::run_comparison_to_html(fsdp::compare_runs(runs, true)));
+
+    REQUIRE(data["runs"].size() == 1);
+    REQUIRE(data["problems"].size() == 1);
+    CHECK(data["problems"][0]["what"] == "bad: The loss is no number since step 4.");
+    CHECK(data["problems"][0]["command"].get<std::string>().find("--run-name bad ") != std::string::npos);
+  }
+
+  TEST_CASE("steps and tokens are exact; a loss has four decimals") {
+    const fsdp::test::TempDir folder;
+    std::ofstream(folder.path() / "metrics.jsonl") << R"({"step":100001,"loss":10.82834,"tokens":1234567})"
+                                                   << "\n"
+                                                   << R"({"step":100002,"loss":0.000123456,"tokens":1})"
+                                                   << "\n"
+                                                   << R"({"step":100002,"val_loss":12.34567})"
+                                                   << "\n";
+    const auto data = data_of(fsdp::run_comparison_to_html(fsdp::compare_runs({folder.path()}, false)));
+    const auto& curves = data["runs"][0]["curves"];
+
+    CHECK(curves["x"]["step"] == nlohmann::json{100001, 100002});
+    CHECK(curves["x"]["tokens"] == nlohmann::json{1234567, 1234568});
+    CHECK(curves["loss"]["mean"] == nlohmann::json{10.8283, 0.00012346});
+    CHECK(curves["validation/"]["mean"] == nlohmann::json{12.3457});
+  }
+
+  TEST_CASE("the command for a checkpoint reads the data as the run did") {
+    const fsdp::test::TempDir folder;
+    const auto run = write_run(folder.path() / "run", 4, "2");
+    std::filesystem::create_directories(run / "checkpoints" / "step-00000004");
+    const auto use = [&](const nlohmann::json& options) {
+      std::ofstream(run / "job.json") << nlohmann::json{{"format", "fsdp-job"}, {"options", options}};
+      const auto data = data_of(fsdp::run_comparison_to_html(fsdp::compare_runs({run}, false)));
+      const auto command = data["runs"][0]["checkpoints"]["use"].get<std::string>();
+      return command.substr(command.find(" --"));
+    };
+    CHECK(use({{"val-data", "a=x,y.jsonl,b=z"}, {"data-form", "auto"}, {"seq-len", "0"}}) == " --data x,y.jsonl");
+    CHECK(use({{"val-data", "v=1/x"}}) == " --data 1/x");
+    CHECK(use({{"val-data", "v.jsonl"}, {"data-field", "story"}, {"seq-len", "64"}, {"train-on", "all"}}) ==
+          " --data v.jsonl --data-field story --train-on all --seq-len 64");
+  }
+
+  TEST_CASE("a checkpoint is called the best only where a link or a validation says so") {
+    const fsdp::test::TempDir folder;
+    const auto run = write_run(folder.path() / "run", 0, "");  // its validation is of step 0
+    for (const char* step : {"step-00000002", "step-00000004"})
+      std::filesystem::create_directories(run / "checkpoints" / step);
+    const auto best = [&] {
+      const auto data = data_of(fsdp::run_comparison_to_html(fsdp::compare_runs({run}, false)));
+      const auto& all = data["runs"][0]["checkpoints"]["all"];
+      return std::pair(all[0]["best"].get<bool>(), all[1]["best"].get<bool>());
+    };
+    CHECK(best() == std::pair(false, false));
+    std::filesystem::create_symlink("step-00000002", run / "checkpoints" / "best");
+    CHECK(best() == std::pair(true, false));
+  }
+
+  TEST_CASE("samples.jsonl that is a FIFO is passed over") {
+    const fsdp::test::TempDir folder;
+    const auto run = write_run(folder.path() / "run", 4, "2");
+    REQUIRE(::mkfifo((run / "samples.jsonl").c_str(), 0600) == 0);
+    const auto data = data_of(fsdp::run_comparison_to_html(fsdp::compare_runs({run}, false)));
+    CHECK(data["runs"][0]["samples"].empty());
   }
 }
