@@ -139,6 +139,36 @@ class ReportPage(fsdp_cli.Case):
         table = page("[...document.querySelectorAll('#runs tbody tr')].map(r => r.textContent)")
         self.assertEqual(len(table), len(self.names()))
 
+    def small_page(self, name, lines, checkpoints=(), **links):
+        """Opens the page of a run with these lines of metrics.jsonl, checkpoints of these steps and links to them."""
+        run = self.folder / "small" / name
+        for step in checkpoints:
+            (run / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+        for link, step in links.items():
+            (run / "checkpoints" / link).symlink_to(f"step-{step:08d}")
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.eval(run, self.folder / f"{name}.html")
+        return self.open(self.folder / f"{name}.html")
+
+    def test_tiles_have_the_lowest_loss_of_each_set(self):
+        evals = [{"step": step, "val_loss": loss, "val_set": name} for step, loss in ((1, 10.82834), (2, 9.5), (3, 11)) for name in ("a", "b")]
+        page = self.small_page("sets", [{"step": 1, "loss": 3}, *evals])
+        tiles = page("[...document.querySelectorAll('.tile')].map(t => t.textContent)")
+        self.assertEqual(tiles[:2], ["Lowest validation loss: a9.5000", "Lowest validation loss: b9.5000"])
+
+    def test_a_checkpoint_that_chess_chose_is_the_best(self):
+        page = self.small_page("chess", [{"step": 4, "loss": 3}, {"step": 4, "chess_games": 9, "chess_legal": 0.5}], (4, 8), best=4, latest=8)
+        self.assertIn("best: step-00000004", page("document.querySelector('#checkpoints').textContent"))
+        page = self.small_page("unmeasured", [{"step": 4, "loss": 3}], (4, 8), latest=8)
+        self.assertIn("newest: step-00000008", page("document.querySelector('#checkpoints').textContent"))
+
+    def test_enormous_steps_are_drawn(self):
+        for step in (9 * 10**15, 2**53 + 1, 2**62):
+            page = self.small_page(f"step-{step}", [{"step": step, "loss": 1, "tokens": 100}])
+            self.assertLess(page("document.querySelectorAll('figure[data-key=loss] text').length"), 60)
+            self.assertNotIn("NaN", page("document.querySelector('figure[data-key=loss] svg').outerHTML"))
+
     def test_the_legend_hides_and_shows(self):
         page = self.open(self.many_page)
         lines = "document.querySelectorAll('figure[data-key=loss] .line').length"
