@@ -80,11 +80,13 @@ def loaded_programs():
     return str(path)
 
 
-def loaded(program, env):
+def loaded(program, env, arguments=()):
     """Returns the folder in which the program is one that starts loaded; None where a run needs the program itself: with
-    variables that libraries read when they load, and in whole products."""
+    variables that libraries read when they load, in a search by measuring, which starts its own executable, and in whole
+    products."""
     place = pathlib.Path(os.environ.get("FSDP_LOADED", "none")) / "loaded"
-    wanted = not any(name.startswith(("LD_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "MALLOC_")) for name in env or {})
+    wanted = not any(name.startswith(("LD_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "MALLOC_")) for name in env or {}) and not (
+        "--measure" in arguments and "--search" in arguments)
     return place if wanted and "FSDP_ALL" not in os.environ and (place / program).exists() else None
 
 
@@ -108,7 +110,7 @@ def environment(extra=None):
 def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, before=None, within=()):
     """Runs a program to its end. ranks 0: without a launcher. `before` runs in the child before exec; `within` is a
     command line prefix that runs the rest of the line."""
-    programs = None if before or within else loaded(program, env)
+    programs = None if before or within else loaded(program, env, arguments)
     if programs:
         env = {**(env or {}), "FSDP_LOADED_PROGRAMS": loaded_programs()}
     line = [*within, *command(program, arguments, ranks, programs)]

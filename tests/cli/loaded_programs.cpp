@@ -1,6 +1,7 @@
-// Starts fsdp-finetune and fsdp-eval by fork() from a process that has LibTorch loaded: loading takes 0.2 s of a
-// processor, more than most runs of a test need. Standard input is a listening socket; loaded_program.cpp calls there
-// and hands over its files. What a program can see is as after exec(): arguments, environment, folder, files, signals.
+// Starts fsdp-finetune, fsdp-eval and fsdp-memprobe by fork() from a process that has LibTorch loaded: loading takes
+// 0.2 s of a processor, more than most runs of a test need. Standard input is a listening socket; loaded_program.cpp
+// calls there and hands over its files. What a program can see is as after exec(): arguments, environment, folder,
+// files, signals.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -24,6 +25,7 @@
 extern "C" {
 int fsdp_eval_main(int argc, char** argv);
 int fsdp_finetune_main(int argc, char** argv);
+int fsdp_memprobe_main(int argc, char** argv);
 [[gnu::weak]] void __gcov_dump();  // where coverage is measured
 }
 
@@ -106,7 +108,9 @@ std::vector<std::string> words_of(pid_t pid, const char* name) {
       nullptr);
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   const auto program = std::filesystem::path(arguments[0]).filename();
-  const auto main = program == "fsdp-eval" ? fsdp_eval_main : fsdp_finetune_main;
+  const auto main = program == "fsdp-eval"       ? fsdp_eval_main
+                    : program == "fsdp-memprobe" ? fsdp_memprobe_main
+                                                 : fsdp_finetune_main;
   std::exit(main(static_cast<int>(arguments.size()), argv.data()));
 }
 
