@@ -16,10 +16,10 @@ import memprobe_cli
 
 LIMIT = 90
 MIB = 2**20
-# A step takes seconds; three steps are measured.
-STEPS = [*memprobe_cli.MINGPT_M, "--batch-size", 1, "--measure", *fsdp_cli.COMMON]
+# A step takes a second; three steps are measured.
+STEPS = [*memprobe_cli.MINGPT_M, "--num-layers", 4, "--vocab-size", 12007, "--seq-len", 512, "--batch-size", 1, "--measure", *fsdp_cli.COMMON]
 # The first trial takes many minutes: recomputed activations are small, so many sequences fit.
-TRIALS = [*memprobe_cli.MINGPT_M, "--ranks", 8, "--activation-checkpointing", "all", "--memory", "3GiB", "--measure", "--search",
+TRIALS = [*memprobe_cli.MINGPT_M, "--num-layers", 4, "--ranks", 8, "--activation-checkpointing", "all", "--memory", "3GiB", "--measure", "--search",
           *fsdp_cli.COMMON]
 SMALL = ["--num-layers", 2, "--num-heads", 2, "--embed-size", 64, "--vocab-size", 1000, "--seq-len", 512, *fsdp_cli.COMMON]
 
@@ -51,7 +51,8 @@ class Job:
     """Runs fsdp-memprobe in the background and tracks all processes it starts."""
 
     def __init__(self, case, arguments, ranks):
-        self.case, self.log, self.seen = case, case.folder / f"{case.id()}.log", set()
+        self.case, self.seen = case, set()
+        self.log = case.folder / f"{case.id()}.{len(list(case.folder.iterdir()))}.log"
         self.process = fsdp_cli.start("fsdp-memprobe", arguments, ranks, self.log)
         case.addCleanup(self.end)
 
@@ -84,7 +85,7 @@ class Job:
     def rank_in_a_step(self, number):
         """Waits until the rank has states and activations, recognised by its memory."""
         pid = self.rank(number)
-        self.wait_for(f"step on rank {number}", lambda: resident_bytes(pid) > 500 * MIB)
+        self.wait_for(f"step on rank {number}", lambda: resident_bytes(pid) > 400 * MIB)
         return pid
 
     def trial(self, resident=0):
@@ -121,9 +122,11 @@ class Measure(fsdp_cli.Case):
             self.assertRegex(self.fails(job), "signal 9|rank .*did not arrive")
 
     def test_a_stopped_rank_is_named(self):
+        jobs = {}  # by stopped rank; they wait at the same time
         for rank, more in ((1, []), (2, ["--collectives", "host-staged"])):
-            job = Job(self, [*STEPS, "--collective-timeout", 3, *more], 3)
-            job.kill(job.rank_in_a_step(rank), signal.SIGSTOP)
+            jobs[rank] = Job(self, [*STEPS, "--collective-timeout", 3, *more], 3)
+            jobs[rank].kill(jobs[rank].rank_in_a_step(rank), signal.SIGSTOP)
+        for rank, job in jobs.items():
             log = self.fails(job)
             self.assertRegex(log, rf"rank {rank} did not arrive at .* within 3 s|within 3 s .*did not arrive: rank {rank}\b")
             self.assertIn("--collective-timeout", log)
@@ -150,15 +153,18 @@ class Search(fsdp_cli.Case):
             self.assertNotEqual(job.ends(), 0)
 
     def test_a_rank_that_is_stopped_during_a_trial_is_named(self):
+        jobs = {}  # by stopped rank; they wait at the same time
         for rank in (0, 1):
-            job = Job(self, [*TRIALS, "--collective-timeout", 4], 2)
-            job.trial()
-            job.kill(job.rank(rank), signal.SIGSTOP)
+            jobs[rank] = Job(self, [*TRIALS, "--collective-timeout", 4], 2)
+            trial = jobs[rank].trial()
+            jobs[rank].kill(jobs[rank].rank(rank), signal.SIGSTOP)
+            jobs[rank].kill(trial, signal.SIGSTOP)  # an endless one that needs no processor
+        for rank, job in jobs.items():
             self.assertNotEqual(job.ends(), 0)
             self.assertRegex(job.log.read_text(), rf"--collective-timeout.*did not arrive: rank {rank}\b")
 
     def test_a_trial_may_take_longer_than_a_collective(self):
-        found = memprobe_cli.report([*STEPS, "--search", "--max-batch", 1, "--seq-len", 512, "--collective-timeout", 4], ranks=2)
+        found = memprobe_cli.report([*STEPS, "--search", "--max-batch", 1, "--vocab-size", 50257, "--collective-timeout", 2], ranks=2)
         self.assertEqual((found["largest_batch_per_device"], found["predicted_largest_batch_per_device"]), (1, 1))
 
     def test_a_trial_that_the_kernel_ends_does_not_fit(self):
