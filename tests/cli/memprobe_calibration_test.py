@@ -12,9 +12,13 @@ os.environ["FSDP_CPU_FLOPS"] = ""  # predictions are compared with times
 
 
 class Calibration(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.rows = fsdp_cli.write_tokens(cls.folder / "rows.h5", fsdp_cli.random_tokens(width=256))
+
     def finetune(self, name, *arguments, ranks=2):
-        result = fsdp_cli.run("fsdp-finetune", [*memprobe_cli.MINGPT_S, "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/validation.h5",
-                                                "--out-dir", self.runs, "--run-name", name, *arguments, *fsdp_cli.COMMON],
+        result = fsdp_cli.run("fsdp-finetune", [*memprobe_cli.MINGPT_S_SHORT, "--train-data", self.rows, "--out-dir", self.runs, "--run-name", name, *arguments, *fsdp_cli.COMMON],
                               ranks=ranks, limit_seconds=200)
         self.assertEqual(result.code, 0, str(result))
         return result
@@ -33,12 +37,12 @@ class Calibration(fsdp_cli.Case):
                 self.assertRegex(result.err, r"predicted peak [0-9.]+ .iB of [0-9.]+ .iB on the node")
                 self.assertRegex(result.err, r"memory +peak .* prediction [+-][0-9.]+ %")
                 # The job and the tool make the same prediction.
-                job = [*memprobe_cli.MINGPT_S, "--seq-len", 256, "--batch-size", 2, *arguments, "--ranks", max(1, ranks)]
+                job = [*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 256, "--batch-size", 2, *arguments, "--ranks", max(1, ranks)]
                 found = memprobe_cli.report(job)
                 self.assertLess(abs(found["peak_bytes"] / outcome["predicted_bytes"] - 1), 0.01)
 
     def test_a_run_says_how_fast_it_was_to_be_and_the_next_prediction_learns(self):
-        result = self.finetune("timed", "--batch-size", 1, "--max-steps", 5, "--json")
+        result = self.finetune("timed", "--vocab-size", 50257, "--batch-size", 1, "--max-steps", 5, "--json")
         outcome = json.loads((self.run_directory("timed") / "speed.json").read_text())
         self.assertEqual(result.json()["speed"], outcome)
         self.assertRegex(result.err, r"speed +predicted [0-9,]+ tok/s, [0-9.]+ s a step: products \d+ %")

@@ -88,7 +88,7 @@ class Search(fsdp_cli.Case):
             self.assertFalse(memprobe_cli.report([*job, "--num-layers", layers + 1], codes=(3,))["fits"])
 
     def test_the_most_layers_by_combination_and_not_even_one(self):
-        found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--ranks", 4, "--gpu", "v100-16g", "--search", "model", "--sharding", "full-shard,no-shard", "--precision", "all",
+        found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--embed-size", 1536, "--ranks", 4, "--gpu", "v100-16g", "--search", "model", "--sharding", "full-shard,no-shard", "--precision", "all",
                                      "--activation-checkpointing", "both"])
         by = {(c["sharding"], c["precision"], c["activation_checkpointing"]): c["largest_layers"] for c in found["combinations"]}
         self.assertEqual(len(by), 8)
@@ -128,10 +128,10 @@ class Search(fsdp_cli.Case):
         self.assertIn(f"batch-size={found['largest_batch_per_device']}", (self.folder / "measured.toml").read_text())
 
     def test_one_process_measures_a_rank_of_many(self):
-        job = [*memprobe_cli.MINGPT_S, "--batch-size", 2, "--ranks", 4, "--ranks-per-node", 2, "--sharding", "hybrid-full-shard"]
+        job = [*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2, "--ranks", 4, "--ranks-per-node", 2, "--sharding", "hybrid-full-shard"]
         alone = memprobe_cli.report([*job, "--measure", "--alone", "--rank", 3])
         self.assertLess(abs(alone["relative_error"]), 0.01)
-        together = memprobe_cli.report([*memprobe_cli.MINGPT_S, "--batch-size", 2, "--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--measure"], ranks=4)
+        together = memprobe_cli.report([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2, "--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--measure"], ranks=4)
         self.assertLess(abs(alone["measured_peak_bytes"] / together["measured_peak_bytes"] - 1), 0.01)
 
     def test_a_plan_is_a_config_file_for_training(self):
