@@ -33,7 +33,7 @@ is_gone() { ! pgrep -f -- "$1" >/dev/null; }
 gone() { wait_for 20 is_gone "$1"; }
 small=(--num-layers 2 --num-heads 2 --embed-size 64 --vocab-size 1000 --seq-len 128)
 # These trials take many minutes.
-long=(--num-layers 12 --num-heads 12 --embed-size 768 --ranks 8 --activation-checkpointing all
+long=(--num-layers 4 --num-heads 12 --embed-size 768 --ranks 8 --activation-checkpointing all
     --memory 3GiB --measure --search)
 
 echo "-- under srun: ranks of one job measure; trials of a search are no ranks of it"
