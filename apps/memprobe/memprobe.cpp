@@ -176,12 +176,16 @@ class MemprobeJob {
     answer.batch_size = options_.train.batch_size;
     const auto predict = [&](std::int64_t batch) { return predict_memory(request(c, batch)); };
     if (options_.search) {
-      const auto batches =
+      auto batches =
           detail::allowed_batches(options_.train, c.ranks, options_.max_batch == 0 ? 65536 : options_.max_batch);
+      const auto passes = [&](std::int64_t batch) { return detail::fits_budget(predict(batch), budget_); };
+      // A rank's whole share needs no accumulation, whose gradients take memory: it may fit where smaller batches do
+      // not.
+      const bool share_fits = options_.train.total_batch_size > 0 && !batches.empty() && passes(batches.back());
+      if (share_fits) std::erase_if(batches, [&](std::int64_t batch) { return !passes(batch); });
       const auto guess =
           detail::guess_largest(batches, [&](std::int64_t batch) { return detail::headroom(predict(batch), budget_); });
-      answer.largest = detail::largest_that_fits(
-          batches, guess, [&](std::int64_t batch) { return detail::fits_budget(predict(batch), budget_); });
+      answer.largest = share_fits ? batches.back() : detail::largest_that_fits(batches, guess, passes);
       if (options_.measure) search_by_measuring(answer, batches);
       answer.batch_size = std::max<std::int64_t>(1, answer.measured_largest.value_or(*answer.largest));
       if (speed_ && !options_.plan_for_largest && !options_.measure && *answer.largest > 0) {

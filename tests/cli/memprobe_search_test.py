@@ -26,6 +26,13 @@ class Search(fsdp_cli.Case):
             tight = memprobe_cli.report([*job, "--batch-size", careful["largest_batch_per_device"] + 1], codes=(0, 3))
             self.assertTrue(not tight["fits"] or careful["budget_bytes"] - tight["peak_bytes"] < careful["margin_bytes"])
 
+    def test_the_whole_share_may_fit_where_smaller_batches_do_not(self):
+        """Without accumulation there are no accumulated gradients: 16 of 16 sequences fit, 8 of 16 do not."""
+        job = ["--num-layers", 32, "--num-heads", 32, "--embed-size", 4096, "--vocab-size", 32000, "--seq-len", 512, "--ranks", 4,
+               "--gpu", "a100-40g", "--precision", "bf16", "--activation-checkpointing", "all", "--total-batch-size", 64]
+        self.assertEqual(memprobe_cli.report([*job, "--search"])["batch_size_per_device"], 16)
+        self.assertFalse(memprobe_cli.report([*job, "--batch-size", 8], codes=(3,))["fits"])
+
     def test_each_combination_has_an_answer(self):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
                                      "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16", "--plan-for", "largest"])
