@@ -464,8 +464,9 @@ class Training {
     if (!trace_error.empty()) log.warning("no trace: " + trace_error);
     const auto reason = clock_.reason(context_.world);
     log.info(record_.is_open()
-                 ? fmt::format("stopped   {}   step {} of {}; to go on, on any number of ranks: {}", reason,
-                               context_.trainer.state().step, total_steps, restart_command(context_.setup.options))
+                 ? fmt::format("stopped   {}   step {} of {}; to resume, on any number of ranks: {}", reason,
+                               context_.trainer.state().step, total_steps,
+                               restart_command(context_.setup.options, context_.world.size()))
                  : fmt::format("stopped   {}   before the first step of {}: nothing to save, and the earlier run in {} "
                                "is as it was; start again in the same way",
                                reason, total_steps, context_.setup.directory.string()));

@@ -59,7 +59,7 @@ class Methods(fsdp_cli.Case):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
-        self.assertIn("step 0 of 3; to go on, on any number of ranks: fsdp-finetune", log.read_text())
+        self.assertIn("step 0 of 3; to resume, on any number of ranks: mpiexec -n 2 fsdp-finetune", log.read_text())
         result = self.train("pass", *options, "--restart", "latest", ranks=2)
         self.assertNotIn("fisher    batch 20 of 400", result.err)
         self.assertIn("fisher    batch 400 of 400", result.err)

@@ -22,13 +22,13 @@ std::optional<std::string> saved_path(const std::string& path) {
 
 namespace fsdp::detail {
 
-std::string restart_command(const TrainOptions& options) {
+std::string restart_command(const TrainOptions& options, int ranks) {
   const auto& out = options.out_dir;
   const auto name = run_directory(options).lexically_relative(out).string();
   auto whole = std::filesystem::absolute(out).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();
-  return fmt::format("fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file latest", shell_word(whole),
-                     shell_word(name));
+  return fmt::format("{}fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file latest",
+                     ranks > 1 ? fmt::format("mpiexec -n {} ", ranks) : "", shell_word(whole), shell_word(name));
 }
 
 }  // namespace fsdp::detail

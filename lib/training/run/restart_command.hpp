@@ -19,6 +19,7 @@ namespace fsdp::detail {
 
 /// A whole command for a shell in any folder; all that it leaves out is in the checkpoint or was told when the run was
 /// restarted.
-std::string restart_command(const TrainOptions& options);
+/// \param ranks  of the run; the command may be given any other number
+std::string restart_command(const TrainOptions& options, int ranks);
 
 }  // namespace fsdp::detail

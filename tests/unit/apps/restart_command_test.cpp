@@ -11,15 +11,15 @@ TEST_SUITE("jobs/restart_command") {
     const auto here = std::filesystem::current_path().string();
     TrainOptions options;
     options.model.model = "org/some-model@main";
-    CHECK(fsdp::detail::restart_command(options) ==
+    CHECK(fsdp::detail::restart_command(options, 1) ==
           "fsdp-finetune --out-dir " + here + "/runs --run-name some-model --restart-checkpoint-file latest");
     options.out_dir = "/data/my runs";
     options.run_name = "it's";
-    CHECK(fsdp::detail::restart_command(options) ==
+    CHECK(fsdp::detail::restart_command(options, 1) ==
           R"(fsdp-finetune --out-dir '/data/my runs' --run-name 'it'\''s' --restart-checkpoint-file latest)");
     options.out_dir = "./runs/";
     options.run_name = "a";
-    CHECK(fsdp::detail::restart_command(options) ==
-          "fsdp-finetune --out-dir " + here + "/runs --run-name a --restart-checkpoint-file latest");
+    CHECK(fsdp::detail::restart_command(options, 3) ==
+          "mpiexec -n 3 fsdp-finetune --out-dir " + here + "/runs --run-name a --restart-checkpoint-file latest");
   }
 }
