@@ -31,6 +31,10 @@ TEST_SUITE("gpu/fp8") {
   }
 
   TEST_CASE("products equal those of the numbers that the codes stand for") {
-    if (const auto ops = fp8_ops()) fsdp::test::check_fp8_products(*ops);
+    const auto ops = fp8_ops();
+    if (ops == nullptr) return;
+    // Before Blackwell, tensor cores align the products of both kinds of sums; `exact` adds partial sums in float32.
+    const bool aligns = cuda_backend()->info(0).compute_major < 10;
+    fsdp::test::check_fp8_products(*ops, aligns ? fsdp::test::kAlignedSums : 0);
   }
 }

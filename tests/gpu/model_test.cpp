@@ -48,9 +48,10 @@ const Ops& device_ops() {
   return *ops;
 }
 
-Model moved(const Model& model, at::ScalarType dtype) {
-  Model copy(model.decoder.config, device_ops());
-  for (std::size_t i = 0; i < copy.parameters.size(); ++i) copy.parameters[i] = model.parameters[i].to(kCuda, dtype);
+Model moved(const Model& model, at::ScalarType dtype, const Ops& ops = device_ops()) {
+  Model copy(model.decoder.config, ops);
+  for (std::size_t i = 0; i < copy.parameters.size(); ++i)
+    copy.parameters[i] = model.parameters[i].to(ops.device(), dtype);
   return copy;
 }
 
@@ -87,18 +88,25 @@ TEST_SUITE("gpu/model") {
       for (const auto& batch : {random_batch(3, 10, 97), packed_batch()}) {
         std::vector<GradSlot> want;
         const auto loss = model.gradients(batch, 1.0, want);
+        std::vector<GradSlot> narrow;
+        moved(model, at::kBFloat16, host_ops()).gradients(batch, 1.0, narrow);
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
           const bool shared = batch.packing != nullptr;
           CAPTURE(shared);
-          // float32: another order of sums; bf16: 8 bits, rounded at every operation.
+          // float32: another order of sums. bf16: 8 bits, rounded at every operation, which moves gradients of q and k
+          // of these small models by up to 10 %; so at most three times as far from float32 as the host's bf16 (or two
+          // roundings), as in scripts/gpu-check.
           const double tolerance = dtype == at::kFloat ? 1e-4 : 5e-2;
+          const auto allowed = [&](std::size_t i) {
+            return dtype == at::kFloat ? tolerance : std::max(8e-3, 3 * relative_error(narrow[i].grad, want[i].grad));
+          };
           std::vector<GradSlot> got;
           const auto there = moved(model, dtype).gradients(moved(batch), 1.0, got);
           CHECK(there.tokens == loss.tokens);
           CHECK(there.loss_sum == doctest::Approx(loss.loss_sum).epsilon(tolerance));
           for (std::size_t i = 0; i < want.size(); ++i) {
             INFO(model.decoder.parameters[i].name);
-            CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < tolerance);
+            CHECK(relative_error(got[i].grad.to(at::kCPU), want[i].grad) < allowed(i));
           }
         }
       }
@@ -124,15 +132,23 @@ TEST_SUITE("gpu/model") {
               const auto qkv = at::randn({1200, s.packed_width()}), grad = at::randn({1200, 4 * head_size});
               const auto want = run_attention(host_ops(), qkv, grad, s);
               if (shares) s.packing = there.get();
+              // Nothing reads padding. Flash attends to it as to one more document, and the host leaves zeros.
+              const auto of_documents = [&](const at::Tensor& x) {
+                auto here = x.to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+                if (shares) {
+                  here.narrow(0, 551, 49).zero_();
+                  here.narrow(0, 1180, 20).zero_();
+                }
+                return here;
+              };
               for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
-                INFO("heads ", kv_heads, ", size ", head_size, ", window ", window, ", cap ", cap,
-                     shares ? ", shared" : "");
+                INFO("heads ", kv_heads, ", size ", head_size, ", window ", window, ", cap ", cap, ", shared ", shares);
                 CAPTURE(dtype);
                 const auto got = run_attention(device_ops(), qkv.to(kCuda, dtype), grad.to(kCuda, dtype), s);
                 // float32: other orders of sums; 16 bits: rounded inputs, probabilities and results.
                 const double bound = dtype == at::kFloat ? 2e-5 : dtype == at::kHalf ? 4e-3 : 3e-2;
-                CHECK(relative_error(got.out_ND.to(at::kCPU), want.out_ND) < bound);
-                CHECK(relative_error(got.grad_qkv.to(at::kCPU), want.grad_qkv) < bound);
+                CHECK(relative_error(of_documents(got.out_ND), of_documents(want.out_ND)) < bound);
+                CHECK(relative_error(of_documents(got.grad_qkv), of_documents(want.grad_qkv)) < bound);
               }
             }
           }

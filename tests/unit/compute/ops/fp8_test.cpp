@@ -31,6 +31,24 @@ const char* name_of(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3
 
 using test::fp8_bits;
 
+/// Multiplies as tensor cores before Blackwell do (DeepSeek-V3, arXiv:2412.19437, section 3.3): 32 products and the sum
+/// before them are aligned to the largest of them, and lose the bits after the thirteenth.
+class AlignedSums final : public AtenOps {
+ public:
+  AlignedSums() : AtenOps(at::kCPU) {}
+  void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const override {
+    const auto products_RCK = a.values.to(at::kDouble).unsqueeze(1) * b.values.to(at::kDouble).unsqueeze(0);
+    auto sum_RC1 = at::zeros({out.size(0), out.size(1), 1}, at::kDouble);
+    for (const auto& part : products_RCK.split(32, 2)) {
+      const auto all = at::cat({part, sum_RC1}, 2);
+      const auto unit = all.abs().amax(2, true).log2().floor().sub(13).exp2();
+      sum_RC1 = (all / unit).trunc().sum(2, true) * unit;
+    }
+    const auto result = (sum_RC1.squeeze(2) * a.inverse * b.inverse).to(out.scalar_type());
+    add ? out.add_(result) : out.copy_(result);
+  }
+};
+
 }  // namespace
 
 TEST_SUITE("ops/fp8") {
@@ -90,6 +108,21 @@ TEST_SUITE("ops/fp8") {
   }
 
   TEST_CASE("products equal those of the numbers that the codes stand for") { test::check_fp8_products(host_ops()); }
+
+  TEST_CASE("products with 13 bits: the tolerance for GPUs before Blackwell holds, and is needed") {
+    const AlignedSums gpu;
+    test::check_fp8_products(gpu, test::kAlignedSums);
+    const auto made = [&](std::int64_t rows) {
+      return gpu.to_fp8(at::randn({rows, 64}), Fp8Format::e4m3, Fp8Sides::rows);
+    };
+    const auto a = made(512), b = made(512);
+    auto out = at::empty({512, 512});
+    gpu.fp8_product(out, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::exact, false);
+    const auto want = test::fp8_values(a.rows_RC, a.inverse).matmul(test::fp8_values(b.rows_RC, b.inverse).t());
+    const auto error = ((out - want).abs().max() / want.abs().max()).item<double>();
+    CHECK(error > 5e-5);  // 25 times what float32 sums may have
+    CHECK(error < test::kAlignedSums);
+  }
 
   TEST_CASE("elements that are not finite make results that use them not finite") {
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
