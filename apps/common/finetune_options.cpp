@@ -197,7 +197,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         {.at_restart = saved});
 }
 
-void add_output_options(OptionTable& t, TrainOptions& o, double& save_minutes, std::string& time_limit) {
+void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit) {
   t.section("Output, checkpoints, stopping");
   t.add("out-dir", o.out_dir, "directory of all runs, which all nodes share",
         {.path = folder, .at_restart = checkpoint});
@@ -207,10 +207,11 @@ void add_output_options(OptionTable& t, TrainOptions& o, double& save_minutes, s
         "checkpoint to resume from: latest or best of this run, a run's directory, a checkpoint's directory, or a .pt "
         "or safetensors file",
         {.path = file, .at_restart = checkpoint});
-  t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: only at the end",
+  t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: not by steps",
         {.unit = "steps", .at_restart = saved});
-  t.add("save-interval-minutes", save_minutes,
-        "also save when this many minutes have passed (for sites that kill jobs without a signal)",
+  t.add("save-interval-minutes", o.save_interval_minutes,
+        "also save when this many minutes have passed, for jobs that are killed without a signal; 0: never. The "
+        "default does not hold with --save-every or --no-save; of its checkpoints the newest is kept",
         {.unit = "minutes", .at_restart = saved});
   t.add("keep-last", o.keep_last, "number of newest checkpoints to keep; 0: all", {.at_restart = saved});
   t.add("max-nonfinite-steps", o.max_nonfinite_steps,
@@ -282,7 +283,7 @@ void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
   add_validation_options(t, a.options);
   add_optimizer_options(t, a.options);
   add_method_options(t, a.options);
-  add_output_options(t, a.options, a.save_minutes, a.time_limit);
+  add_output_options(t, a.options, a.time_limit);
   auto* compared = a.compared ? &*a.compared : nullptr;
   add_sharding_options(t, a.options.sharding, compared);
   add_precision_options(t, a.options.sharding, compared);
@@ -311,7 +312,6 @@ void normalize_spellings(OptionTable& t) {
 
 void normalize_finetune_options(OptionTable& t, FinetuneArguments& a) {
   normalize_spellings(t);
-  a.options.save_interval_minutes = a.save_minutes;
   a.options.time_limit_seconds = parse_time_limit(a.time_limit);
 }
 

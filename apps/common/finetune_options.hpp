@@ -23,7 +23,6 @@ struct ComparedOptions {
 struct FinetuneArguments {
   TrainOptions options;
   std::optional<ComparedOptions> compared;  ///< set: options take lists; the first value counts
-  double save_minutes = 0;
   std::string time_limit;
   std::string environment;  ///< --environment of the tutorials' scripts; accepted without effect
   bool print_config = false;

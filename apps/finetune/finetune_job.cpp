@@ -15,6 +15,14 @@ void note_given_sizes(const OptionTable& app, ModelOptions& o) {
   }
 }
 
+/// Where no option asks for saves, a run saves by time all the same, because a kill would lose everything; of these
+/// checkpoints the newest is enough.
+void choose_save_interval(const OptionTable& app, TrainOptions& o) {
+  if (app.get_option("--save-interval-minutes")->count() > 0) return;
+  if (o.save_every > 0 || o.no_final_save) o.save_interval_minutes = 0;
+  o.interval_saves_pass = o.save_interval_minutes > 0 && o.keep_last == 0;
+}
+
 }  // namespace
 
 ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
@@ -29,6 +37,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, Proces
     apply_saved_options(app, options, *start.restart);
   }
   apply_fine_tuning_defaults(app, options);
+  choose_save_interval(app, options);
   const auto saved = collect_saved_options(app);
   options.of_job = collect_options_of_job(app);
   options.as_given = collect_all_options(app);

@@ -16,6 +16,7 @@ namespace {
 RunRules rules_of(const RunSetup& setup, bool continues) {
   const auto& options = setup.options;
   return {.save_every = options.save_every,
+          .saves_pass = options.interval_saves_pass,
           .eval_every = options.eval_every,
           .has_validation = setup.validates(),
           .final_save = !options.no_final_save,
@@ -94,7 +95,8 @@ void RunExecutor::execute(const RunAction& action) {
       return context_.log.warning(action.text);
     case save:
     case save_for_best:
-      record_.start_save(action.kind == save_for_best);
+    case save_for_now:
+      record_.start_save(action.kind != save);
       return handle(SaveBegun{});
     case poll_save:
       return end_save(false);

@@ -199,11 +199,11 @@ std::optional<bool> RunRecord::amend_checkpoint() {
   return context_.world.broadcast_text(problem, 0).empty();
 }
 
-void RunRecord::start_save(bool only_as_best) {
+void RunRecord::start_save(bool passing) {
   check_owner(true);
   memory_.disturb();
   auto manifest = context_.manifest();
-  manifest.only_as_best = only_as_best;
+  manifest.passing = passing;
   saver_->start(manifest, context_.current_lr());
   saved_step_ = manifest.state.step;
   last_save_ = std::chrono::steady_clock::now();

@@ -62,9 +62,8 @@ class RunRecord {
   /// Adds the text that continues one --sample-prompt. \param number  number of the prompt, from 1
   void add_sample(const nlohmann::json& sample, int number);
   /// Starts to save the current state in the background. Collective; no save may be pending.
-  /// \param only_as_best  the checkpoint is kept only as checkpoints/best and is deleted when another one becomes the
-  /// best
-  void start_save(bool only_as_best);
+  /// \param passing  the checkpoint is deleted when another one is checkpoints/best, or newer
+  void start_save(bool passing);
   /// Makes the checkpoint of a background save appear once all ranks have written their parts. Collective.
   /// \param wait  false: returns at once while a rank is still writing
   /// \param appeared  as for CheckpointSaver::finish()

@@ -70,13 +70,16 @@ struct FinetuneOutcome {
 };
 
 /// Parses the command line on every rank, as the program does, and runs the job. \param folder  for temporary files
-inline FinetuneOutcome finetune(const std::filesystem::path& folder, int ranks, const Words& arguments) {
+/// \param save_minutes  default of --save-interval-minutes
+inline FinetuneOutcome finetune(const std::filesystem::path& folder, int ranks, const Words& arguments,
+                                double save_minutes = 30) {
   FinetuneOutcome outcome;
   CapturedStderr captured(folder / "stderr.txt");
   try {
     run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
       OptionTable app("", "fsdp-finetune");
       FinetuneArguments parsed;
+      parsed.options.save_interval_minutes = save_minutes;
       add_finetune_options(app, parsed);
       Words reversed(arguments.rbegin(), arguments.rend());
       app.parse(reversed);
@@ -127,7 +130,7 @@ class Runs {
         " --run-name");
     all.push_back(name);
     all.insert(all.end(), more.begin(), more.end());
-    return finetune(dir.path(), ranks, all);
+    return finetune(dir.path(), ranks, all, save_minutes);
   }
   /// The same with the options as one text; on one rank unless told otherwise.
   FinetuneOutcome train(const std::string& name, const std::string& options, int ranks = 1) {
@@ -139,7 +142,7 @@ class Runs {
     all.push_back(name);
     const auto more = words(options);
     all.insert(all.end(), more.begin(), more.end());
-    return finetune(dir.path(), ranks, all);
+    return finetune(dir.path(), ranks, all, save_minutes);
   }
   std::filesystem::path folder(const std::string& name) const { return dir / name; }
   /// Names in the folder of the run's checkpoints; links with their targets.
@@ -197,6 +200,7 @@ class Runs {
   }
 
   TempDir dir;
+  double save_minutes = 30;  ///< default of --save-interval-minutes
   const std::filesystem::path rows = dir / "rows.h5", noise = dir / "noise.h5";
 };
 

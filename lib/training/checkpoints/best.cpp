@@ -33,8 +33,8 @@ void add_remark(SettledBest& best, const std::string& remark) {
 void make_regular(const std::filesystem::path& checkpoint, SettledBest& best) {
   try {
     auto manifest = read_run_manifest(checkpoint);
-    if (!manifest.only_as_best) return;
-    manifest.only_as_best = false;
+    if (!manifest.passing) return;
+    manifest.passing = false;
     write_run_manifest(checkpoint, manifest);
   } catch (const IoError& error) {
     add_remark(best, error.what());

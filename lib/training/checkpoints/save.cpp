@@ -26,10 +26,10 @@ Superseded superseded_checkpoints(const std::vector<KnownCheckpoint>& older, con
                                   const RetentionRules& rules) {
   Superseded result;
   std::int64_t room = std::numeric_limits<std::int64_t>::max();
-  if (rules.keep_last > 0) room = rules.keep_last - (newest.only_as_best ? 0 : 1);
+  if (rules.keep_last > 0) room = rules.keep_last - (newest.passing ? 0 : 1);
   std::vector<KnownCheckpoint> kept{newest}, doomed;  // newest first
   for (auto it = older.rbegin(); it != older.rend(); ++it) {
-    const bool stays = !it->only_as_best && room > 0;
+    const bool stays = !it->passing && room > 0;
     if (stays) --room;
     (stays ? kept : doomed).push_back(*it);
   }
@@ -111,7 +111,7 @@ void tidy_directory(const std::filesystem::path& directory) {
 /// Another run of these steps, or the same one before it went back, saved it to be kept.
 bool is_regular(const std::filesystem::path& checkpoint) {
   try {
-    return !read_run_manifest(checkpoint).only_as_best;
+    return !read_run_manifest(checkpoint).passing;
   } catch (const std::exception&) {
     return false;
   }
@@ -405,7 +405,7 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   }
   write_dcp_metadata(job.temporary, items);
   job.manifest.files[".metadata"] = describe_file(job.temporary / ".metadata");
-  if (job.manifest.only_as_best && is_regular(job.final_path)) job.manifest.only_as_best = false;
+  if (job.manifest.passing && is_regular(job.final_path)) job.manifest.passing = false;
   write_run_manifest(job.temporary, job.manifest);
   sync_directory(job.temporary);
   std::filesystem::path old;
@@ -417,8 +417,7 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
   appeared();
   newest_step_ = job.manifest.state.step;
   const auto best_step = job.manifest.state.validation.best_step;
-  known_[newest_step_] = {.step = newest_step_, .only_as_best = job.manifest.only_as_best, .best_step = best_step};
-  has_best_ = has_best_ || best_step >= 0;
+  known_[newest_step_] = {.step = newest_step_, .passing = job.manifest.passing, .best_step = best_step};
   std::error_code error;
   if (!old.empty()) std::filesystem::remove_all(old, error);
   if (error) result.warning = fmt::format("{}: cannot be removed: {}", old.string(), error.message());
@@ -432,7 +431,7 @@ bool CheckpointSaver::amend(const RunState& state) {
   const auto change = [&](RunManifest& manifest) {
     manifest.state.validation = state.validation;
     manifest.state.validation_due = state.validation_due;
-    manifest.only_as_best = false;
+    manifest.passing = false;
   };
   if (is_pending(state.step)) {
     change(job_->manifest);  // its run.json is written last
@@ -446,7 +445,6 @@ bool CheckpointSaver::amend(const RunState& state) {
   change(manifest);
   write_run_manifest(path, manifest);
   known_.erase(state.step);
-  has_best_ = has_best_ || state.validation.best_step >= 0;
   return true;
 }
 
@@ -480,7 +478,7 @@ const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
   if (!is_new) return found->second;
   try {
     const auto manifest = read_run_manifest(directory_ / checkpoint_name(step));
-    found->second.only_as_best = manifest.only_as_best;
+    found->second.passing = manifest.passing;
     found->second.best_step = manifest.state.validation.best_step;
   } catch (const std::exception&) {
     // One that cannot be read stays where it is, below.
@@ -489,15 +487,15 @@ const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
 }
 
 bool CheckpointSaver::prune(std::int64_t proven_step) {
-  if (runtime_.world().rank() != 0 || (keep_last_ <= 0 && !has_best_)) return false;
+  if (runtime_.world().rank() != 0) return false;
   std::vector<KnownCheckpoint> older;
   // Later ones are what a run that went back to an earlier step has left behind: they take no place from its own.
   for (const auto step : checkpoint_steps(directory_)) {
-    if (step < newest_step_) older.push_back(has_best_ ? known(step) : KnownCheckpoint{step});
+    if (step < newest_step_) older.push_back(known(step));
   }
-  const auto best = has_best_ ? best_link(directory_) : -1;
   const auto superseded = superseded_checkpoints(
-      older, known(newest_step_), {.keep_last = keep_last_, .proven_step = proven_step, .linked_best = best});
+      older, known(newest_step_),
+      {.keep_last = keep_last_, .proven_step = proven_step, .linked_best = best_link(directory_)});
   for (const auto step : superseded.steps) {
     const auto path = directory_ / checkpoint_name(step);
     if (!holds_one_checkpoint_only(path)) continue;

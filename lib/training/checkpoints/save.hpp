@@ -6,7 +6,8 @@
 // instant leaves the checkpoint before. lib/training/run/run_schedule.hpp decides about saves, links and removals.
 //
 // The checkpoint of the lowest validation loss has the symlink `best`, replaced in the same way: a checkpoint like the
-// others, which keep_last leaves alone. One that was saved for `best` only goes when another is the best.
+// others, which keep_last leaves alone. One that was saved for `best` only goes when another is the best. One that was
+// saved because half an hour had passed, though no option asked for saves, goes when a newer one is there.
 //
 // A state with a value that is not finite is not saved. Whether a state of finite values is one to go on from shows
 // only when a loss was computed from it: until then `latest` may point to it, but the newest checkpoint that is proven
@@ -37,12 +38,12 @@ namespace fsdp {
 
 struct KnownCheckpoint {
   std::int64_t step = 0;
-  bool only_as_best = false;    ///< saved for `best` alone
+  bool passing = false;         ///< RunManifest::passing
   std::int64_t best_step = -1;  ///< of the checkpoint that was the best when it was saved; -1: none was
 };
 
 struct RetentionRules {
-  int keep_last = 0;              ///< of those that were not saved for `best` alone; 0: all
+  int keep_last = 0;              ///< of those that are not passing; 0: all
   std::int64_t proven_step = -1;  ///< states up to this one are proven
   std::int64_t linked_best = -1;  ///< where `best` points; -1: nowhere
 };
@@ -166,7 +167,6 @@ class CheckpointSaver {
   int keep_last_;
   std::int64_t newest_step_ = -1;                  ///< of the checkpoints that this object has published
   bool told_of_waiting_ = false;                   ///< that training waits for the writer
-  bool has_best_ = false;                          ///< there may be checkpoints that were saved for `best`
   std::map<std::int64_t, KnownCheckpoint> known_;  ///< by step, what has been read of checkpoints
   std::unique_ptr<Job> job_;
 };

@@ -104,7 +104,7 @@ nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
                       {"data", manifest.data},
                       {"world_size", manifest.world_size}};
   if (!manifest.products.empty()) json["products"] = manifest.products;
-  if (manifest.only_as_best) json["only_as_best"] = true;
+  if (manifest.passing) json["only_as_best"] = true;
   return json;
 }
 
@@ -124,7 +124,7 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
                       state.value("validation_due", false)};
     if (const auto found = state.find("validation"); found != state.end())
       manifest.state.validation = validation_from_json(*found, source);
-    manifest.only_as_best = json.value("only_as_best", false);
+    manifest.passing = json.value("only_as_best", false);
     manifest.options = json.value("options", nlohmann::json::object());
     manifest.data = json.value("data", nlohmann::json::object());
     const auto world_size = field<std::int64_t>(json, "world_size", source);

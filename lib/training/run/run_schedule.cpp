@@ -45,7 +45,7 @@ class Decision {
     if (life_.pending && !e.interval_over) add(poll_save);
     if (!e.interval_over) return;
     if (!life_.is_open) open();
-    start_save(save);
+    start_due_save();
   }
   void operator()(const Ready& e) {
     if (!e.steps_left) return;
@@ -70,7 +70,7 @@ class Decision {
     life_.validation_due = life_.is_open && validates_here(life_, rules_);
     if (!life_.is_open) return;
     if (save_is_due(e)) {
-      start_save(save);
+      start_due_save();
     } else if (life_.pending) {
       add(poll_save);
     }
@@ -190,6 +190,7 @@ class Decision {
     finish_pending();
     out_.push_back({give_up, -1, std::move(why)});
   }
+  void start_due_save() { start_save(rules_.saves_pass ? save_for_now : save); }
   void start_save(RunActionKind kind) {
     finish_pending();
     add(kind, life_.step);
@@ -245,6 +246,7 @@ class Decision {
     const bool is_safe = life_.is_stopped ? life_.is_here : life_.is_saved;
     if (!is_safe && keeps_last()) start_save(save);
     add(finish_save);
+    if (is_safe && keeps_last() && rules_.saves_pass) add(keep_for_good, life_.step);
     if (keeps_last()) out_.push_back({require_saved, -1, "the last checkpoint could not be saved"});
     add(go_on);
   }
@@ -280,6 +282,8 @@ std::string to_string(const RunAction& action) {
         return "save";
       case save_for_best:
         return "save for best";
+      case save_for_now:
+        return "save for now";
       case poll_save:
         return "poll save";
       case finish_save:

@@ -19,6 +19,7 @@ namespace fsdp {
 /// The options of a run that decide about its actions.
 struct RunRules {
   std::int64_t save_every = 0;  ///< steps between saves; 0: none but the last
+  bool saves_pass = false;      ///< a checkpoint that is not the last one goes when a newer one is there
   std::int64_t eval_every = 0;  ///< steps between validations; 0: none but the last
   bool has_validation = false;  ///< a validation has something to compute or to write
   bool final_save = true;       ///< the last state is saved; a run that is stopped saves its state in any case
@@ -158,12 +159,13 @@ enum class RunActionKind {
   warn,             ///< says `text`
   save,             ///< starts to save the present state in the background. Answered by SaveBegun
   save_for_best,    ///< the same; the checkpoint goes when another one is the best
+  save_for_now,     ///< the same; the checkpoint goes when a newer one is there
   poll_save,        ///< ends the pending save if all ranks have written their files; then answered by SaveWritten
   finish_save,      ///< waits for the pending save. Answered by SaveWritten, not at all if none is pending
   amend,            ///< has the state's checkpoint state its validation. Answered by Amended unless that is pending
   point_latest,     ///< to the checkpoint of `step`. Answered by Linked, but for the links of a new checkpoint
   point_best,       ///< to the checkpoint of `step`
-  keep_for_good,    ///< the checkpoint of `step` is no longer one for `best` alone
+  keep_for_good,    ///< the checkpoint of `step` no longer goes when another one is the best or newer
   prune,            ///< removes superseded checkpoints. Answered by Pruned
   roll_back,        ///< points `latest` to the newest checkpoint up to the proven `step`. Answered by Linked
   validate,         ///< answered by Validated or ValidationCut

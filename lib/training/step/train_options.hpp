@@ -96,10 +96,11 @@ struct TrainOptions {
 
   std::string run_name;  ///< empty: the model's name
   std::string out_dir = "runs";
-  std::string restart_checkpoint;    ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
-  std::int64_t save_every = 0;       ///< optimizer steps; 0: at the end only
-  double save_interval_minutes = 0;  ///< 0: never by time
-  int keep_last = 0;                 ///< checkpoints kept; 0: all
+  std::string restart_checkpoint;     ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
+  std::int64_t save_every = 0;        ///< optimizer steps; 0: at the end only
+  double save_interval_minutes = 30;  ///< 0: never by time
+  bool interval_saves_pass = false;   ///< the checkpoints of save_interval_minutes go when a newer one is there
+  int keep_last = 0;                  ///< checkpoints kept; 0: all
   std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
   double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
   bool no_final_save = false;

@@ -39,6 +39,38 @@ TEST_SUITE("jobs/run_life") {
     CHECK(runs.checkpoints("unsaved").empty());
   }
 
+  TEST_CASE("saves by time that no option asks for: the newest stays until there is a newer one") {
+    Runs runs;
+    runs.save_minutes = 1e-6;
+    CHECK(decisions(runs.run("unasked", 2, {"--max-steps", "3"})) ==
+          Words{"open", "save for now 1", "save for now 2", "probe 3", "save 3", "write adapter", "export"});
+    const std::set<std::string> last{"latest -> step-00000003", "step-00000003"};
+    CHECK(runs.checkpoints("unasked") == last);
+    // A job that was killed leaves the newest of them to the next one, which needs it until its own is there.
+    const auto left = runs.folder("unasked") / "checkpoints/step-00000003";
+    auto manifest = fsdp::read_run_manifest(left);
+    CHECK_FALSE(manifest.passing);
+    manifest.passing = true;
+    fsdp::write_run_manifest(left, manifest);
+    runs.save_minutes = 30;
+    runs.resume("unasked", "--max-steps 5");
+    CHECK(runs.checkpoints("unasked") == std::set<std::string>{"latest -> step-00000005", "step-00000005"});
+
+    runs.save_minutes = 1e-6;
+    for (const char* asked : {"--save-every 2", "--save-interval-minutes 0"}) {
+      const auto actions = decisions(runs.train("asked", std::string("--max-steps 3 ") + asked));
+      CHECK(std::none_of(actions.begin(), actions.end(), [](const auto& a) { return a.starts_with("save for"); }));
+    }
+    CHECK(decisions(runs.train("none", "--max-steps 3 --no-save")) == Words{"open", "write adapter", "export"});
+    runs.train("two", "--max-steps 4 --keep-last 2");
+    CHECK(runs.checkpoints("two") ==
+          std::set<std::string>{"latest -> step-00000004", "step-00000003", "step-00000004"});
+    // The next job of a run keeps the run's interval.
+    runs.resume("asked", "--max-steps 5");
+    CHECK(runs.checkpoints("asked") ==
+          std::set<std::string>{"latest -> step-00000005", "step-00000003", "step-00000005"});
+  }
+
   TEST_CASE("--keep-best: kept over restarts on other ranks, until other data decide") {
     Runs runs;
     CHECK(decisions(runs.run("best", 1,

@@ -16,7 +16,7 @@ namespace {
 
 /// Nothing but its run.json.
 void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t best_step, double best_value,
-                     bool only_as_best = false) {
+                     bool passing = false) {
   RunManifest manifest;
   manifest.config.num_layers = 1;
   manifest.config.num_heads = 1;
@@ -24,7 +24,7 @@ void make_checkpoint(const fs::path& folder, std::int64_t step, std::int64_t bes
   manifest.config.ffn_hidden_size = 8;
   manifest.config.vocab_size = 11;
   manifest.state.step = step;
-  manifest.only_as_best = only_as_best;
+  manifest.passing = passing;
   manifest.state.validation = {.step = step, .set = "a", .count = 5, .best_value = best_value, .best_step = best_step};
   fs::create_directories(folder / checkpoint_name(step));
   write_run_manifest(folder / checkpoint_name(step), manifest);
@@ -77,11 +77,11 @@ TEST_SUITE("checkpoint/best") {
   TEST_CASE("reconcile_best: what the link leads to is no best of a run that does not know it, and stays") {
     const test::TempDir temporary;
     const auto& folder = temporary.path();
-    make_checkpoint(folder, 2, 2, 3.0, /*only_as_best=*/true);
+    make_checkpoint(folder, 2, 2, 3.0, /*passing=*/true);
     point_best_to(folder, 2);
     CHECK(reconcile_best(folder, {}, 4).step == -1);
     CHECK(best_link(folder) == -1);
-    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).passing);
   }
 
   TEST_CASE("reconcile_best: a link to what is gone goes, one to somewhere else is somebody's and stays") {
@@ -104,7 +104,7 @@ TEST_SUITE("checkpoint/best") {
   TEST_CASE("reconcile_best: another checkpoint of that step is not the best, and stays") {
     const test::TempDir temporary;
     const auto& folder = temporary.path();
-    make_checkpoint(folder, 2, 2, 2.5, /*only_as_best=*/true);
+    make_checkpoint(folder, 2, 2, 2.5, /*passing=*/true);
     point_best_to(folder, 2);
     CHECK(holds_best(folder, known(2, 2.5)));
     CHECK_FALSE(holds_best(folder, known(2, 3.0)));
@@ -113,7 +113,7 @@ TEST_SUITE("checkpoint/best") {
     CHECK(best.step == -1);
     CHECK(best.remark.find("of step 2 with a loss of 3.0000") != std::string::npos);
     CHECK(best_link(folder) == -1);
-    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(2)).passing);
   }
 
   TEST_CASE("reconcile_best: the loss of other data is no best of this run") {
@@ -134,9 +134,9 @@ TEST_SUITE("checkpoint/best") {
       make_checkpoint(folder, step, step, 7.0 - static_cast<double>(step), true);
     point_best_to(folder, 6);
     CHECK(reconcile_best(folder, known(4, 3.0), 4).step == 4);
-    CHECK(read_run_manifest(folder / checkpoint_name(2)).only_as_best);
-    CHECK(read_run_manifest(folder / checkpoint_name(4)).only_as_best);
-    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(6)).only_as_best);
+    CHECK(read_run_manifest(folder / checkpoint_name(2)).passing);
+    CHECK(read_run_manifest(folder / checkpoint_name(4)).passing);
+    CHECK_FALSE(read_run_manifest(folder / checkpoint_name(6)).passing);
   }
 
   TEST_CASE("reconcile_best: a best without a link is the best all the same") {

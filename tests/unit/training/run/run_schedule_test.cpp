@@ -79,6 +79,7 @@ class Run {
         return handle(Opened{life.validation.best_value, life.validation.best_step});
       case save:
       case save_for_best:
+      case save_for_now:
         return handle(SaveBegun{});
       case poll_save:
         if (writes_at_once) end_save();
@@ -146,6 +147,21 @@ TEST_SUITE("run/run_schedule") {
     CHECK(run.step() == Actions{"finish save", "latest 4", "prune", "save 6"});
     CHECK(run.end(true) == Actions{"finish save", "latest 6", "prune", "require saved", "go on", "write adapter"});
     CHECK(run.see(Reported{}) == Actions{});
+  }
+
+  TEST_CASE("saves by time that no option asks for go with the next, unless the last state has none of its own") {
+    Run run({.saves_pass = true});
+    run.start();
+    run.interval_over = true;
+    CHECK(run.step() == Actions{"save for now 1"});
+    CHECK(run.step() == Actions{"finish save", "latest 1", "prune", "save for now 2"});
+    CHECK(run.end(true) ==
+          Actions{"finish save", "latest 2", "prune", "keep for good 2", "require saved", "go on", "write adapter"});
+    Run done({.saves_pass = true});
+    done.start();
+    done.step(2, true);
+    CHECK(done.end() ==
+          Actions{"probe 1", "save 1", "finish save", "latest 1", "prune", "require saved", "go on", "write adapter"});
   }
 
   TEST_CASE("--no-final-save: nothing is saved at the end, but a stopped run is") {
