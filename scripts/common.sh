@@ -6,15 +6,17 @@ venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross sets FSDP_VENV to the librar
 # shellcheck disable=SC2034 # for the scripts that source this
 stamp=$venv/.fsdp-requirements
 
-# Versions are pinned: exactly one set is built and tested.
+# Versions are pinned. FSDP_TORCH chooses another torch, as does a choice that scripts/setup made earlier.
+if [[ ! ${FSDP_TORCH:-2.11} =~ ^[0-9]+(\.[0-9]+)+$ ]]; then
+    echo "FSDP_TORCH=$FSDP_TORCH is no version such as 2.9.1; for a LibTorch of your own set Torch_DIR" >&2
+    exit 1
+fi
+chosen_torch=${FSDP_TORCH:-$(sed -n 's/^chosen torch==//p' "$stamp" 2>/dev/null || true)}
 # shellcheck disable=SC2034
-torch_pin=torch==2.11.0 mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
+torch_pin=torch==${chosen_torch:-2.11.0} mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
 # Packages that tests use to read the programs' output files.
 # shellcheck disable=SC2034
 test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
-# The only two CUDA wheels that libtorch_cpu itself needs.
-# shellcheck disable=SC2034
-cuda_pins=(nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
 # Debian's libraries that the programs use. The last one is optional: without it offload uses threads.
 # shellcheck disable=SC2034
 library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <torch/headeronly/version.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/compute/kernels/kernels.hpp"
+#include "lib/compute/tensor/torch_compat.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 
 extern "C" [[gnu::weak]] void __gcov_dump();  // of programs whose coverage is measured

@@ -3,12 +3,6 @@
 //
 // Everything CUDA lives in libfsdp_cuda.so. Loading it takes 0.6 s and 480 MB, so it happens only where a driver sees a
 // device, and every way it can fail is a sentence instead of a crash.
-#if __has_include(<torch/headeronly/version.h>)
-#include <torch/headeronly/version.h>
-#else
-#include <torch/version.h>
-#endif
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +12,7 @@
 
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/ops.hpp"
+#include "lib/compute/tensor/torch_compat.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/ranks/process_group.hpp"
 

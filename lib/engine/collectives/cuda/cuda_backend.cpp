@@ -210,6 +210,17 @@ class CudaBackend final : public DeviceBackend {
   std::shared_ptr<detail::ConnectionWatch> connections_ = std::make_shared<detail::ConnectionWatch>();
 };
 
+/// Returns " 535.104.05", the release of the kernel's driver; "" where its file is not there or reads differently.
+std::string driver_release() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word;
+  for (bool module = false; file >> word;) {
+    if (module && word.find_first_not_of("0123456789.") == std::string::npos) return " " + word;
+    module = module || word == "Module";
+  }
+  return "";
+}
+
 std::unique_ptr<DeviceBackend> make_backend() {
   int count = 0;
   const auto code = cudaGetDeviceCount(&count);
@@ -218,10 +229,12 @@ std::unique_ptr<DeviceBackend> make_backend() {
     static_cast<void>(cudaDriverGetVersion(&driver));
     const auto has = cuda_version(driver);
     const auto needs = cuda_version(CUDART_VERSION);
-    throw RuntimeFailure(driver == 0 ? "no NVIDIA driver on this machine"
-                                     : fmt::format("the NVIDIA driver runs CUDA up to {}.{}, this build needs {}.{}: "
-                                                   "a newer driver or a LibTorch for CUDA {} is needed",
-                                                   has.major, has.minor, needs.major, needs.minor, has.major));
+    throw RuntimeFailure(driver == 0
+                             ? "no NVIDIA driver on this machine"
+                             : fmt::format("the NVIDIA driver{} runs CUDA up to {}.{}, this build needs {}.{}: a newer "
+                                           "driver is needed, or a build with a torch for CUDA {} (docs/install.md, "
+                                           "Drivers and versions of torch)",
+                                           driver_release(), has.major, has.minor, needs.major, needs.minor, has.major));
   }
   check_cuda(code, "cudaGetDeviceCount");
   if (count == 0) throw RuntimeFailure("CUDA sees no device (CUDA_VISIBLE_DEVICES)");
