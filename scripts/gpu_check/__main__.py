@@ -12,7 +12,7 @@ import kernels
 import results
 import speed
 import truth
-from checks import FAIL, Stage, Stopped, stop_on_signals
+from checks import FAIL, LATE, Stage, Stopped, stop_on_signals
 from machine import CannotRun, Machine
 
 STAGES = {"truth": truth.run, "speed": speed.run, "profile": kernels.run}
@@ -27,10 +27,13 @@ def parsed():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/gpu-check"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--only", nargs="+", default=[])
     options = parser.parse_args()
     for stage in options.stages:
         if stage not in STAGES:
             parser.error(f"no stage is called '{stage}': {', '.join(STAGES)}")
+    if swallowed := [word for word in options.only if word in STAGES]:
+        parser.error(f"--only {swallowed[0]}: stages are given before --only")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
     options.stages = list(dict.fromkeys(options.stages)) or list(STAGES)
@@ -43,16 +46,19 @@ def run_stages(options, work):
     begin = time.monotonic()
     machine = Machine(options.device, options.out, work)
     print(f"{machine.facts['gpu'] or options.device}, PyTorch {machine.facts['torch']}, {machine.version.splitlines()[0]}", flush=True)
-    failed = 0
+    rows = []
     for name in options.stages:
-        stage = Stage(name, machine, STAGE_SECONDS[name] - (time.monotonic() - begin))
+        stage = Stage(name, machine, STAGE_SECONDS[name] - (time.monotonic() - begin), options.only)
         print(f"-- {name}", flush=True)
         STAGES[name](stage)
         results.add(options.out, stage, machine, time.monotonic() - begin, options.json)
-        failed += sum(row["verdict"] == FAIL for row in stage.rows)
+        rows += stage.rows
         begin = time.monotonic()
-    print(f"{failed} failed; {options.out / results.MARKDOWN}", flush=True)
-    return FAILED if failed else PASSED
+    if not rows:
+        raise CannotRun(f"no check's name contains {' or '.join(options.only)}")
+    failed, late = (sum(row["verdict"] == verdict for row in rows) for verdict in (FAIL, LATE))
+    print(f"{failed} failed{f', {late} not seen for lack of time: --only repeats them' if late else ''}; {options.out / results.MARKDOWN}", flush=True)
+    return FAILED if failed else COULD_NOT_RUN if late else PASSED
 
 
 def main():

@@ -8,11 +8,15 @@ import subprocess
 import time
 import traceback
 
-PASS, FAIL, SKIP, NOTE = "PASS", "FAIL", "SKIP", "NOTE"
+PASS, FAIL, SKIP, NOTE, LATE = "PASS", "FAIL", "SKIP", "NOTE", "LATE"
 
 
 class Trouble(Exception):
     """The reason why a check fails, in one line."""
+
+
+class Late(Exception):
+    """The stage's time ended before a check did, which says nothing about the check."""
 
 
 class Skipped(Exception):
@@ -70,27 +74,31 @@ def reason_in(log):
 
 
 class Stage:
-    """Runs the checks of a stage, which ends within `seconds`: a check gets its own limit or the time that is left."""
+    """Runs the checks of a stage, which ends within `seconds`: a check gets its own limit or the time that is left.
+    `only`: words, of which a check's name must contain one; without words all checks run."""
 
-    def __init__(self, name, machine, seconds):
+    def __init__(self, name, machine, seconds, only=()):
         self.name, self.machine, self.rows = name, machine, []
         self.end = time.monotonic() + seconds
+        self.only = [word.lower() for word in only]
 
     def log_of(self, name):
         return self.machine.logs / f"{self.name}-{re.sub(r'[^a-z0-9]+', '-', name.lower())}.log"
 
     def run(self, log_name, command, limit, env=None):
         """Runs a command to its end; returns its log, stdout and stderr. Raises Trouble unless it ends with 0 within the limit."""
-        limit = min(limit, self.end - time.monotonic())
-        if limit <= 1:
-            raise Trouble("not started: the stage's time was over")
+        left = self.end - time.monotonic()
+        if left <= 1:
+            raise Late("not started: the stage's time was over")
         log = self.log_of(log_name)
         with open(log, "wb") as file:
             process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                        env={**self.machine.environment, **(env or {})}, start_new_session=True)
         try:
-            code = process.wait(timeout=limit)
+            code = process.wait(timeout=min(limit, left))
         except subprocess.TimeoutExpired:
+            if left < limit:
+                raise Late(f"stopped after {left:.0f} s, when the stage's time was over: {log}") from None
             raise Trouble(f"no end after {limit:.0f} s: {log}") from None
         finally:
             if process.poll() is None:
@@ -100,13 +108,20 @@ class Stage:
             raise Trouble(f"{how}: {reason_in(log)} ({log})")
         return log
 
+    def wanted(self, name):
+        return not self.only or any(word in name.lower() for word in self.only)
+
     def check(self, name, function, *arguments):
-        """Runs a check, prints and keeps its row. `function` returns verdict, text and figures. Returns False if it failed."""
+        """Runs a check, prints and keeps its row. `function` returns verdict, text and figures."""
+        if not self.wanted(name):
+            return
         start = time.monotonic()
         try:
             verdict, text, figures = function(*arguments)
         except Trouble as trouble:
             verdict, text, figures = FAIL, str(trouble), {}
+        except Late as reason:
+            verdict, text, figures = LATE, str(reason), {}
         except Skipped as why:
             verdict, text, figures = skip(str(why))
         except Exception as surprise:  # unexpected output of a tool ends one check, not the stage
@@ -115,7 +130,6 @@ class Stage:
         seconds = round(time.monotonic() - start, 1)
         self.rows.append({"stage": self.name, "check": name, "verdict": verdict, "text": text, "figures": figures, "seconds": seconds})
         print(f"{verdict}  {name:<36}  {text}   {seconds} s", flush=True)
-        return verdict != FAIL
 
 
 def skip(why):

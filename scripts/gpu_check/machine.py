@@ -35,8 +35,12 @@ class Machine:
 
     def own_environment(self):
         found = {name: value for name, value in os.environ.items() if not name.startswith(OF_JOBS)}
-        # Stay on one node and start ranks by fork; files of killed programs and compiler caches are deleted with `work`.
-        found |= {"PYTHONDONTWRITEBYTECODE": "1", "HYDRA_LAUNCHER": "fork", "TMPDIR": str(self.work), "TRITON_CACHE_DIR": str(self.work / "triton"),
+        # Start ranks by fork, and stay on this node's loopback: a machine may have no network, or a name that nothing resolves.
+        found |= {"HYDRA_LAUNCHER": "fork", "HYDRA_IFACE": "lo", "FI_TCP_IFACE": "lo", "UCX_NET_DEVICES": "lo"}
+        # Both sides multiply float32 exactly; files of killed programs and compiler caches are deleted with `work`.
+        for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
+            found.pop(name, None)
+        found |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.work), "TRITON_CACHE_DIR": str(self.work / "triton"),
                   "TORCHINDUCTOR_CACHE_DIR": str(self.work / "inductor")}
         if self.device == "cpu":
             found["OMP_NUM_THREADS"] = "1"

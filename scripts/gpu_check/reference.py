@@ -3,9 +3,14 @@
     reference.py facts [--device cuda]                what this PyTorch and GPU are, one JSON object
     reference.py make DIR SHAPE                       a model directory and rows (inputs.py); SHAPE is JSON
     reference.py train DIR --precision P... --to DIR  trains, writes TO/P.jsonl: a line per step, and one of totals
+    reference.py gradients DIR --checkpoint OURS [OTHER] --precision P --to DIR
+                                                      the gradients of a first step by parameter: how far those of the
+                                                      checkpoint OURS are from float32, and how far those of P, or of
+                                                      the checkpoint OTHER; writes TO/gradients.json
 
 Training is FSDP2 (fully_shard over one rank): float32 masters, gathered weights and gradients in the precision, fused
-AdamW, gradients clipped to 1. With --compile every block and the loss are compiled, as torchtitan does it.
+AdamW, gradients clipped to 1. With --compile every block and the loss are compiled, as torchtitan does it. The precision
+float32-in-two is float32 in two micro-batches: the same sums in another order.
 """
 
 import argparse
@@ -25,7 +30,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import inputs
 import models
 
-TYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"float32": torch.float32, "float32-in-two": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 2.0**16
 
 
@@ -70,7 +75,7 @@ def load(folder, device, options, precision):
         for block in model.blocks():
             block.compile(fullgraph=True)
     kind = TYPES[precision]
-    policy = MixedPrecisionPolicy() if precision == "float32" else MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=kind)
+    policy = MixedPrecisionPolicy() if kind == torch.float32 else MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=kind)
     mesh = init_device_mesh(device.type, (1,))
     for block in model.blocks():
         fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -98,22 +103,31 @@ class Clock:
         return [b - a for a, b in zip(self.marks, self.marks[1:])]
 
 
+def backward(model, loss_of, batch, precision):
+    """Computes clipped gradients; returns loss and norm."""
+    scale, parts = FP16_SCALE if precision == "fp16" else 1.0, 2 if precision == "float32-in-two" else 1
+    losses = []
+    for part in batch.chunk(parts):
+        loss = loss_of(model(part[:, :-1]), part[:, 1:])
+        (loss * (scale / parts) if scale != parts else loss).backward()
+        losses.append(loss.detach())
+    if scale != 1.0:
+        for parameter in model.parameters():
+            parameter.grad.div_(scale)
+    return sum(losses) / parts, torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
 def train(options, device, precision):
     model, loss_of = load(options.folder, device, options, precision)
     adam = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
     rows = torch.load(options.folder / inputs.ROWS).to(device)
-    scale = FP16_SCALE if precision == "fp16" else 1.0
     clock, losses, norms = Clock(device), [], []
     clock.mark()
     for step in range(options.steps):
         batch = rows[[(step * options.batch + i) % len(rows) for i in range(options.batch)]]
-        loss = loss_of(model(batch[:, :-1]), batch[:, 1:])
-        (loss * scale if scale != 1.0 else loss).backward()
-        if scale != 1.0:
-            for parameter in model.parameters():
-                parameter.grad.div_(scale)
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
-        losses.append(loss.detach())
+        loss, norm = backward(model, loss_of, batch, precision)
+        losses.append(loss)
+        norms.append(norm)
         adam.step()
         adam.zero_grad(set_to_none=True)
         clock.mark()
@@ -124,14 +138,42 @@ def train(options, device, precision):
     (options.to / f"{precision}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+def first_gradients(options, device, precision):
+    """Returns PyTorch's clipped gradients of the first step, {name: float32 tensor}."""
+    model, loss_of = load(options.folder, device, options, precision)
+    rows = torch.load(options.folder / inputs.ROWS).to(device)
+    backward(model, loss_of, rows[:options.batch], precision)
+    return {name: parameter.grad.full_tensor().float() for name, parameter in model.named_parameters()}
+
+
+def saved_gradients(checkpoint, likes):
+    """Returns the clipped gradients of a run that ended after one step: AdamW's first moment is a tenth of them."""
+    import torch.distributed.checkpoint as dcp  # takes a while, and the other uses need none of it
+    state = {f"optim.state.{name}.exp_avg": torch.empty(like.shape) for name, like in likes.items()}
+    dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+    return {name: 10 * state[f"optim.state.{name}.exp_avg"].to(like.device) for name, like in likes.items()}
+
+
+def gradients(options, device):
+    truth = first_gradients(options, device, "float32")
+    ours = saved_gradients(options.checkpoint[0], truth)
+    other = saved_gradients(options.checkpoint[1], truth) if options.checkpoint[1:] else first_gradients(options, device, options.precision[0])
+
+    def apart(found, name):
+        return ((found[name] - truth[name]).norm() / truth[name].norm()).item()
+    found = {name: [apart(ours, name), apart(other, name)] for name in truth}
+    (options.to / "gradients.json").write_text(json.dumps(found), encoding="utf-8")
+
+
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("facts", "make", "train"))
+    parser.add_argument("what", choices=("facts", "make", "train", "gradients"))
     parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("shape", type=json.loads, nargs="?")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--precision", nargs="+", choices=TYPES, default=["bf16"])
     parser.add_argument("--to", type=pathlib.Path)
+    parser.add_argument("--checkpoint", nargs="+", type=pathlib.Path)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -152,8 +194,11 @@ def main():
     with tempfile.TemporaryDirectory() as meeting:  # rendezvous by file, because another job may have the port
         dist.init_process_group("nccl" if options.device == "cuda" else "gloo", rank=0, world_size=1,
                                 init_method=f"file://{meeting}/ranks")
-        for precision in options.precision:
-            train(options, device, precision)
+        if options.what == "gradients":
+            gradients(options, device)
+        else:
+            for precision in options.precision:
+                train(options, device, precision)
         dist.destroy_process_group()
 
 

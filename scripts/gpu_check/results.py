@@ -40,10 +40,15 @@ def write_whole(path, text):
 
 
 def add(out, stage, machine, seconds, copy):
-    """Replaces the earlier results of a stage."""
+    """Replaces the earlier results of a stage, or with --only those of the checks that ran."""
     found = read(out)
+    rows = stage.rows
+    if stage.only and stage.name in found["stages"]:
+        new = {row["check"]: row for row in rows}
+        before = [new.pop(row["check"], row) for row in found["stages"][stage.name]["checks"]]
+        rows = before + list(new.values())
     found["stages"][stage.name] = {"finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                                   "seconds": round(seconds), "machine": machine.summary(), "checks": stage.rows}
+                                   "seconds": round(seconds), "machine": machine.summary(), "checks": rows}
     found["stages"] = dict(sorted(found["stages"].items(), key=lambda each: ORDER.index(each[0])))
     text = json.dumps(found, indent=1) + "\n"
     for path in [out / JSON, *([copy] if copy else [])]:

@@ -4,7 +4,7 @@ import os
 import shutil
 import statistics
 
-from checks import NOTE, Trouble, skip, verdict_of
+from checks import FAIL, LATE, NOTE, PASS, Late, Trouble, skip
 from training import Trainings, spread
 
 STEPS, WARM_UP = 20, 8  # the first steps compile, choose kernels and fill the allocator
@@ -66,12 +66,13 @@ class Speed:
                 if contender not in failed:
                     try:
                         self.one_turn(name, batch, contender, turn, runs)
-                    except Trouble as trouble:  # keep the figures of the others
-                        failed[contender] = str(trouble)
+                    except (Late, Trouble) as trouble:  # keep the figures of the others
+                        failed[contender] = trouble
                         runs.pop(contender, None)
         parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}" for contender, found in runs.items()]
         parts += [f"{contender} failed: {why}" for contender, why in failed.items()]
-        return verdict_of(not failed), f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}", runs
+        verdict = FAIL if any(isinstance(why, Trouble) for why in failed.values()) else LATE if failed else PASS
+        return verdict, f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}", runs
 
     def one_turn(self, name, batch, contender, turn, runs):
         what = f"{name} {batch} {contender} turn {turn + 1}"

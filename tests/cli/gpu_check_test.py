@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -67,23 +68,58 @@ class GpuCheck(fsdp_cli.Case):
         rows = self.rows(out)
         self.assertEqual({row["verdict"] for row in rows.values()}, {"PASS", "SKIP"})
         for name in ("llama float32", "llama bf16", "llama fp16", "llama float32, recomputed", "llama float32, CPU offload", "llama float32, accumulated",
-                     "minGPT float32", "gemma2 float32: windows, caps", "gemma2 bf16: windows, caps", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "llama float32, saved and resumed", "a learning rate 1 % off is noticed"):
+                     "minGPT float32", "gemma2 float32: windows, caps", "gemma2 bf16: windows, caps", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "llama float32, saved and resumed", "a learning rate 1 % off is noticed",
+                     "gradients of llama, fp16", "gradients of mingpt, bf16"):
             self.assertEqual(rows[name]["verdict"], "PASS", rows[name])
+        log = (out / "logs/truth-minGPT-bf16.log".lower()).read_text()
+        self.assertRegex(log, r"(?m)^   8  [+-]\d")  # differences of the last step
+        self.assertRegex((out / "logs/truth-gradients-of-mingpt-bf16.log").read_text(), r"(?m)^\S+ \S+ +\d\.\d\d  transformer\.wte\.weight$")
         for name in ("device tests", "compute-sanitizer memcheck", "llama bf16, plain operators", "mistral bf16: windows", "CUDA graphs of mingpt, bf16"):
             self.assertEqual(rows[name]["verdict"], "SKIP", rows[name])
             self.assertIn("GPU", rows[name]["text"])
         self.assertEqual((self.folder / "copy.json").read_text(), (out / "gpu-check.json").read_text())
         # Rows of other stages stay; a stage that runs again replaces its own rows.
         self.assertEqual(self.rows(out, "profile")["time by kernel"]["verdict"], "SKIP")
-        done = self.check("truth", "--device", "cpu", "--out", out, code=3, FSDP_BIN=self.planted())
+        wrong = ("llama float32", "llama fp16", "minGPT bf16", "two ranks, full-shard", "memory of llama, bf16", "gradients of mingpt, bf16")
+        done = self.check("truth", "--device", "cpu", "--out", out, "--only", *wrong, code=3, FSDP_BIN=self.planted())
         rows = self.rows(out)
-        for name in ("llama float32", "llama fp16", "minGPT bf16", "two ranks, full-shard", "memory of llama, bf16"):
+        for name in wrong:
             self.assertEqual(rows[name]["verdict"], "FAIL", rows[name])
             self.assertRegex(done.stdout, f"(?m)^FAIL  {name} ")
         self.assertAlmostEqual(rows["memory of llama, bf16"]["figures"]["relative_error"], -0.1)
         page = (out / "gpu-check.md").read_text()
         self.assertIn("## profile: 1 SKIP", page)
-        self.assertRegex(page, r"\| llama float32 \| FAIL \| loss within .* of 1e-05")
+        self.assertRegex(page, r"\| llama float32 \| FAIL \| from float32: loss ")
+        # --only repeats some checks, with what they need, and keeps the other rows.
+        done = self.check("truth", "--device", "cpu", "--out", out, "--only", "mingpt BF16", "racecheck")
+        self.assertEqual(re.findall(r"(?m)^[A-Z]{4}  (.*?)  ", done.stdout), ["minGPT bf16", "compute-sanitizer racecheck"])
+        again = self.rows(out)
+        self.assertEqual(list(again), list(rows))
+        self.assertEqual((again["minGPT bf16"]["verdict"], again["llama fp16"]["verdict"]), ("PASS", "FAIL"))
+
+    def test_what_the_time_does_not_allow_is_late(self):
+        stage = self.stage(seconds=2)
+        stage.check("cut short", lambda: stage.run("sleep", ["sleep", 60], 60))
+        stage.check("not begun", lambda: stage.run("true", ["true"], 60))
+        self.assertEqual([row["verdict"] for row in stage.rows], ["LATE", "LATE"])
+        stage = self.stage(seconds=60)
+        stage.check("too slow", lambda: stage.run("sleep", ["sleep", 60], 1))
+        self.assertEqual([row["verdict"] for row in stage.rows], ["FAIL"])
+
+    def stage(self, seconds):
+        sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
+        from checks import Stage
+        machine = type("Machine", (), {"logs": self.folder, "environment": dict(os.environ)})
+        return Stage("any", machine, seconds)
+
+    def test_kernels_with_shared_memory_are_listed(self):
+        sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
+        from sanitizers import SHARED_MEMORY
+        found = set()
+        for source in (SCRIPT.parents[1] / "lib/compute/cuda/kernels").glob("*.cu"):
+            kernels = re.split(r"__global__ void (?:__launch_bounds__\(\w+\) )?", source.read_text())[1:]
+            found |= {re.match(r"\w+", kernel)[0] for kernel in kernels if "__shared__" in kernel}
+        self.assertEqual(found, set(SHARED_MEMORY))
 
     def test_a_stop_leaves_nothing(self):
         out = self.folder / "stopped"
@@ -104,6 +140,7 @@ class GpuCheck(fsdp_cli.Case):
         self.assertIn("--device cuda|cpu", self.check("--help").stdout)
         self.assertIn("no stage is called 'speeed'", self.check("speeed", code=2).stderr)
         self.assertIn("no fsdp-finetune", self.check("truth", "--out", self.folder / "none", code=1, FSDP_BIN=str(self.folder)).stderr)
+        self.assertIn("stages are given before --only", self.check("--only", "bf16", "truth", code=2).stderr)
         self.assertIn("there is no folder", self.check("truth", "--json", "none/x.json", code=2).stderr)
         (self.folder / "other").mkdir()
         (self.folder / "other/gpu-check.json").write_text("[1]")
