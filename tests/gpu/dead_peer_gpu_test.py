@@ -46,12 +46,12 @@ class DeadPeer(chess_cli.Case):
         super().setUpClass()
         cls.tokens = fsdp_cli.write_tokens(cls.folder / "tokens.h5", fsdp_cli.random_tokens(240))
 
-    def ends(self, name, stall, arguments, expected, launcher=(), log=None):
+    def ends(self, name, stall, arguments, expected, launcher=(), log=None, ranks=2):
         """The job ends by itself, leaves no process, and prints `expected`. `stall` selects the collective, the rank and the kind of failure."""
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_STALL": stall}
         line = [*arguments, "--out-dir", self.runs, "--run-name", name, "--device", "cuda", "--collective-timeout", TIMEOUT_S]
         # The limit only catches hangs: a job without unlimited waits ends within seconds.
-        result = fsdp_cli.run("fsdp-finetune", line, ranks=0 if launcher else 3, env=stub, limit_seconds=60, within=launcher)
+        result = fsdp_cli.run("fsdp-finetune", line, ranks=0 if launcher else ranks, env=stub, limit_seconds=60, within=launcher)
         self.assertNotEqual(result.code, 0, str(result))
         for _ in range(300):  # mpiexec may end before its ranks, which end by their own timeout and only then print the reason
             if not left_over(name):
@@ -62,8 +62,8 @@ class DeadPeer(chess_cli.Case):
         return result
 
     def check(self, *cases):
-        """Runs three cases at once, because the jobs mostly wait."""
-        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        """Runs six cases at once, because the jobs mostly wait."""
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
             started = {case[0]: pool.submit(self.ends, *case) for case in cases}
             for name, end in started.items():
                 with self.subTest(name=name):
@@ -75,7 +75,7 @@ class DeadPeer(chess_cli.Case):
     def test_a_stopped_rank_is_named(self):
         fifty = self.job("--max-steps", 50)
         disk = ["--offload-optimizer", f"nvme:{self.folder / 'scratch'}"]
-        self.check(("stopped-forward", "41:1:stop", fifty, MISSING),
+        self.check(("stopped-forward", "41:1:stop", fifty, MISSING, (), None, 3),
                    ("stopped-host-decides", "42:1:stop", [*fifty, "--optimizer", "lion"], MISSING),
                    ("stopped-accumulating", "43:1:stop", [*fifty, "--gradient-accumulation-steps", 2, "--activation-checkpointing", "all"], MISSING),
                    ("stopped-offload", "41:1:stop", [*fifty, "--cpu-offload"], MISSING),
@@ -89,6 +89,16 @@ class DeadPeer(chess_cli.Case):
                    ("stopped-adafactor", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adafactor"], missing("all-reduce")),
                    ("stopped-muon", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "muon"], missing("all-to-all")),
                    ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING))
+
+    def test_a_full_queue_of_launches(self):
+        """The layers launch more than a driver takes, so the host would block in a launch. Limited to the collectives of a few
+        layers ahead it does not; where half of the layers are one unit it does, and the watchdog's abort ends the block."""
+        def layers(number):
+            return ["--num-layers", number, "--num-heads", 2, "--embed-size", 64, "--vocab-size", fsdp_cli.VOCAB, "--train-data", self.tokens,
+                    "--batch-size", 1, "--max-steps", 50, "--activation-checkpointing", "all"]
+        self.check(("stopped-deep", "175:1:stop", layers(40), MISSING),
+                   ("stopped-deep-replicas", "86:1:stop", [*layers(40), "--sharding", "no-shard"], missing("all-reduce|reduce-scatter")),
+                   ("stopped-deep-units", "13:1:stop", [*layers(100), "--wrap", f"size:{50 * 49984}"], MISSING))
 
     def test_a_rank_that_stops_in_a_validation_or_a_text(self):
         """The stall counts select collectives after the first step and before the second."""
@@ -105,7 +115,7 @@ class DeadPeer(chess_cli.Case):
     def test_a_killed_rank_ends_the_job(self):
         """mpiexec may end the others before they notice; without its clean-up they name the killed rank themselves."""
         job, mpiexec = self.job("--max-steps", 50), os.environ["FSDP_MPIEXEC"]
-        cases = [("killed", "41:2:kill", job, "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2")]
+        cases = [("killed", "41:2:kill", job, "[Ss]ignal 9|EXIT CODE: 9|did not answer: rank 2", (), None, 3)]
         if "-disable-auto-cleanup" in subprocess.run([mpiexec, "-help"], capture_output=True, text=True, check=False).stdout:
             # Even so mpiexec sometimes ends the others, or itself before them: ranks in sessions of their own survive that.
             log = self.folder / "killed-alone.log"

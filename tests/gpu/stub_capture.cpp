@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/gpu/stub_card.hpp"
+#include "tests/gpu/stub_stall.hpp"
 
 namespace stub {
 namespace {
@@ -103,6 +104,7 @@ Nodes& nodes_of(const void* graph) { return *static_cast<Nodes*>(const_cast<void
 }  // namespace
 
 int issue(Event event, std::vector<Touched> touched, Stream stream) {
+  if (!captures(stream)) queue_entry(stream);
   const std::scoped_lock lock(world().mutex);
   const auto capture = capture_of(stream);
   if (capture == nullptr) {
@@ -119,10 +121,14 @@ int issue(Event event, std::vector<Touched> touched, Stream stream) {
   return cudaSuccess;
 }
 
-int issue_of_library(EventKind kind, const char* name) {
+Stream library_stream(EventKind kind) {
   const std::scoped_lock lock(world().mutex);
+  return world().library_streams[kind];
+}
+
+int issue_of_library(EventKind kind, const char* name) {
   constexpr int kExecutionFailed = 13;  // CUBLAS_STATUS_EXECUTION_FAILED
-  return issue({kind, name}, {}, world().library_streams[kind]) == cudaSuccess ? 0 : kExecutionFailed;
+  return issue({kind, name}, {}, library_stream(kind)) == cudaSuccess ? 0 : kExecutionFailed;
 }
 
 void set_library_stream(EventKind kind, Stream stream) {

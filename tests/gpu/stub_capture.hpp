@@ -20,6 +20,7 @@ using Happening = const void*;  ///< a CUDA event
 int issue(Event event, std::vector<Touched> touched, Stream stream);
 /// Like issue(), for cuBLAS and cuDNN, on the stream that each was given last.
 int issue_of_library(EventKind kind, const char* name);
+Stream library_stream(EventKind kind);
 void set_library_stream(EventKind kind, Stream stream);
 
 bool captures(Stream stream);

@@ -76,7 +76,10 @@ cudaError_t waited(const char* name) {
   return cudaSuccess;
 }
 
-cudaError_t done_or_not() { return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess; }
+cudaError_t done_or_not() {
+  stub::pass_blocked_threads();
+  return stub::stalled() ? failed(cudaErrorNotReady) : cudaSuccess;
+}
 
 /// Copies to the host give zeros, the assumed results of kernels; copies to the device store nothing.
 cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t stream) {
@@ -286,6 +289,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* address) {
   if (const int code = stub::refuse_unsafe()) return as_error(code);
+  stub::wait_for_device();
   return address == nullptr || memory().free(address) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -353,6 +357,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return waited("cudaStreamSynchronize");
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  stub::queue_entry(stream);
   return as_error(stub::waits(stream, event));
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return make_handle(event); }
@@ -367,6 +372,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return done_or_not();
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  stub::queue_entry(stream);
   stub::recorded(event, stream);
   return cudaSuccess;
 }

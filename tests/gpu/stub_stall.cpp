@@ -5,9 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
 
 namespace stub {
 namespace {
@@ -29,7 +33,16 @@ const Plan& plan() {
   return the_plan;
 }
 
-std::atomic<int> queued{0};
+std::atomic<int> queued{0}, communicators{0}, blocked_threads{0};
+
+struct Queues {
+  std::mutex mutex;
+  std::map<const void*, int> entries;  ///< of each stream, since the stall
+};
+Queues& queues() {
+  static auto* const the_queues = new Queues;  // never destroyed: launches may come during static destruction
+  return *the_queues;
+}
 
 }  // namespace
 
@@ -40,10 +53,29 @@ void collective_queued() {
   static_cast<void>(::raise(std::strcmp(plan().how.data(), "kill") == 0 ? SIGKILL : SIGSTOP));
 }
 
-bool stalled() { return plan().number > 0 && queued >= plan().number; }
+void communicator_made() { ++communicators; }
+void communicator_ended() { --communicators; }
+
+bool stalled() { return plan().number > 0 && queued >= plan().number && communicators > 0; }
 
 void wait_for_device() {
-  while (stalled()) ::pause();
+  while (stalled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void queue_entry(const void* stream) {
+  if (!stalled()) return;
+  constexpr int kRoom = 1000;
+  {
+    const std::scoped_lock lock(queues().mutex);
+    if (++queues().entries[stream] <= kRoom) return;
+  }
+  ++blocked_threads;
+  wait_for_device();
+  --blocked_threads;
+}
+
+void pass_blocked_threads() {
+  if (blocked_threads > 0) wait_for_device();
 }
 
 }  // namespace stub

@@ -11,15 +11,20 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <stop_token>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -49,6 +54,11 @@ struct CollectiveLabel {
 
 /// Not thread-safe. The communicator is non-blocking (NCCL calls return at once and are polled for completion), so a
 /// missing rank causes a timeout here instead of a hang inside NCCL.
+///
+/// A missing rank can also block the host inside CUDA: in a launch, because a stream takes only about 1000 entries, in
+/// cudaFree, or while a kernel's code is loaded. submit() therefore keeps the host at most kMostAhead collectives ahead
+/// of the device, and a thread aborts the communicator where the host does not see a timeout by itself. The abort ends
+/// the collective's kernel, the blocked call returns, and the next call here throws.
 class NcclComm final : public DeviceConnection {
  public:
   /// Collective over `group`, for the current device. `group` is used to find missing ranks when a collective does not
@@ -64,7 +74,8 @@ class NcclComm final : public DeviceConnection {
   int device() const override { return device_; }
 
   /// Queues NCCL calls as one group, which starts once `ready` is reached. The host waits until the calls are queued
-  /// (the first time until the ranks have connected), not until they have run.
+  /// (the first time until the ranks have connected), not until they have run; if kMostAhead earlier ones are queued,
+  /// until the first of them has run.
   /// \param calls  makes the calls on the given communicator and stream, and returns the first error
   /// \return an event that is reached when the calls have run
   std::shared_ptr<UniqueEvent> submit(const CollectiveLabel& label, const UniqueEvent& ready,
@@ -80,14 +91,26 @@ class NcclComm final : public DeviceConnection {
     std::uint64_t number;
   };
   using Clock = std::chrono::steady_clock;
+  /// About six blocks or 200 launches.
+  static constexpr std::size_t kMostAhead = 16;
+  /// How long after the timeout the watchdog acts: the host's own poll() comes first.
+  static constexpr std::chrono::seconds kMargin{1};
 
   void connect(ProcessGroup& group);
+  /// Call before NCCL is called. \throws RuntimeFailure if the watchdog has aborted
+  std::unique_lock<std::mutex> lock_communicator();
+  ncclResult_t state();
+  /// Counts how many pending collectives, from the first on, have run. Runs in a thread of its own, since a query of
+  /// CUDA may block while another thread is blocked in a launch.
+  std::future<std::size_t> count_finished() const;
+  /// Runs in the watchdog's thread. \throws std::system_error where no thread can be started for a query
+  void watch_host(const std::stop_token& stop);
+  [[noreturn]] void fail_without_progress(const Pending& stuck);
   /// Waits while NCCL returns ncclInProgress. \param what  for the message: "connecting"
   void wait_while_in_progress(const std::string& what);
   void drop_finished();
   [[noreturn]] void fail(const std::string& what);
   bool flushed_within(std::chrono::milliseconds limit) noexcept;
-  void abort_within(std::chrono::milliseconds limit) noexcept;
 
   ProcessGroup& group_;
   int rank_;
@@ -98,11 +121,17 @@ class NcclComm final : public DeviceConnection {
   int exceptions_at_birth_;
   bool failed_ = false;
   UniqueStream stream_;
-  ncclComm_t comm_ = nullptr;
-  std::deque<Pending> pending_;
   std::uint64_t num_submitted_ = 0;
   std::uint64_t watched_ = 0;  ///< number of the collective that was first in the queue at the last poll()
   Clock::time_point watched_since_;
+
+  std::mutex mutex_;  ///< guards what follows, which the watchdog reads; not held in calls that the device can block
+  ncclComm_t comm_ = nullptr;  ///< null after an abort
+  std::deque<Pending> pending_;
+  bool looked_ = false;           ///< the host has asked for finished collectives since the watchdog's last turn
+  std::optional<Pending> stuck_;  ///< why the watchdog has aborted
+  std::condition_variable_any never_;
+  std::jthread watchdog_;  ///< runs while there is a communicator
 };
 
 namespace {
@@ -118,6 +147,8 @@ constexpr std::array<std::pair<c10::ScalarType, ncclDataType_t>, 9> kTypes{{
     {c10::ScalarType::Byte, ncclUint8},
     {c10::ScalarType::Bool, ncclUint8},  // only gathered, never summed
 }};
+
+constexpr std::chrono::seconds kAbort{10};  // limit of an abort
 
 bool accepted(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
@@ -142,6 +173,20 @@ void pause(std::chrono::steady_clock::duration waited) {
     std::this_thread::yield();
   } else {
     std::this_thread::sleep_for(std::chrono::microseconds(waited < std::chrono::milliseconds(20) ? 20 : 200));
+  }
+}
+
+/// ncclCommAbort itself may hang when peers have died, but the program must still print its message and exit. So the
+/// abort runs in a thread of its own, which is abandoned if it takes too long.
+void abort_within(std::chrono::milliseconds limit, ncclComm_t comm) noexcept {
+  if (comm == nullptr) return;
+  try {
+    std::packaged_task<void()> task([comm] { static_cast<void>(ncclCommAbort(comm)); });
+    auto done = task.get_future();
+    std::thread(std::move(task)).detach();
+    done.wait_for(limit);
+  } catch (...) {
+    static_cast<void>(ncclCommAbort(comm));
   }
 }
 
@@ -421,20 +466,30 @@ NcclComm::NcclComm(ProcessGroup& group, int device)
   for (int member = 0; member < size_; ++member) world_ranks_.push_back(group.world_rank(member));
   try {
     connect(group);
+    watchdog_ = std::jthread([this](const std::stop_token& stop) noexcept {
+      try {
+        watch_host(stop);
+      } catch (const std::system_error&) {
+        // Without threads the host's own polls remain.
+      }
+    });
   } catch (...) {
-    abort_within(std::chrono::seconds(10));  // the destructor does not run when the constructor throws
+    abort_within(kAbort, comm_);  // the destructor does not run when the constructor throws
     throw;
   }
 }
 
 NcclComm::~NcclComm() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_birth_;
-  if (!unwinding && !failed_ && flushed_within(std::min(timeout_, std::chrono::milliseconds(60000)))) {
+  watchdog_.request_stop();
+  watchdog_.join();
+  if (!unwinding && !failed_ && comm_ != nullptr &&
+      flushed_within(std::min(timeout_, std::chrono::milliseconds(60000)))) {
     static_cast<void>(ncclCommDestroy(comm_));
     return;
   }
   // The peers may have died, and an orderly end would wait for them.
-  abort_within(std::chrono::seconds(10));
+  abort_within(kAbort, comm_);
 }
 
 void NcclComm::connect(ProcessGroup& group) {
@@ -447,20 +502,25 @@ void NcclComm::connect(ProcessGroup& group) {
 
 std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                               const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls) {
-  check();
   drop_finished();
+  for (const auto start = Clock::now(); pending_.size() >= kMostAhead && !poll();) pause(Clock::now() - start);
   ready.make_wait(stream_.get());
-  check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
-  const auto queued = calls(comm_, stream_.get());
-  // Close the group even after a failed call; otherwise the open group would absorb all later calls.
-  const auto closed = ncclGroupEnd();
-  if (!accepted(queued) || !accepted(closed)) {
-    fail(fmt::format("the {} was refused: {}", label.kind, nccl_text(accepted(queued) ? closed : queued, comm_)));
+  check();
+  {
+    const auto lock = lock_communicator();
+    check_nccl(ncclGroupStart(), "ncclGroupStart", comm_);
+    const auto queued = calls(comm_, stream_.get());
+    // Close the group even after a failed call; otherwise the open group would absorb all later calls.
+    const auto closed = ncclGroupEnd();
+    if (!accepted(queued) || !accepted(closed)) {
+      fail(fmt::format("the {} was refused: {}", label.kind, nccl_text(accepted(queued) ? closed : queued, comm_)));
+    }
   }
   // An event recorded on the stream follows the collective's kernels only once NCCL has queued them.
   wait_while_in_progress(fmt::format("queueing the {}", label.kind));
   auto done = std::make_shared<UniqueEvent>();
   done->record(stream_.get());
+  const std::scoped_lock lock(mutex_);
   pending_.push_back({done, label, ++num_submitted_});
   return done;
 }
@@ -468,10 +528,9 @@ std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, cons
 void NcclComm::wait_while_in_progress(const std::string& what) {
   const auto start = Clock::now();
   for (;;) {
-    ncclResult_t state = ncclSuccess;
-    check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", comm_);
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) fail(fmt::format("{} failed: {}", what, nccl_text(state, comm_)));
+    const auto now = state();
+    if (now == ncclSuccess) return;
+    if (now != ncclInProgress) fail(fmt::format("{} failed: {}", what, nccl_text(now, comm_)));
     const auto waited = Clock::now() - start;
     if (waited > timeout_) {
       fail(fmt::format("{} took longer than {} s (--collective-timeout): a rank failed, hangs or cannot be reached",
@@ -481,14 +540,30 @@ void NcclComm::wait_while_in_progress(const std::string& what) {
   }
 }
 
+std::unique_lock<std::mutex> NcclComm::lock_communicator() {
+  std::unique_lock lock(mutex_);
+  if (!stuck_) return lock;
+  lock.unlock();  // the watchdog has ended and changes nothing
+  fail_without_progress(*stuck_);
+}
+
+ncclResult_t NcclComm::state() {
+  const auto lock = lock_communicator();
+  ncclResult_t now = ncclSuccess;
+  check_nccl(ncclCommGetAsyncError(comm_, &now), "ncclCommGetAsyncError", comm_);
+  return now;
+}
+
 void NcclComm::check() {
-  ncclResult_t state = ncclSuccess;
-  check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", comm_);
-  if (!accepted(state)) fail("a collective failed: " + nccl_text(state, comm_));
+  const auto now = state();
+  if (!accepted(now)) fail("a collective failed: " + nccl_text(now, comm_));
 }
 
 void NcclComm::drop_finished() {
-  while (!pending_.empty() && pending_.front().done->reached()) pending_.pop_front();
+  const auto running = std::find_if(pending_.begin(), pending_.end(), [](const auto& p) { return !p.done->reached(); });
+  const std::scoped_lock lock(mutex_);
+  looked_ = true;
+  pending_.erase(pending_.begin(), running);
 }
 
 bool NcclComm::poll() {
@@ -502,13 +577,62 @@ bool NcclComm::poll() {
   }
   const auto waited = Clock::now() - watched_since_;
   // A rank that has waited longer is taking a roll call: answer it, so that it does not count this rank as missing.
-  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.liveness_probed())) {
-    const auto missing = group_.missing_ranks();
-    fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
-                     first.label.kind, first.number, first.label.tensors, first.label.bytes, seconds(timeout_),
-                     missing.empty() ? "" : fmt::format("; did not answer: rank {}", fmt::join(missing, ", "))));
-  }
+  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.liveness_probed()))
+    fail_without_progress(first);
   return false;
+}
+
+std::future<std::size_t> NcclComm::count_finished() const {
+  std::packaged_task<std::size_t()> task([pending = pending_, device = device_] {
+    std::size_t count = 0;
+    if (cudaSetDevice(device) != cudaSuccess) return count;
+    while (count < pending.size() && cudaEventQuery(pending[count].done->get()) == cudaSuccess) ++count;
+    return count;
+  });
+  auto count = task.get_future();
+  std::thread(std::move(task)).detach();
+  return count;
+}
+
+void NcclComm::watch_host(const std::stop_token& stop) {
+  constexpr std::chrono::milliseconds kShortest{1}, kLongest{250};
+  // Turns are counted rather than time: a job that was suspended has waited for one turn.
+  const auto turn = std::clamp(timeout_ / 8, kShortest, kLongest);
+  const auto most_turns = timeout_ / turn + kMargin / turn;
+  std::int64_t turns = 0;
+  std::uint64_t first = 0, asked = 0;  // numbers of the first collective that may be running, and of a query's first
+  std::future<std::size_t> reached;
+  std::unique_lock lock(mutex_);
+  while (!never_.wait_for(lock, stop, turn, [] { return false; }) && !stop.stop_requested()) {
+    if (pending_.empty()) continue;
+    ++turns;
+    const auto advance_to = [&](std::uint64_t number) {
+      if (number <= first) return;
+      first = number;
+      turns = 0;
+    };
+    const auto number = pending_.front().number;
+    advance_to(number);
+    const bool answered = reached.valid() && reached.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (answered) advance_to(asked + reached.get());
+    if (first > pending_.back().number) continue;
+    if (!std::exchange(looked_, false) && !reached.valid()) {
+      asked = number;
+      reached = count_finished();
+    }
+    if (turns < most_turns) continue;
+    stuck_ = pending_[first - number];
+    auto* const comm = std::exchange(comm_, nullptr);
+    lock.unlock();
+    return abort_within(kAbort, comm);
+  }
+}
+
+void NcclComm::fail_without_progress(const Pending& stuck) {
+  const auto missing = group_.missing_ranks();
+  fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
+                   stuck.label.kind, stuck.number, stuck.label.tensors, stuck.label.bytes, seconds(timeout_),
+                   missing.empty() ? "" : fmt::format("; did not answer: rank {}", fmt::join(missing, ", "))));
 }
 
 void NcclComm::fail(const std::string& what) {
@@ -527,20 +651,6 @@ bool NcclComm::flushed_within(std::chrono::milliseconds limit) noexcept {
     const auto waited = Clock::now() - start;
     if (state != ncclInProgress || waited > limit) return false;
     pause(waited);
-  }
-}
-
-void NcclComm::abort_within(std::chrono::milliseconds limit) noexcept {
-  if (comm_ == nullptr) return;
-  // ncclCommAbort itself may hang when peers have died, but the program must still print its message and exit. So the
-  // abort runs in a thread of its own, which is abandoned if it takes too long.
-  try {
-    std::packaged_task<void()> task([comm = comm_] { static_cast<void>(ncclCommAbort(comm)); });
-    auto done = task.get_future();
-    std::thread(std::move(task)).detach();
-    done.wait_for(limit);
-  } catch (...) {
-    static_cast<void>(ncclCommAbort(comm_));
   }
 }
 
