@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import unittest
@@ -133,7 +134,7 @@ class Tarball(unittest.TestCase):
             self.assertTrue(
                 package["versionInfo"] and package["supplier"] and package["licenseDeclared"], package["name"]
             )
-            if entry["fileName"].startswith("./lib/lib"):
+            if entry["fileName"].startswith("./lib/lib") and entry["fileName"] != "./lib/libfsdp_glibc.so":
                 self.assertNotEqual(package["name"], "fsdp", entry["fileName"])
                 self.assertIn("purl", json.dumps(package.get("externalRefs", "")), entry["fileName"])
         ours = next(package for package in packages.values() if package["name"] == "fsdp")
@@ -155,6 +156,28 @@ class Tarball(unittest.TestCase):
 
         found = validate_full_spdx_document(parse_file(str(self.top / "sbom.spdx.json")))
         self.assertEqual([message.validation_message for message in found], [])
+
+    def test_runs_on_glibc_2_28(self):
+        """Compares the versions that the linker's tools find with the ones that scripts/packing/glibc.py lists."""
+        listed = subprocess.run([sys.executable, SOURCE / "scripts/packing/glibc.py", "check", "--newest", "2.28", self.top],
+                                check=True, capture_output=True, text=True).stdout.splitlines()
+        print("\n".join(listed))
+        for line in listed:
+            newest, _, _, name = line.split()
+            read = subprocess.run(["objdump", "-p", self.top / name], check=True, capture_output=True, text=True).stdout
+            references = read.partition("Version References:")[2]
+            versions = [tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", references)]
+            self.assertLessEqual(max(versions, default=(0,)), (2, 28), name)
+            self.assertEqual(max(versions, default=()), tuple(map(int, re.findall(r"\d+", newest))), name)
+
+    def test_files_above_the_bound_are_refused(self):
+        library = self.work / "bound" / "libfmt.so.9"
+        library.parent.mkdir()
+        shutil.copy(self.top / "lib/libstdc++.so.6", library)
+        run = subprocess.run([sys.executable, SOURCE / "scripts/packing/glibc.py", "check", "--newest", "2.17", library.parent],
+                             check=False, capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(run.stderr, r"libfmt\.so\.9 asks for GLIBC_2\.25, newer than 2\.17")
 
     def test_no_path_of_this_machine(self):
         """Programs in tests/ are exempt: they contain the path of the build folder, where they look first for the back end."""
