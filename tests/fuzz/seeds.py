@@ -5,6 +5,7 @@ import json
 import pathlib
 import pickle
 import struct
+import tarfile
 import zipfile
 
 import text_seeds
@@ -13,6 +14,9 @@ import text_seeds
 DCP_NAMES = [".metadata", "__0_0.distcp", "__1_0.distcp", "__0.metadata", "__1.metadata"]
 HF_NAMES = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors",
             "shard-00001-model-00001-of-00001.safetensors"]
+DEEPSPEED_NAMES = ["mp_rank_00_model_states.pt", *(f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt" for kind in ("optim", "model") for rank in (0, 1)),
+                   "zero/w/fp32.pt", "zero/w/exp_avg.pt", "zero/b/fp32.pt", "zero/b/step.pt", "zero/optimizer_state.pt"]
+RANK_NAMES = [*(f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)), "extra_state_world_size_2_rank_0.pt"]
 LARGEST = 64 * 1024
 
 
@@ -89,6 +93,25 @@ def dcp_seeds(checkpoints):
     return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
 
 
+def door_seeds(checkpoints, folders, names):
+    """Returns folders of tests/fixtures/doors: each whole, and without its optimizer."""
+    with tarfile.open(checkpoints.parent / "doors" / "doors.tar.xz") as archive:
+        files = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}
+    seeds = []
+    for folder in folders:
+        found = [(number, without_checksums(files[f"doors/{folder}/{name}"])) for number, name in enumerate(names) if f"doors/{folder}/{name}" in files]
+        seeds += [text_seeds.packed(found), text_seeds.packed([item for item in found if "optim" not in names[item[0]]])]
+    return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
+
+
+def deepspeed_seeds(checkpoints):
+    return door_seeds(checkpoints, ("small/zero0", "small/zero2", "small/zero3", "small/universal"), DEEPSPEED_NAMES)
+
+
+def per_rank_seeds(checkpoints):
+    return door_seeds(checkpoints, ("small/dtensor", "ranks_t26_fsdp1_ws2_shardedtensor/ckpt"), RANK_NAMES)
+
+
 def hf_seeds(checkpoints):
     def header(tensors, size):
         text = json.dumps(tensors).encode()
@@ -103,7 +126,7 @@ def hf_seeds(checkpoints):
 
 
 MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
-          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
+          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
 
 
 def write(target, folder):

@@ -55,7 +55,10 @@ class TensorParser {
       if (function->is("torch._tensor", "_rebuild_from_type_v2")) {
         if (args->items.size() != 4) fail("has unexpected arguments");
         if (!args->items[1]->is_global("torch", "Tensor"))
-          fail("is of the class " + class_name(*args->items[1]) + ", which is not supported: only plain tensors are");
+          fail("is of the class " + class_name(*args->items[1]) + ", which is not supported: only plain tensors are" +
+               std::string(class_name(*args->items[1]).starts_with("torch.distributed.")
+                               ? ". This is one rank's part of a tensor: give the folder with the files of all ranks"
+                               : ""));
         const auto* inner = args->items[0]->global();
         if (inner == nullptr || args->items[2]->tuple() == nullptr) fail("has unexpected arguments");
         return checked({inner, args->items[2]->tuple()});

@@ -12,6 +12,9 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/little_endian.hpp"
 #include "lib/files/read/chunked_source.hpp"
+#include "lib/files/read/deepspeed_folder.hpp"
+#include "lib/files/read/per_rank_source.hpp"
+#include "lib/files/read/torch_file.hpp"
 #include "lib/files/read/torch_source.hpp"
 #include "lib/ranks/process_group.hpp"
 
@@ -32,23 +35,11 @@ std::vector<ReadSum> sums_of(std::string_view bytes) {
   return sums;
 }
 
-constexpr std::uint64_t kLongestTag_bytes = 4096;
-
-bool has_state_files(const std::filesystem::path& directory) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto name = entry->path().filename().string();
-    if (name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt")) return true;
-  }
-  return false;
-}
-
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_dcp_directory(path)) return open_dcp(path);
   if (is_safetensors_directory(path)) return open_safetensors(path);
-  if (is_deepspeed_folder(path))
-    throw FormatError(path.string() + ": is a checkpoint of DeepSpeed (ZeRO). " + deepspeed_advice());
+  if (is_deepspeed_folder(path)) return open_deepspeed(path);
+  if (is_per_rank_folder(path)) return open_per_rank(path);
   throw FormatError(
       path.string() +
       ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
@@ -115,39 +106,9 @@ std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSu
   return sums_of(group.broadcast_text(gather_bytes(group, mine), 0));
 }
 
-bool is_deepspeed_folder(const std::filesystem::path& directory) {
-  if (has_state_files(directory)) return true;
-  std::error_code error;
-  if (std::filesystem::is_regular_file(directory / "zero_to_fp32.py", error)) return true;
-  const auto latest = directory / "latest";
-  if (!std::filesystem::is_regular_file(latest, error)) return false;
-  const auto tag = read_text_file(latest, kLongestTag_bytes);
-  const auto name = tag.substr(0, tag.find_first_of("\r\n"));
-  return !name.empty() && name.find('/') == std::string::npos && has_state_files(directory / name);
-}
-
-bool is_deepspeed_file(const Source& source) {
-  return std::any_of(source.values().begin(), source.values().end(),
-                     [](const SourceValue& value) { return value.name == "ds_version"; });
-}
-
-std::vector<std::string> deepspeed_remarks(const Source& source) {
-  const auto is_short = [](const SourceTensor& tensor) {
-    return tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
-  };
-  if (!is_deepspeed_file(source) || std::none_of(source.tensors().begin(), source.tensors().end(), is_short)) return {};
-  return {source.info().files.front().string() +
-          ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters lie in "
-          "the *_optim_states.pt beside it (zero_to_fp32.py makes one file of them)"};
-}
-
-std::string deepspeed_advice() {
-  return "DeepSpeed keeps a model's numbers in shards by rank (*_optim_states.pt; with ZeRO-3 in nothing else), which "
-         "are not read here: make one file of them with the zero_to_fp32.py that lies beside them, and give that";
-}
-
 bool holds_checkpoint(const std::filesystem::path& directory) {
-  return is_dcp_directory(directory) || is_safetensors_directory(directory);
+  return is_dcp_directory(directory) || is_safetensors_directory(directory) || is_deepspeed_folder(directory) ||
+         is_per_rank_folder(directory);
 }
 
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {

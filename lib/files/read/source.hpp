@@ -108,7 +108,7 @@ class Source {
 };
 
 /// Opens the checkpoint at `path`, whose content determines the format: a DCP directory of any version, one safetensors
-/// file, a directory of safetensors, a torch.save file (zip or legacy), a checkpoint of fsdp-finetune.
+/// file, a directory of safetensors, a torch.save file (zip or legacy), a checkpoint of DeepSpeed, of fsdp-finetune.
 /// A local-state checkpoint comes with its flat parameters; see lib/files/transform/local_state.hpp.
 /// \throws FormatError naming what was looked for when `path` is none of these; IoError
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
@@ -124,18 +124,5 @@ std::vector<ReadSum> gather_sums(ProcessGroup& group, std::span<const ReadSum> m
 
 /// Returns the sums of all ranks on every rank. Collective.
 std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSum> mine);
-
-/// True for a directory with files of DeepSpeed's ZeRO, in the directory itself or in the folder that DIR/latest names.
-/// Shards of DeepSpeed are recognised and not read.
-bool is_deepspeed_folder(const std::filesystem::path& directory);
-
-/// True for one of DeepSpeed's *_model_states.pt.
-bool is_deepspeed_file(const Source& source);
-
-/// Warnings for users about the numbers in such a file; empty for any other file.
-std::vector<std::string> deepspeed_remarks(const Source& source);
-
-/// Advice for a checkpoint of DeepSpeed, as the end of a sentence.
-std::string deepspeed_advice();
 
 }  // namespace fsdp

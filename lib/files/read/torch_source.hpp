@@ -5,16 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/chunked_source.hpp"
 
 namespace fsdp {
-
-/// True when the file starts like a zip archive or like the legacy format of torch.save.
-bool looks_like_torch_file(std::string_view first_bytes);
 
 class TorchFile;
 

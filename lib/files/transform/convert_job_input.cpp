@@ -13,6 +13,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/files/read/deepspeed_folder.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/local_state.hpp"

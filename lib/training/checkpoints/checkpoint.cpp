@@ -192,7 +192,7 @@ void Checkpoint::find_progress() {
     }
     return static_cast<std::int64_t>(*found);
   };
-  for (const char* name : {"step", "global_step", "iter_num", "iteration"}) {
+  for (const char* name : {"step", "global_step", "global_steps", "iter_num", "iteration"}) {
     const auto found = count(name);
     if (!found) continue;
     step_.emplace(name, *found);

@@ -60,9 +60,9 @@ class MemoryDirectory {
   MemoryDirectory& operator=(const MemoryDirectory&) = delete;
 
   /// An input holds files, each as: u8 index into `names`, u32 little-endian length, bytes. The last file may be
-  /// truncated. Files of the previous input are removed.
+  /// truncated. Names may have folders. Files of the previous input are removed.
   const std::filesystem::path& fill(std::string_view input, std::span<const std::string_view> names) {
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) std::filesystem::remove(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) std::filesystem::remove_all(entry.path());
     while (input.size() >= 5) {
       const auto name = names[static_cast<unsigned char>(input[0]) % names.size()];
       std::size_t length = 0;
@@ -70,6 +70,7 @@ class MemoryDirectory {
         length = length << 8 | static_cast<unsigned char>(input[static_cast<std::size_t>(i)]);
       input.remove_prefix(5);
       const auto bytes = input.substr(0, length);
+      if (name.find('/') != std::string_view::npos) std::filesystem::create_directories((path_ / name).parent_path());
       File file = File::create(path_ / name);
       file.write(bytes);
       input.remove_prefix(bytes.size());

@@ -1,0 +1,34 @@
+#pragma once
+// Tensors that ranks hold in pieces, as a rank's torch.save writes them: DTensor and ShardedTensor.
+// Source: torch 2.6 and 2.15 torch/distributed/tensor/_api.py, placement_types.py, device_mesh.py,
+// torch/distributed/_shard/sharded_tensor/api.py.
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "lib/files/formats/block.hpp"
+#include "lib/files/formats/torch_blob.hpp"
+#include "lib/files/read/pickle_node.hpp"
+
+namespace fsdp {
+
+/// The pieces of a tensor that one rank holds; `blocks` say where they lie in the whole tensor.
+struct DistributedTensor {
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<TensorView> views;
+  std::vector<Block> blocks;
+};
+
+/// Reads the integers of a small tensor of the file, such as the ranks of a mesh.
+using ReadIntegers = std::function<std::vector<std::int64_t>(const TensorView&)>;
+
+/// True for a DTensor or a ShardedTensor. Validates nothing.
+bool is_distributed_tensor(const PickleValue& value);
+
+/// \param rank  that wrote the file
+/// \throws FormatError naming what is not supported (partial sums), or does not fit the piece
+DistributedTensor distributed_tensor(const PickleNode& node, std::size_t rank, const ReadIntegers& read);
+
+}  // namespace fsdp

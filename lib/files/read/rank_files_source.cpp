@@ -1,0 +1,272 @@
+#include "lib/files/read/rank_files_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "lib/base/error.hpp"
+#include "lib/files/formats/crc32.hpp"
+#include "lib/files/formats/pickle_reader.hpp"
+#include "lib/files/formats/pickle_writer.hpp"
+#include "lib/files/read/plain_value.hpp"
+#include "lib/files/read/tensor_in_file.hpp"
+
+namespace fsdp {
+namespace {
+
+bool holds_tensor(const PickleValue& value) {
+  bool found = is_tensor_like(value);
+  if (!found) for_each_child(value, [&](PickleRef child) { found = found || holds_tensor(*child); });
+  return found;
+}
+
+}  // namespace
+
+std::string joined(const StatePath& path) {
+  std::string text;
+  for (const auto& element : path) {
+    if (&element != &path.front()) text += '.';
+    const auto* key = std::get_if<std::string>(&element);
+    text += key != nullptr ? *key : std::to_string(std::get<std::int64_t>(element));
+  }
+  return text;
+}
+
+LoadedValue RankFilesSource::value(std::size_t value) const {
+  const LoadedValue& loaded = loaded_.at(value);
+  check_plain_value(*loaded.value, values_[value].name, info_.directory.string());
+  return loaded;
+}
+
+std::uint32_t RankFilesSource::add_storage(const TorchFile& file, const TensorView& view) {
+  const auto& path = file.file().path();
+  const auto [known, is_new] = number_of_file_.emplace(path, static_cast<std::uint32_t>(data_files_.paths().size()));
+  if (is_new) data_files_.add(path);
+  const auto own = file.storage_number(view);
+  const auto [number, is_first] =
+      number_of_.emplace(std::pair(known->second, own), static_cast<std::uint32_t>(storages_.size()));
+  if (!is_first) return number->second;
+  const TorchStorage found = file.storage(own);
+  storages_.push_back({.file = known->second,
+                       .begin_bytes = found.begin_bytes,
+                       .size_bytes = found.size_bytes,
+                       .crc32 = found.crc32,
+                       .entry = found.entry});
+  return number->second;
+}
+
+std::optional<std::uint32_t> RankFilesSource::read_view(std::uint32_t storage, const TensorView& view,
+                                                        std::uint64_t first, std::uint64_t count,
+                                                        std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+  const Storage& place = storages_[storage];
+  TensorInFile stored;
+  stored.storage_begin_bytes = place.begin_bytes;
+  stored.view = view;
+  stored.storage = storage;
+  stored.crc32 = place.crc32;
+  return read_stored(*data_files_.open(place.file), stored, first, count, out, sums);
+}
+
+std::optional<std::uint32_t> RankFilesSource::read_part(const Flat& flat, std::size_t part, std::uint64_t first,
+                                                        std::uint64_t count, std::span<std::byte> out,
+                                                        std::vector<ReadSum>* sums) const {
+  const auto item = dtype_size_bytes(flat.dtype);
+  std::optional<std::uint32_t> crc = 0;
+  std::uint64_t begin = 0, done = 0;
+  for (const auto& segment : flat.parts[part]) {
+    const auto from = std::max(first, begin), to = std::min(first + count, begin + segment.count);
+    if (from < to) {
+      TensorView view = contiguous_view(flat.dtype, {static_cast<std::int64_t>(segment.count)});
+      view.storage_offset = segment.first;
+      view.storage_bytes = storages_[segment.storage].size_bytes;
+      const auto to_bytes = out.subspan((from - first) * item, (to - from) * item);
+      const auto piece = read_view(segment.storage, view, from - begin, to - from, to_bytes, sums);
+      crc = crc && piece ? std::optional(crc32_combine(*crc, *piece, to_bytes.size())) : std::nullopt;
+      done += to - from;
+      if (sums != nullptr && to == begin + segment.count && segment.rest > 0) {
+        const Flat rest{flat.dtype, {{{segment.storage, segment.first + segment.count, segment.rest, 0}}}};
+        read_padding(rest, 0, 0, segment.rest, sums);
+      }
+    }
+    begin += segment.count;
+  }
+  if (done != count) throw std::logic_error("the parts of a tensor do not make up its elements");
+  return crc;
+}
+
+/// Reads and drops elements, so that checksums also cover what belongs to no tensor.
+void RankFilesSource::read_padding(const Flat& flat, std::size_t part, std::uint64_t first, std::uint64_t count,
+                                   std::vector<ReadSum>* sums) const {
+  constexpr std::uint64_t most = 16u << 10;
+  std::vector<std::byte> dropped(std::min(count, most) * dtype_size_bytes(flat.dtype));
+  for (std::uint64_t done = 0; done < count; done += most) {
+    const auto piece = std::min(most, count - done);
+    read_part(flat, part, first + done, piece, std::span(dropped).first(piece * dtype_size_bytes(flat.dtype)), sums);
+  }
+}
+
+std::optional<std::uint32_t> RankFilesSource::read_flat(ChunkNumber chunk, const PlaceInFlat& place,
+                                                        std::uint64_t first, std::uint64_t count,
+                                                        std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+  const Flat& flat = flats_[place.flat];
+  const auto item = dtype_size_bytes(flat.dtype);
+  std::optional<std::uint32_t> crc = 0;
+  for (std::uint64_t done = 0; done < count;) {
+    const auto part = (first + done) / place.each, inside = (first + done) % place.each;
+    const auto length = std::min(count - done, place.each - inside);
+    const auto to = out.subspan(done * item, length * item);
+    const auto piece = read_part(flat, part, place.first + inside, length, to, sums);
+    crc = crc && piece ? std::optional(crc32_combine(*crc, *piece, to.size())) : std::nullopt;
+    done += length;
+  }
+  const auto total = count_of(block(chunk).sizes);
+  if (sums == nullptr || first + count != total) return crc;
+  for (std::size_t part = (total - 1) / place.each; part < flat.parts.size(); ++part) {
+    const auto used = std::min(place.each, total - std::min<std::uint64_t>(total, part * place.each));
+    const auto unused = place.each - used + (part + 1 == flat.parts.size() ? place.gap : 0);
+    if (unused > 0) read_padding(flat, part, place.first + used, unused, sums);
+  }
+  return crc;
+}
+
+// ----------------------------------------------------------------------------------------------------------- opening
+
+void RankFilesSource::add(StatePath path, DType dtype, Shape shape, Place place) {
+  SourceTensor tensor{.name = joined(path), .path = std::move(path), .dtype = dtype, .shape = std::move(shape)};
+  tensor.stored_bytes = tensor.size_bytes();
+  if (const auto* in_flat = std::get_if<PlaceInFlat>(&place)) {
+    const auto parts = flats_[in_flat->flat].parts.size();
+    const auto count = count_of(tensor.shape);
+    if (parts > 1 && count > 0)
+      tensor.num_shards = static_cast<std::int64_t>((count + in_flat->each - 1) / in_flat->each);
+  }
+  count_name(tensor.name);
+  places_.push_back(std::move(place));
+  const Shape sizes = tensor.shape;
+  add_tensor(std::move(tensor), {{Shape(sizes.size(), 0), sizes}}, info_.directory.string());
+}
+
+void RankFilesSource::add(StatePath path, DType dtype, Shape shape, std::vector<Block> blocks,
+                          std::vector<OwnPlace> places) {
+  SourceTensor tensor{.name = joined(path), .path = std::move(path), .dtype = dtype, .shape = std::move(shape)};
+  tensor.stored_bytes = tensor.size_bytes();
+  tensor.num_shards = static_cast<std::int64_t>(blocks.size());
+  add_tensor(std::move(tensor), std::move(blocks), info_.directory.string());
+  for (auto& place : places) places_.emplace_back(std::move(place));
+}
+
+std::optional<std::uint32_t> RankFilesSource::read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
+                                                         std::span<std::byte> out, std::vector<ReadSum>* sums) const {
+  if (const auto* own = std::get_if<OwnPlace>(&places_[chunk]))
+    return read_view(own->storage, own->view, first, count, out, sums);
+  return read_flat(chunk, std::get<PlaceInFlat>(places_[chunk]), first, count, out, sums);
+}
+
+bool RankFilesSource::chunk_prefers_whole(ChunkNumber chunk) const {
+  const auto* own = std::get_if<OwnPlace>(&places_[chunk]);
+  return own != nullptr && !own->view.is_contiguous();
+}
+
+Segment RankFilesSource::segment_of(const TorchFile& file, const PickleNode& node, DType& dtype, bool is_first) {
+  const auto view = tensor_view(*node.value, node.file);
+  if (!view || view->sizes.size() != 1 || !view->is_contiguous())
+    node.fail("should be a flat tensor and is " + describe(*node.value));
+  if (is_first) dtype = view->dtype;
+  if (view->dtype != dtype)
+    node.fail(fmt::format("is {}, that of other ranks or groups is {}", torch_name(view->dtype), torch_name(dtype)));
+  Segment segment;
+  segment.storage = add_storage(file, *view);
+  segment.first = view->storage_offset;
+  segment.count = static_cast<std::uint64_t>(view->sizes[0]);
+  const auto stored = view->storage_bytes / dtype_size_bytes(dtype);
+  segment.rest = segment.count > 0 ? stored - segment.first - segment.count : 0;
+  return segment;
+}
+
+std::optional<ChunkedSource::RecordedSum> RankFilesSource::recorded_sum(std::uint32_t storage) const {
+  const Storage& place = storages_[storage];
+  if (!place.crc32) return std::nullopt;
+  return RecordedSum{.size_bytes = place.size_bytes,
+                     .crc32 = *place.crc32,
+                     .file = data_files_.paths()[place.file].string(),
+                     .entry = place.entry,
+                     .begin_bytes = place.begin_bytes};
+}
+
+void RankFilesSource::count_name(const std::string& name) {
+  constexpr std::uint64_t most = 256ull << 20;
+  name_bytes_ += name.size() + sizeof(SourceValue);
+  if (name_bytes_ > most)
+    throw FormatError(info_.directory.string() + ": the names of all entries together are too long");
+}
+
+void RankFilesSource::add_value(StatePath path, Document document, PickleRef value) {
+  auto name = joined(path);
+  count_name(name);
+  values_.push_back({std::move(name), std::move(path)});
+  loaded_.push_back({std::move(document), value});
+}
+
+void RankFilesSource::add_value(StatePath path, const nlohmann::json& value) {
+  PickleWriter writer;
+  writer.json(value);
+  PickleSource pickle;
+  pickle.text = std::make_shared<const std::string>(writer.finish());
+  pickle.file = joined(path);
+  const auto document = std::make_shared<const PickleDocument>(read_pickle(pickle));
+  add_value(std::move(path), document, document->root);
+}
+
+void RankFilesSource::add_loose(StatePath path, const TorchFile& file, const PickleNode& node) {
+  const auto below = [&](StatePath::value_type element, const PickleNode& item) {
+    auto inner = path;
+    inner.push_back(std::move(element));
+    add_loose(std::move(inner), file, item);
+  };
+  const auto view = is_tensor_like(*node.value) ? tensor_view(*node.value, node.file) : std::nullopt;
+  if (view) return add(std::move(path), view->dtype, view->sizes, own_place(file, *view));
+  if (node.is_open_dict()) {
+    for (const auto& [key, item] : node.entries()) below(key, item);
+  } else if ((node.value->list() != nullptr || node.value->tuple() != nullptr) && holds_tensor(*node.value)) {
+    std::int64_t index = 0;
+    for (const auto& item : node.items()) below(index++, item);
+  } else {
+    add_plain_value(std::move(path), file.document(), node);
+  }
+}
+
+void RankFilesSource::add_plain_value(StatePath path, Document document, const PickleNode& node) {
+  try {
+    check_plain_value(*node.value, node.key, node.file);
+  } catch (const ValueNotRead& refusal) {
+    const std::string what = refusal.what();
+    info_.remarks.push_back("left out: " + what.substr(0, what.find(". Leave it out")));
+    return;
+  }
+  add_value(std::move(path), std::move(document), node.value);
+}
+
+std::optional<std::vector<std::vector<std::size_t>>> order_by_shapes(const std::vector<std::vector<Shape>>& groups,
+                                                                     const std::vector<Shape>& shapes) {
+  std::vector<std::vector<std::size_t>> order(groups.size());
+  std::size_t expected = 0;
+  for (const auto& group : groups) expected += group.size();
+  if (expected != shapes.size()) return std::nullopt;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    std::optional<std::size_t> fits;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      const auto next = order[group].size();
+      if (next == groups[group].size() || groups[group][next] != shapes[i]) continue;
+      if (fits) return std::nullopt;
+      fits = group;
+    }
+    if (!fits) return std::nullopt;
+    order[*fits].push_back(i);
+  }
+  return order;
+}
+
+}  // namespace fsdp

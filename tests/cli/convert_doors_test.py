@@ -1,0 +1,230 @@
+"""Checkpoints of DeepSpeed and files per rank, as the libraries wrote them: every tensor equals theirs bit for bit, and
+what is incomplete or belongs to two saves is refused. tests/fixtures/doors has a few; ../shared/fixtures/doors all."""
+
+import json
+import pathlib
+import shutil
+import tarfile
+
+import fsdp_cli
+from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
+
+FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
+SHARED = FIXTURES.resolve().parents[2] / "shared" / "fixtures" / "doors"
+KINDS = ("ds_", "ranks_", "verl_", "skyrl_", "accel_fsdp2_ws2_nodcp")
+
+
+def expected(folder):
+    """Returns the truth under the names of a conversion. Two libraries' files say less than the checkpoint: see below."""
+    model = read_safetensors(folder / "expected.safetensors")
+    optimizer = folder / "expected_optim.safetensors"
+    states = read_safetensors(optimizer) if optimizer.exists() else {}
+    masters = {name[len("optim.state."):-len(".fp32")]: value for name, value in states.items() if name.endswith(".fp32")}
+    # Stage 0: the masters of a 16-bit run are the weights here, and the truth has them among the states.
+    model.update(masters)
+    if masters and "lm_head.weight" in model:
+        model["lm_head.weight"] = model["transformer.wte.weight"]
+    if folder.name == "ds_universal_z1_ws2":
+        # DeepSpeed's folders have a tied head rounded to 16 bits and an integer as float32; the model file has the originals.
+        model["lm_head.weight"] = model["transformer.wte.weight"]
+        del model["num_batches"]
+    return {**{f"model.{name}": value for name, value in model.items()},
+            **{name: value for name, value in states.items() if not name.endswith((".fp32", ".step"))}}
+
+
+class Doors(ConvertCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with tarfile.open(FIXTURES / "doors" / "doors.tar.xz") as archive:
+            archive.extractall(cls.folder, filter="data")
+        cls.doors = cls.folder / "doors"
+
+    def copied(self, name, fixture):
+        return pathlib.Path(shutil.copytree(self.doors / fixture / "ckpt", self.folder / name))
+
+    def check(self, folder):
+        output = self.convert(folder / "ckpt", f"all/{folder.name}.safetensors", "--overwrite")
+        found = read_safetensors(output)
+        truth = expected(folder)
+        names = [name for name in found if name in truth or name.startswith("model.") or not name.endswith(".step")]
+        others = sorted(set(names) - set(truth))
+        self.assertTrue(all(name.startswith("rng.") or name == "model.num_batches" for name in others), f"{folder.name}: {others}")
+        self.assert_same_tensors({name: found[name] for name in names if name not in others}, truth, folder.name)
+        trained = {name.rsplit(".", 1)[0] for name in truth if name.startswith("optim.state.")}
+        values = json.loads(output.with_suffix(".json").read_text()) if output.with_suffix(".json").exists() else {}
+        for name in trained:
+            self.assertTrue(f"{name}.step" in found or f"{name}.step" in values, f"{folder.name}: {name}")
+        if trained:
+            listed = [f"optim.state.{name}" for key, value in values.items() if key.endswith(".params") for name in value]
+            self.assertEqual(sorted(listed), sorted(trained), folder.name)
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--check", folder / "ckpt"]).code, 0, folder.name)
+
+    def test_every_fixture_equals_its_library(self):
+        for folder in sorted(self.doors.iterdir()):
+            if (folder / "ckpt").exists():
+                with self.subTest(folder.name):
+                    self.check(folder)
+
+    def test_every_shared_fixture_equals_its_library(self):
+        if not SHARED.is_dir():
+            self.skipTest(f"{SHARED} is not there; tests/fixtures/doors has a few of its checkpoints")
+        folders = [folder for folder in sorted(SHARED.iterdir()) if folder.name.startswith(KINDS)]
+        for folder in folders:
+            with self.subTest(folder.name):
+                self.check(folder)
+        fsdp_cli.say(f"{len(folders)} checkpoints of DeepSpeed and of files per rank compared")
+        self.assertGreater(len(folders), 20)
+
+    def test_other_formats_and_back(self):
+        for name in ("ds_z3_ws3_fp32_gpt_frozen", "ranks_t211_ws4_tp"):
+            source = self.doors / name / "ckpt"
+            for output, options in (("full.pt", []), ("dcp", ["--to", "dcp", "--shards", "3"])):
+                made = self.convert(source, f"{name}/{output}", *options)
+                self.assertEqual(fsdp_cli.run(PROGRAM, ["--verify", source, made]).code, 0, f"{name}: {output}")
+        half = self.convert(source, "half.safetensors", "--model-only", "--dtype", "bf16", "--exclude", "*.seen", "--rename", "^up=mlp")
+        self.assertEqual(read_safetensors(half)["mlp.weight"][0], "BF16")
+
+    # DeepSpeed
+
+    def refused(self, source, *words):
+        self.assert_refused(fsdp_cli.run(PROGRAM, [source, self.folder / "refused.pt"]), 4, *words)
+        self.assertFalse((self.folder / "refused.pt").exists())
+
+    def test_a_missing_rank_is_named(self):
+        for fixture, step in (("ds_z2_ws3_bf16_tinygroup", "global_step2"), ("ds_z3_ws3_fp32_gpt_frozen", "global_step2")):
+            folder = self.copied(f"missing-{fixture}", fixture)
+            next((folder / step).glob("*zero_pp_rank_1*optim_states.pt")).unlink()
+            self.refused(folder, "3 ranks", "rank 1", "missing")
+        folder = self.copied("missing-frozen", "ds_z3_ws3_fp32_gpt_frozen") / "global_step2"
+        (folder / "zero_pp_rank_2_mp_rank_00_model_states.pt").unlink()
+        self.refused(folder, "rank 2", "frozen")
+        folder = self.copied("missing-all", "ds_z2_ws3_bf16_tinygroup") / "global_step2"
+        for path in folder.glob("*optim_states.pt"):
+            path.unlink()
+        self.refused(folder, "_optim_states.pt", "mp_rank_00_model_states.pt")
+        folder = self.copied("missing-model", "ds_z2_ws3_bf16_tinygroup") / "global_step2"
+        (folder / "mp_rank_00_model_states.pt").unlink()
+        self.refused(folder, "_model_states.pt")
+
+    def test_stale_ranks_are_passed_over_and_told(self):
+        folder = self.copied("stale", "ds_z2_ws3_bf16_tinygroup") / "global_step2"
+        shutil.copy(folder / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", folder / "bf16_zero_pp_rank_7_mp_rank_00_optim_states.pt")
+        result = fsdp_cli.run(PROGRAM, [folder, self.folder / "stale.safetensors"])
+        self.assertEqual((result.code, "rank 7" in result.err), (0, True), str(result))
+        result = fsdp_cli.run(PROGRAM, ["--verify", folder, self.doors / "ds_z2_ws3_bf16_tinygroup" / "expected.safetensors", "--model-only"])
+        self.assertEqual(result.code, 0, str(result))
+
+    def test_files_of_two_saves_are_refused(self):
+        """A rank of another number of ranks, of another step, of another precision, and of another model."""
+        two, three = self.doors / "ds_z1_ws2_bf16_gpt" / "ckpt" / "global_step3", "ds_z2_ws3_bf16_tinygroup"
+        name = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+        folder = self.copied("mixed-world", three) / "global_step2"
+        shutil.copy(two / name, folder / name)
+        self.refused(folder, "partition_count", name, "two saves")
+        folder = self.copied("mixed-precision", three) / "global_step2"
+        shutil.copy(folder / name, folder / name[len("bf16_"):])
+        self.refused(folder, "same rank")
+        folder = self.copied("mixed-model", "ds_z1_ws2_bf16_gpt") / "global_step3"
+        shutil.copy(self.doors / three / "ckpt" / "global_step2" / "mp_rank_00_model_states.pt", folder)
+        self.refused(folder, "groups")
+        small = self.doors / "small"
+        folder = pathlib.Path(shutil.copytree(small / "zero3", self.folder / "mixed-step"))
+        other = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+        data = other.read_bytes()
+        number = b"\x00\x00\x00\x40"  # 2.0: an element of the masters, then the step
+        at = data.find(number, data.find(number) + 4)
+        other.write_bytes(without_checksums(data[:at] + b"\x00\x00\x40\x40" + data[at + 4:]))
+        self.refused(folder, "step", "rank 1", "two saves")
+
+    def test_other_parallelism_is_refused(self):
+        for extra in ("mp_rank_01_model_states.pt", "layer_00-model_00-model_states.pt", "layer_0_expert_1_mp_rank_00_model_states.pt"):
+            folder = self.copied(f"parallel-{extra}", "ds_z1_ws2_bf16_gpt") / "global_step3"
+            shutil.copy(folder / "mp_rank_00_model_states.pt", folder / extra)
+            self.refused(folder, extra, "not read")
+
+    def test_latest_may_not_lead_out(self):
+        folder = self.copied("latest", "ds_z1_ws2_bf16_gpt")
+        shutil.copytree(folder, self.folder / "outside")
+        for text in ("../outside/global_step3", "..", "", "nowhere"):
+            (folder / "latest").write_text(text)
+            result = fsdp_cli.run(PROGRAM, ["--inspect", folder])
+            self.assertEqual(result.code, 4, f"{text}: {result}")
+        (folder / "latest").write_text("global_step3\n")
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--inspect", folder]).code, 0)
+
+    def test_damage_is_found(self):
+        folder = self.copied("damage", "ds_z3_ws3_fp32_gpt_frozen") / "global_step2"
+        path = folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+        data = bytearray(path.read_bytes())
+        data[data.find(b"PK\3\4", 4000) - 100] ^= 1  # inside a storage
+        path.write_bytes(data)
+        result = fsdp_cli.run(PROGRAM, ["--check", folder])
+        self.assertEqual((result.code, path.name in result.out + result.err), (4, True), str(result))
+        for cut in (0, 100, len(data) // 2):
+            path.write_bytes(data[:cut])
+            self.assertEqual(fsdp_cli.run(PROGRAM, ["--inspect", folder]).code, 4, cut)
+
+    def test_training_goes_on(self):
+        """Weights and optimizer of ZeRO: a restart from the folder equals one from its conversion, on any ranks."""
+        source = self.doors / "ds_z1_ws2_bf16_gpt" / "ckpt"
+        data = fsdp_cli.write_tokens(self.folder / "small.h5", fsdp_cli.random_tokens(width=9, vocab=61))
+        full = self.convert(source, "z1.pt", "--exclude", "model.num_batches", "--exclude", "model.inv_freq")
+        found = []
+        for number, (start, ranks) in enumerate(((source, 3), (full, 1))):
+            result = fsdp_cli.run("fsdp-finetune", ["--train-data", data, "--out-dir", self.runs, "--run-name", f"z{number}", "--max-steps", 6,
+                                                    "--restart-checkpoint-file", start, "--num-heads", 2, "--total-batch-size", 6, "--batch-size",
+                                                    6 // ranks, *fsdp_cli.COMMON], ranks=ranks)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn("AdamW state of 3 steps", result.out + result.err)
+            found.append([record["loss"] for record in fsdp_cli.steps(self.run_directory(f"z{number}"))])
+        self.assertEqual(len(found[0]), 3)
+        for a, b in zip(*found):
+            self.assertAlmostEqual(a, b, delta=1e-4)
+
+    # Files per rank
+
+    def test_ranks_that_are_missing_renamed_or_of_another_world(self):
+        fixture = "verl_fsdp1_ws2_dtensor"
+        folder = self.copied("rank-missing", fixture)
+        (folder / "model_world_size_2_rank_1.pt").unlink()
+        self.refused(folder, "2 ranks", "rank 1", "missing")
+        for fixture in ("verl_fsdp1_ws2_dtensor", "ranks_t26_fsdp2_ws4_hsdp"):
+            folder = self.copied(f"rank-renamed-{fixture}", fixture)
+            one, two = (next(folder.glob(f"model_world_size_*_rank_{rank}.pt")) for rank in (0, 1))
+            moved = folder / "moved"
+            one.rename(moved), two.rename(one), moved.rename(two)
+            self.refused(folder, "renamed")
+        folder = self.copied("rank-worlds", "verl_fsdp1_ws2_dtensor")
+        other = self.doors / "ranks_t211_ws4_tp" / "ckpt"
+        for path in other.iterdir():
+            shutil.copy(path, folder)
+        result = fsdp_cli.run(PROGRAM, ["--inspect", folder])
+        self.assertEqual((result.code, result.out.count("world size  2")), (0, 1), str(result))
+        (folder / "fsdp_config.json").unlink()
+        self.refused(folder, "2 and of 4 ranks")
+        (folder / "model_world_size_4_rank_3.pt").unlink()
+        result = fsdp_cli.run(PROGRAM, ["--inspect", folder])
+        self.assertEqual((result.code, result.out.count("world size  2")), (0, 1), str(result))
+
+    def test_one_ranks_file_alone(self):
+        self.refused(self.doors / "ranks_t211_ws4_tp" / "ckpt" / "model_world_size_4_rank_0.pt", "DTensor", "folder")
+
+    def test_the_config_beside_goes_along(self):
+        output = self.convert(self.doors / "verl_fsdp1_ws2_dtensor" / "ckpt", "hf", "--to", "hf", "--exclude", "model.model.calib",
+                              "--exclude", "model.model.seen", "--exclude", "model.model.mask")
+        self.assertEqual(json.loads((output / "config.json").read_text())["model_type"], "llama")
+
+
+def without_checksums(data):
+    """Returns a torch.save archive with "no CRC recorded"."""
+    data = bytearray(data)
+    at = data.find(b"PK\1\2")
+    while at >= 0:
+        data[at + 16:at + 20] = bytes(4)
+        at = data.find(b"PK\1\2", at + 4)
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    fsdp_cli.main()
