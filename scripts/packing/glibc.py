@@ -126,9 +126,9 @@ def make_older(elf, newest, older, of_shim):
     if not too_new:
         return False, []
     missing = [need.name for need in too_new.values() if need.name.startswith("GLIBC_ABI_")]
-    for name, defined, weak, place in elf.symbols():
+    for name, _, weak, place in elf.symbols():  # also a variable of the C library that a program has its own copy of
         need = too_new.get(elf.unpack("<H", place)[0] & 0x7FFF)
-        if defined or need is None:
+        if need is None:
             continue
         versions = older.get(name, set())
         if name not in of_shim and oldest in versions:
