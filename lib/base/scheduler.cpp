@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <string_view>
 
@@ -64,7 +65,9 @@ constexpr std::string_view kSrun =
     "Start with srun --mpi=pmi2 (or pmix; `srun --mpi=list` shows what this site has), matching the MPI that this "
     "program was built with";
 constexpr std::string_view kCray = "Build with the site's cray-mpich (set MPI_HOME)";
-constexpr std::string_view kTorchrun = "torchrun starts ranks of Python: start with mpiexec or srun";
+constexpr std::string_view kTorchrun =
+    "torchrun starts ranks of Python, which find each other without MPI: start with srun --mpi=pmi2 (or pmix) in a "
+    "Slurm job, or with the mpiexec of the MPI that this program was built with";
 
 /// Innermost first, which is the order of precedence for this process's rank: a launcher may itself have been started
 /// by one of the later entries.
@@ -106,6 +109,13 @@ constexpr std::array kLaunchers{
              .size = "JSM_NAMESPACE_SIZE",
              .rank = "JSM_NAMESPACE_RANK"},
     Launcher{.name = "aprun", .cure = kCray, .rank = "ALPS_APP_PE"},
+    // Before srun, which starts one torchrun on each node.
+    Launcher{.name = "torchrun",
+             .cure = kTorchrun,
+             .size = "WORLD_SIZE",
+             .rank = "RANK",
+             .beside = "TORCHELASTIC_RUN_ID",
+             .prefixes = {"TORCHELASTIC_"}},
     // In a batch script these variables describe the job before any step has begun; within a step of a current Slurm,
     // the next entry is more precise.
     Launcher{.name = "srun",
@@ -126,8 +136,8 @@ constexpr std::array kLaunchers{
              .size = "MPI_LOCALNRANKS",
              .rank = "MPI_LOCALRANKID",
              .of_mpi = {"MPI_LOCALRANKID"}},
-    // Job scripts may set WORLD_SIZE for all their commands, and RANK is a common name, so torchrun counts only
-    // when both are set.
+    // Job scripts may set WORLD_SIZE for all their commands, and RANK is a common name, so the older
+    // torch.distributed.launch counts only when both are set.
     Launcher{.name = "torchrun", .cure = kTorchrun, .rank = "RANK", .beside = "WORLD_SIZE"},
     Launcher{.name = "torchrun", .cure = kTorchrun, .size = "WORLD_SIZE", .beside = "RANK"},
 };
@@ -162,7 +172,10 @@ SeveralStarted describe(const Launcher& launcher, bool by_size) {
                                        thing == "task" ? "tasks" : "processes")
                          : fmt::format("{} started this {} as rank {}", launcher.name, thing, value_of(variable));
   several.variable = fmt::format("{}={}", variable, value_of(variable));
-  several.cure = fmt::format("{}; for one process by itself: env{} PROGRAM", launcher.cure, unset_all(launcher.name));
+  several.cure = launcher.cure;
+  if (by_size && (launcher.cure == kMpiexec || launcher.cure == kTorchrun))
+    several.cure += fmt::format(": mpiexec -n {} {} ...", value_of(variable), ::program_invocation_short_name);
+  several.cure += fmt::format("; for one process by itself: env{} PROGRAM", unset_all(launcher.name));
   several.first_rank_knows = by_size;
   return several;
 }

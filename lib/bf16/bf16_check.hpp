@@ -27,8 +27,7 @@ struct Bf16CheckResult {
 
 /// Collective.
 /// \param report  filled on rank 0
-/// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive, or when the launcher
-/// started several processes, but MPI sees only this one
+/// \throws UsageError for options that cannot work; RuntimeFailure when a rank does not arrive
 Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, const Bf16CheckOptions& options,
                                const Logger& log, nlohmann::json& report);
 

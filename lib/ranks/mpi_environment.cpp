@@ -93,15 +93,18 @@ void avoid_copies_by_pid() {
   ::setenv("MPIR_CVAR_CH4_CMA_ENABLE", "0", keep_what_the_user_set);
 }
 
-/// Refuses a world of size 1 under a launcher that started more processes. \param mpi  the library's name and version
-/// \throws RuntimeFailure when the launcher started more: each would train alone. A launcher that speaks another
-/// process-management protocol
-///         starts N jobs of size 1.
+/// Refuses a world of size 1 under a launcher that started more processes: a launcher that speaks another
+/// process-management protocol starts N jobs of size 1. \param mpi  the library's name and version
+/// \throws Error of bad input when the launcher started more: each would train alone. Job scripts do not count a start
+///         that was refused
 void refuse_lonely_rank(const std::string& mpi) {
   const auto several = several_started();
   if (!several) return;
-  throw RuntimeFailure(fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own. {}",
-                                   several->what, several->variable, mpi, several->cure));
+  // Some launchers end all processes as soon as one fails; the first one is to print its message before that.
+  if (several->first_rank_knows && launcher_rank() != "0") std::this_thread::sleep_for(std::chrono::seconds(1));
+  throw Error(ExitCode::bad_input,
+              fmt::format("{}, but MPI sees only this one ({}; {}): each would be a job of its own. {}", several->what,
+                          several->variable, mpi, several->cure));
 }
 
 /// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.

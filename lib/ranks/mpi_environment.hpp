@@ -11,8 +11,8 @@ namespace fsdp {
 /// The constructor initialises MPI; the destructor finalises it unless an exception is in flight.
 class MpiEnvironment final : public RankEnvironment {
  public:
-  /// \throws RuntimeFailure when the scheduler started more tasks than MPI has ranks (a wrong --mpi), with the cure, or
-  ///         when a rank does not arrive within init_timeout, naming the rank
+  /// \throws Error of bad input when the launcher started more processes than MPI has ranks (a wrong --mpi, torchrun),
+  ///         with the cure; RuntimeFailure when a rank does not arrive within init_timeout, naming the rank
   explicit MpiEnvironment(const MpiOptions& options);
   MpiEnvironment(const MpiEnvironment&) = delete;
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;

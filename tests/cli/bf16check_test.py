@@ -172,7 +172,7 @@ class Bf16Check(fsdp_cli.Case):
 
     def test_a_launcher_of_another_mpi_is_explained(self):
         for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-            result = self.check(code=1, env={name: "2"})
+            result = self.check(code=4, env={name: "2"})
             self.assertIn("each would be a job of its own", result.errors()[0])
             self.assertIn(name, result.errors()[0])
 

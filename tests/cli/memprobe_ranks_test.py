@@ -216,26 +216,26 @@ class OtherLaunchers(fsdp_cli.Case):
             for size, rank in known:
                 with self.subTest(arguments=arguments, size=size):
                     result = self.launched(arguments, **{size: "4", rank: "0"})
-                    self.assert_refused(result, 1, "MPI sees only this one")
+                    self.assert_refused(result, 4, "MPI sees only this one")
                     self.assertEqual(result.out, "")
                     # The other processes leave the message to the first one.
                     other = self.launched(arguments, **{size: "4", rank: "3"})
-                    self.assertEqual((other.code, other.err), (1, ""))
+                    self.assertEqual((other.code, other.err), (4, ""))
 
     def test_a_rank_that_the_first_does_not_know_of_speaks_itself(self):
         for name in ("ALPS_APP_PE", "PALS_RANKID", "PBS_TASKNUM"):
             with self.subTest(name=name):
-                self.assert_refused(self.launched(**{name: "3"}), 1, "MPI sees only this one", f"{name}=3")
+                self.assert_refused(self.launched(**{name: "3"}), 4, "MPI sees only this one", f"{name}=3")
 
     def test_what_another_process_left_over_is_told_and_forgotten(self):
         result = self.launched(PMI_FD="99", PMI_RANK="0", PMI_SIZE="1")
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("PMI_FD=99", result.err)
-        self.assert_refused(self.launched(PMI_FD="99", PMI_RANK="0", PMI_SIZE="2"), 1, "PMI_SIZE=2")
+        self.assert_refused(self.launched(PMI_FD="99", PMI_RANK="0", PMI_SIZE="2"), 4, "PMI_SIZE=2")
 
     def test_srun_is_told_what_to_give(self):
         result = self.launched(SLURM_STEP_NUM_TASKS="4", SLURM_PROCID="0", SLURM_NTASKS="4")
-        self.assert_refused(result, 1, "srun started 4 tasks", "srun --mpi=pmi2", "srun --mpi=list")
+        self.assert_refused(result, 4, "srun started 4 tasks", "srun --mpi=pmi2", "srun --mpi=list")
 
     def test_a_batch_script_may_ask_without_a_launcher(self):
         # In a batch script Slurm's variables describe the job's tasks, but this process is not one of them.

@@ -44,7 +44,7 @@ ends search "$(submit search 2 "${small[@]}" --measure --search --memory 200MiB)
 says search "largest batch size per device: [1-9][0-9]* \(measured; predicted"
 
 echo "-- the wrong srun --mpi; without srun"
-ends wrong "$(SRUN_MPI=none submit wrong 2 --measure)" 1
+ends wrong "$(SRUN_MPI=none submit wrong 2 --measure)" 4
 says wrong "srun started 2 tasks, but MPI sees only this one.*srun --mpi=pmi2"
 [[ $(grep -c ^error: wrong.out) == 1 ]] || show_and_fail wrong "not one message"
 if grep -q "^memory of rank" wrong.out; then show_and_fail wrong "tables of single ranks"; fi

@@ -42,6 +42,9 @@ const std::vector<Told> kSeveral{
     {{{"ALPS_APP_PE", "1"}}, "aprun started this process as rank 1", "cray-mpich", false},
     {{{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"LOCAL_RANK", "1"}}, "torchrun started 2 processes WORLD_SIZE=2", "mpiexec"},
     {{{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "torchrun started 2 processes", "-u WORLD_SIZE"},
+    {{{"WORLD_SIZE", "8"}, {"RANK", "5"}, {"TORCHELASTIC_RUN_ID", "none"}},
+     "torchrun started 8 processes",
+     "mpiexec -n 8 unit_base ..."},
     {{{"PBS_TASKNUM", "2"}, {"PBS_NODENUM", "1"}}, "pbsdsh PBS_TASKNUM=2", "env -u PBS_TASKNUM", false},
 };
 
@@ -124,6 +127,17 @@ TEST_SUITE("base/scheduler") {
       const Environment environment(variables);
       CHECK(!fsdp::several_started().has_value());
     }
+  }
+
+  TEST_CASE("srun that starts a torchrun on each node: the ranks are torchrun's") {
+    const Environment environment({{"WORLD_SIZE", "8"},
+                                   {"RANK", "5"},
+                                   {"TORCHELASTIC_RUN_ID", "7"},
+                                   {"SLURM_STEP_ID", "0"},
+                                   {"SLURM_STEP_NUM_TASKS", "2"},
+                                   {"SLURM_PROCID", "1"}});
+    CHECK(fsdp::several_started()->what == "torchrun started 8 processes");
+    CHECK(fsdp::launcher_rank() == "5");
   }
 
   TEST_CASE("one process, a batch script and a shell of a job are one rank") {
