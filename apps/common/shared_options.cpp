@@ -23,7 +23,7 @@ void add_conversation_options(OptionTable& t, ConversationOptions& o, const std:
                {.at_restart = saved});
   t.add("chat-template", o.chat_template,
         "template that turns messages into text: chatml, qwen2, qwen2.5, llama3, llama2, mistral, gemma, gemma3, or a "
-        "file with one of these templates; default: the tokenizer's own",
+        "file with a template in Jinja; default: the tokenizer's own",
         {.suggestions = "chatml, qwen2, qwen2.5, llama3, llama2, mistral, gemma, gemma3",
          .path = PathKind::chat_template,
          .at_restart = saved});

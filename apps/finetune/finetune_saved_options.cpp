@@ -184,7 +184,7 @@ nlohmann::json collect_saved_options(OptionTable& app) {
       saved[name] = with_whole_paths(text);
       continue;
     }
-    const bool is_path = path != PathKind::none && !(path == PathKind::chat_template && chat_format(text));
+    const bool is_path = path != PathKind::none && !(path == PathKind::chat_template && is_chat_template_name(text));
     saved[name] = is_path && std::filesystem::exists(text, error) ? *kept : text;
   }
   return saved;

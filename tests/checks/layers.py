@@ -18,7 +18,7 @@ FLOORS = [
     [("ranks", "groups of ranks: MPI, threads, made up ones", []),
      ("hub", "downloads", []),
      ("reports", "curves; what runs left", ["plots", "runs"]),
-     ("text", "texts to token files", ["tokenizer", "token_files", "chat", "sources"]),
+     ("text", "texts to token files", ["tokenizer", "token_files", "jinja", "chat", "sources"]),
      ("compute", "operations on tensors: the seam to devices", ["kernels", "tensor", "device", "ops", "meta", "cuda"])],
     [("models", "what config.json says; layers", ["config", "layers"])],
     [("files", "checkpoints of any format, and what changes on the way", ["formats", "read", "write", "transform"])],

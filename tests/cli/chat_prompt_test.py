@@ -73,10 +73,10 @@ class ChatPrompt(fsdp_cli.Case):
         for more in ([], ["--chat-template", "auto"], ["--chat-template", own / "chat_template.jinja"]):
             report = self.chat("chatml", "--tokenizer", own, *more)
             self.assertEqual(report["prompt_tokens"], expected["prompt_tokens"])
-        self.assert_refused(self.chat("gemma", "--chat-template", "gemma", "--system", "x", code=4), 4, "gemma", "system")
-        self.assert_refused(self.chat("chatml", "--chat-template", "gemma", code=4), 4, "<bos>", "--chat-template")
-        (own / "chat_template.jinja").write_text("{{ messages }}")
-        self.assert_refused(self.chat("chatml", "--tokenizer", own, code=4), 4, "chat_template.jinja", "--chat-template")
+        self.assert_refused(self.chat("gemma", "--chat-template", "gemma", "--system", "x", code=4), 4, "gemma", "System role not supported")
+        self.assert_refused(self.chat("chatml", "--chat-template", "gemma", code=4), 4, "<end_of_turn>", "--chat-template")
+        (own / "chat_template.jinja").write_text("{% if messages %}")
+        self.assert_refused(self.chat("chatml", "--tokenizer", own, code=4), 4, "chat_template.jinja", "line 1")
         for arguments, word in ((["--system", "x", "--prompt", "a"], "--chat"), (["--chat", "--data", CHAT / "messages.jsonl"], "--prompt")):
             self.assert_refused(self.evaluate(CHAT / "model", *arguments, code=2), 2, word)
 

@@ -26,7 +26,7 @@ class IdsAndMasks(ConversationsCase):
                 if "error" not in conversation:
                     continue
                 with self.subTest(name, index=conversation["index"]):
-                    self.refused([LINES[0], LINES[conversation["index"]]], truth["vocabulary"], 4, "refused.jsonl: line 2: message ", f"'{name}'",
+                    self.refused([LINES[0], LINES[conversation["index"]]], truth["vocabulary"], 4, "refused.jsonl: line 2: the chat template ", f"'{name}', line ", ": the template refuses it: ",
                                  options=["--chat-template", name])
 
     def test_marks_inside_messages_as_plain_text(self):
@@ -60,7 +60,7 @@ class IdsAndMasks(ConversationsCase):
         with h5py.File(self.folder / "out.h5") as file:
             self.assertNotIn("loss_mask", file)
             self.assertEqual(file["tokens"][:].tolist(), sum((c["ids"] for c in truth["conversations"]), []))
-            self.assertEqual((file.attrs["chat_template"], file.attrs["train_on"]), ("chatml", "all"))
+            self.assertEqual((file.attrs["chat_template"], file.attrs["train_on"]), ("tokenizer", "all"))
 
     def test_packed_rows_carry_the_mask(self):
         truth = TEMPLATES["chatml"]["conversations"]
@@ -85,7 +85,10 @@ class Templates(ConversationsCase):
         for vocabulary in ("chatml", "llama3", "llama2", "gemma"):
             with self.subTest(vocabulary):
                 result = self.tokens(self.write([LINES[0]]), vocabulary, "--json")
-                self.assertEqual(result.json()["chat_template"], vocabulary)
+                self.assertEqual(result.json()["chat_template"], "tokenizer")
+                own = self.samples()
+                self.tokens(self.write([LINES[0]]), vocabulary, "--chat-template", vocabulary)
+                self.assertEqual(self.samples(), own)
 
     def own(self, name, config=None, jinja=None):
         """A ChatML tokenizer whose own template differs."""
@@ -100,35 +103,52 @@ class Templates(ConversationsCase):
         return folder
 
     def taken(self, folder, *options):
-        return self.tokens(self.write([LINES[0]]), folder, "--json", *options).json()["chat_template"]
+        self.tokens(self.write([LINES[0]]), folder, *options)
+        return self.samples()
 
     def test_where_it_is_looked_for(self):
         texts = {name: (TEMPLATES[name]["template"], TEMPLATES[name]["template_with_generation"]) for name in TEMPLATES}
-        self.assertEqual(self.taken(self.own("jinja", {"chat_template": texts["chatml"][0]}, texts["qwen2"][1])), "qwen2")
-        self.assertEqual(self.taken(self.own("windows", jinja=texts["qwen2"][0].replace("\n", "\r\n") + "\r\n")), "qwen2")
+        by_name = {name: self.taken(tokenizer("chatml"), "--chat-template", name) for name in ("chatml", "qwen2", "qwen2.5")}
+        self.assertEqual(len({str(samples) for samples in by_name.values()}), 3)
+        self.assertEqual(self.taken(self.own("jinja", {"chat_template": texts["chatml"][0]}, texts["qwen2"][1])), by_name["qwen2"])
+        self.assertEqual(self.taken(self.own("windows", jinja=texts["qwen2"][0].replace("\n", "\r\n") + "\r\n")), by_name["qwen2"])
         several = [{"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": texts["qwen2.5"][1]}]
         own = self.own("several", {"chat_template": several})
-        self.assertEqual(self.taken(own), "qwen2.5")
-        self.assertEqual(self.taken(own, "--chat-template", "chatml"), "chatml")
-        self.assertEqual(self.taken(own, "--chat-template", tokenizer("chatml") / "tokenizer_config.json"), "chatml")
-        self.assertEqual(self.taken(own, "--chat-template", tokenizer("chatml")), "chatml")
-        for name, (makers, generation) in texts.items():
-            for text in (makers, generation):
+        self.assertEqual(self.taken(own), by_name["qwen2.5"])
+        for asked in ("chatml", tokenizer("chatml") / "tokenizer_config.json", tokenizer("chatml")):
+            self.assertEqual(self.taken(own, "--chat-template", asked), by_name["chatml"])
+        for name, wordings in texts.items():
+            for text in wordings:
                 file = self.folder / "template.jinja"
                 file.write_text(text)
-                data = self.write([LINES[0]])
-                result = self.tokens(data, TEMPLATES[name]["vocabulary"], "--chat-template", file, "--json")
-                self.assertEqual(result.json()["chat_template"], name)
+                result = self.tokens(self.write([LINES[0]]), TEMPLATES[name]["vocabulary"], "--chat-template", file, "--json")
+                self.assertEqual(result.json()["chat_template"], str(file))
+                found = self.samples()
+                self.tokens(self.write([LINES[0]]), TEMPLATES[name]["vocabulary"], "--chat-template", name)
+                self.assertEqual(self.samples(), found)
 
-    def test_unknown_ones_are_refused_and_none_is_guessed(self):
-        nearly = TEMPLATES["chatml"]["template"].replace("'<|im_end|>' + '\n'", "'<|im_end|>'")
-        self.refused([LINES[0]], self.own("nearly", {"chat_template": nearly}), 4, "nearly/tokenizer_config.json", "begins with '{% for message in messages %}",
-                     "chatml, qwen2", "--chat-template")
-        self.refused([LINES[0]], self.own("strange", jinja="{{ strange }}\x1b[2J"), 4, "strange/chat_template.jinja", "'{{ strange }}\\x1b[2J'")
+    def test_any_template(self):
+        """Tools and reasoning reach the template; what it leaves out or does not tell apart is refused."""
+        source = ("{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ (m.reasoning_content or '') ~ (m.content or '') ~ (m.tool_calls | tojson if m.tool_calls) "
+                  "~ '<|im_end|>\\n' }}{% endfor %}{{ tools | tojson }}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+        own = self.own("tools", jinja="{% set tail = false %}" + source.replace("{{ tools | tojson }}", ""))
+        call = {"role": "assistant", "content": None, "tool_calls": [{"z": 1, "a": [2]}], "thinking": "hm"}
+        self.tokens(self.write([{"messages": [USER, call, {"role": "tool", "content": "3"}, ANSWER]}]), own)
+        ids, mask = self.samples()[0]
+        self.assertEqual([a for a, b in zip(mask, mask[1:]) if a != b], [0, 1, 0, 1])
+        self.refused([{"messages": [USER, ANSWER], "tools": [{"b": 1}]}], own, 4, "line 1: has 'tools', which the tokenizer's chat template does not write")
+        self.refused([{"messages": [USER, ANSWER], "tools": [{"b": 1}]}], self.own("after", jinja=source), 4, "message 2", "ambiguous", "{% generation %}", "--train-on all")
+        self.tokens(self.write([{"messages": [USER, ANSWER], "tools": [{"b": 1}]}]), self.folder / "after", "--train-on", "all")
+
+    def test_unreadable_ones_are_refused_and_none_is_guessed(self):
+        self.refused([LINES[0]], self.own("broken", {"chat_template": "{{ a }}\n{% nosuch %}"}), 4, "broken/tokenizer_config.json", "line 2: {% nosuch %}")
+        self.refused([LINES[0]], self.own("strange", jinja="{{ \x1b[2J }}"), 4, "strange/chat_template.jinja", "'\\x1b' has no meaning")
+        self.refused([LINES[0]], self.own("raises", jinja="{{ raise_exception('Not ' ~ messages | length) }}"), 4, "refused.jsonl: line 1: the tokenizer's chat template, line 1", "Not 2")
+        self.refused([LINES[0]], self.own("endless", jinja="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"), 4, "it makes more than")
         self.refused([LINES[0]], self.own("none"), 2, "has no chat template of its own", "--chat-template: chatml")
         self.refused([LINES[0]], self.own("unnamed", {"chat_template": [{"name": "rag", "template": "x"}]}), 4, "none that is called default")
         self.refused([LINES[0]], "chatml", 2, "--chat-template is 'chatlm', which is neither a file nor one of chatml", options=["--chat-template", "chatlm"])
-        self.refused([LINES[0]], "chatml", 4, "'llama3' writes the mark '<|begin_of_text|>', for which the tokenizer has no token", options=["--chat-template", "llama3"])
+        self.refused([LINES[0]], "chatml", 4, "'llama3' writes the mark '<|eot_id|>' behind an answer, for which the tokenizer has no token", options=["--chat-template", "llama3"])
 
 
 class Forms(ConversationsCase):
@@ -179,7 +199,7 @@ class Forms(ConversationsCase):
         for name in ("images", "tools"):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [USER, ANSWER], name: None}, {"messages": [USER, ANSWER], name: []},
                                                                    {"messages": [USER, ANSWER], name: [{"bytes": b"\xff"}]}]), self.folder / "beside.parquet")
-            self.refused(self.folder / "beside.parquet", "chatml", 4, "beside.parquet: row 2: has '" + name)
+            self.refused(self.folder / "beside.parquet", "chatml", 4, "beside.parquet: row 2: " + ("holds binary" if name == "tools" else "has 'images"))
         lists = pyarrow.table({"messages": [[USER, ANSWER]] * 2, "images": pyarrow.array([[], None], pyarrow.large_list(pyarrow.binary())),
                                "tools": pyarrow.array(["", None], pyarrow.large_string())})
         pyarrow.parquet.write_table(lists, self.folder / "nothing.parquet")
@@ -202,7 +222,7 @@ class Forms(ConversationsCase):
             return {"messages": list(messages), **more}
         good = chat(USER, ANSWER)
         for words, record in {
-                "message 1 has the role 'tool', expected system, user or assistant": chat({"role": "tool", "content": "1"}, USER),
+                "message 1 has the role 'tol', expected system, user, assistant, tool": chat({"role": "tol", "content": "1"}, USER),
                 "message 2 has no 'content'": chat(USER, {"role": "assistant"}),
                 "message 2 has a content that is null": chat(USER, {"role": "assistant", "content": None}),
                 "message 1 has a content of 2 parts": chat({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, ANSWER),

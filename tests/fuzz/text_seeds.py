@@ -138,6 +138,13 @@ def json_lines_seeds(_):
     return [real, b'\xef\xbb\xbf{"text": "a", "n": [1, {"text": 2.5e3}]}\r\n\n{"text": ["a", "\\u00e9\\ud83d\\ude00"]}\n{"text": null}']
 
 
+def jinja_seeds(_):
+    folder = ROOT / "tests" / "fixtures" / "jinja"
+    rows = [row["template"].encode() for name, key in (("cases", "cases"), ("errors", "errors"), ("mask_edges", "cases"))
+            for row in json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))[key]]
+    return rows + [path.read_bytes() for path in sorted(folder.glob("*.jinja"))]
+
+
 def csv_seeds(_):
     real = (ROOT / "data" / "shakespeare" / "test.csv").read_bytes()[:3000]
     return [real, b'id,text\r\n1,"a ""b"", c\nd"\r\n2,\r\n', b"text\tid\na b\t1\n\n\nc\t2", b'\xef\xbb\xbf"text"\r"x"\r\ry']
@@ -173,5 +180,5 @@ def hub_answers_seeds(_):
 
 
 MAKERS = {"config_json": config_seeds, "run_json": run_seeds, "tokenizer_json": tokenizer_json_seeds,
-          "tokenizer_model": tokenizer_model_seeds, "json_lines": json_lines_seeds, "csv": csv_seeds,
+          "tokenizer_model": tokenizer_model_seeds, "jinja": jinja_seeds, "json_lines": json_lines_seeds, "csv": csv_seeds,
           "hub_files": hub_files_seeds, "hub_answers": hub_answers_seeds}

@@ -1,75 +1,74 @@
 #pragma once
-// Renders conversations as text with the chat templates that many models share, selected by name.
-//
-// Source: the templates (chat_template, in Jinja) of the models' tokenizers.
-#include <cstdint>
-#include <filesystem>
-#include <optional>
+// Renders conversations as text with a model's chat template, which is a program in Jinja.
+#include <ctime>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "lib/text/chat/messages.hpp"
-#include "lib/text/tokenizer/added_tokens.hpp"
+#include "lib/text/jinja/jinja.hpp"
 
 namespace fsdp {
 
-enum class ChatFormat : std::uint8_t { chatml, qwen2, qwen2_5, llama3, llama2, mistral, gemma, gemma3 };
+/// "chatml, qwen2, ...": templates that many models share, for tokenizers that bring none.
+std::string chat_template_names();
+bool is_chat_template_name(std::string_view name);
 
-/// "qwen2.5"
-const char* name_of(ChatFormat format);
-std::optional<ChatFormat> chat_format(std::string_view name);
-/// "chatml, qwen2, ..."
-std::string chat_format_names();
-
-/// A template with the texts of the tokenizer's bos_token and eos_token, which it writes.
-struct ChatTemplate {
-  ChatFormat format = ChatFormat::chatml;
-  std::string bos;
-  std::string eos;
-};
-
-/// Names of the tokens that mark the template's turns; the vocabulary must have all of them.
-std::vector<std::string> marks_of(const ChatTemplate& chat);
-
-struct RenderedChat {
-  std::string text;
-  std::vector<TextRange> contents;  ///< byte ranges of the messages' contents; the template wrote the rest
-  std::vector<TextRange> answers;   ///< byte ranges of the assistant's turns to train on, each with its end mark
-};
-
-/// The token that ends an assistant's turn.
-std::string end_mark_of(const ChatTemplate& chat);
+/// Name of a tokenizer's own template in logs and token files.
+inline constexpr const char* kOwnTemplate = "tokenizer";
 
 /// Whether the header of the next turn is written after the conversation.
 enum class NextTurn : std::uint8_t {
   none,
-  assistant  ///< the header of an answer follows (Jinja's add_generation_prompt); Llama 2 and Mistral have none
+  assistant  ///< the header of an answer follows (Jinja's add_generation_prompt)
 };
 
-/// Renders a conversation with the template.
-/// \throws FormatError saying which message has no place in the template: a role that it does not know or that does not
-///         alternate, a system message where it has none
-RenderedChat render_chat(const ChatTemplate& chat, const std::vector<ChatMessage>& messages,
-                         NextTurn next = NextTurn::none);
+std::tm local_time();
 
-/// `text` without white space at both ends, as Python's str.strip() and Jinja's `trim` remove it.
-std::string_view python_strip(std::string_view text);
+/// Immutable: any number of threads may use one object.
+class ChatTemplate {
+ public:
+  /// \param name    for logs: of chat_template_names(), kOwnTemplate, or the file that was asked for
+  /// \param source  the template
+  /// \param tokens  texts of the tokenizer's special tokens by the names under which templates read them (bos_token)
+  /// \param now     for strftime_now()
+  /// \throws FormatError naming the line of what is not supported
+  ChatTemplate(std::string name, std::string source, std::map<std::string, std::string> tokens,
+               const std::tm& now = local_time());
 
-// Chat templates are programs in Jinja. None is run here: their texts are compared with known ones.
+  const std::string& name() const { return name_; }
+  /// "the chat template 'chatml'", "the tokenizer's chat template"
+  std::string title() const;
+  /// True when the template says by {% generation %} what the assistant's answers are.
+  bool marks_answers() const { return jinja_.has_generation(); }
+  /// True when the template has this word.
+  bool mentions(std::string_view word) const;
+  /// True when the template reads contents that are lists of parts.
+  bool reads_parts() const { return reads_parts_; }
 
-/// Returns the format of a template, if its text is one of the known texts, byte by byte except for line ends (CRLF)
-/// and a last one. Texts are compared by FNV-1a of 128 bits.
-std::optional<ChatFormat> recognise_template(std::string_view text);
+  /// Renders the first `count` messages.
+  /// \throws FormatError naming template and line, with the words of a template that refuses the conversation
+  JinjaText render(const Conversation& conversation, std::size_t count, NextTurn next) const;
+
+ private:
+  bool finds_parts() const;
+
+  std::string name_;
+  std::string source_;
+  std::map<std::string, std::string> tokens_;
+  JinjaTemplate jinja_;
+  std::tm now_;
+  bool reads_parts_;
+};
 
 /// The template for `tokenizer`'s conversations.
-/// \param asked      a format's name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty or
-///                   "auto": the tokenizer's own
+/// \param asked      a name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty, "auto" or
+///                   kOwnTemplate: the tokenizer's own
 /// \param tokenizer  kBuiltInTokenizer or a directory: chat_template.jinja, else chat_template in
-///                   tokenizer_config.json (of several the one called default). bos_token and eos_token come from
+///                   tokenizer_config.json (of several the one called default). The special tokens' names come from
 ///                   there, too
-/// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError naming the file and what
-///         the template begins with when it is none of the known ones; IoError
-ChatTemplate find_chat_template(const std::string& asked, const std::string& tokenizer);
+/// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError; IoError
+std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer);
 
 }  // namespace fsdp

@@ -1,14 +1,24 @@
 #include "lib/text/chat/conversation_encoder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/text/jinja/jinja_value.hpp"
 
 namespace fsdp {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Roles that templates need not name.
+constexpr std::array kRoles{"system", "developer", "user", "assistant", "tool"};
+
+/// U+FDD1, a noncharacter, which stands in names of special tokens that are plain text while a template writes them.
+constexpr std::string_view kGuard = "\xef\xb7\x91";
 
 /// A token that begins before an answer and ends in it is a target.
 std::vector<std::uint8_t> mask_of(const std::vector<TextRange>& parts, std::span<const TextRange> answers) {
@@ -21,7 +31,7 @@ std::vector<std::uint8_t> mask_of(const std::vector<TextRange>& parts, std::span
   return mask;
 }
 
-const std::string& text_member(const nlohmann::json& record, const char* key) {
+const std::string& text_member(const Json& record, const char* key) {
   const auto found = record.find(key);
   if (found == record.end()) throw FormatError("has no '" + std::string(key) + "'");
   if (found->is_string()) return found->get_ref<const std::string&>();
@@ -32,42 +42,236 @@ const std::string& text_member(const nlohmann::json& record, const char* key) {
                     ", expected a string");
 }
 
-}  // namespace
+[[noreturn]] void refuse_answer(std::size_t message, const ChatTemplate& chat, const std::string& why) {
+  throw FormatError("message " + std::to_string(message + 1) +
+                    " is an answer whose place in the text is ambiguous: " + chat.title() + " " + why +
+                    ". Put {% generation %} and {% endgeneration %} around answers in a copy of the template and name "
+                    "that (--chat-template FILE), or learn all tokens (--train-on all)");
+}
 
-ConversationEncoder::ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules)
-    : tokenizer_(tokenizer), rules_(std::move(rules)) {
-  if (!rules_.chat) return;
-  for (const auto& mark : marks_of(*rules_.chat)) {
-    if (tokenizer.named_id(mark)) continue;
-    throw FormatError("the chat template '" + std::string(name_of(rules_.chat->format)) + "' writes the mark '" + mark +
-                      "', for which the tokenizer has no token (" + tokenizer.description() +
-                      "); choose another with --chat-template, or add the token to tokenizer and model");
+/// \return the text, or nothing where the template refuses these messages
+std::optional<std::string> try_render(const ChatTemplate& chat, const Conversation& conversation, std::size_t count,
+                                      NextTurn next) {
+  try {
+    return chat.render(conversation, count, next).text;
+  } catch (const FormatError&) {
+    return {};
   }
 }
 
-MaskedIds ConversationEncoder::encode_messages(const nlohmann::json& record, const std::string& field) const {
-  const auto found = record.find(field);
-  if (found == record.end()) throw FormatError("has no '" + field + "'");
-  refuse_unsaid(record);
-  const auto chat = render_chat(rules_.chat.value(), read_messages(*found, field));
-  const auto plain = rules_.marks == MarksInTexts::plain_text ? chat.contents : std::vector<TextRange>();
-  auto encoded = tokenizer_.encode_marked(chat.text, plain);
-  auto mask = mask_of(encoded.parts, chat.answers);
+/// Returns the text that {% generation %} encloses, of the messages that count.
+std::vector<TextRange> marked_answers(const ChatTemplate& chat, const Conversation& conversation,
+                                      std::vector<TextRange> marked) {
+  std::vector<bool> counts;
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+    if (conversation.messages[i]["role"] == "assistant") counts.push_back(conversation.is_answer[i]);
+  }
+  if (std::find(counts.begin(), counts.end(), false) == counts.end()) return marked;
+  if (counts.size() != marked.size()) {
+    throw FormatError("a message has \"weight\": 0, and " + chat.title() + " marks " + std::to_string(marked.size()) +
+                      " answers where there are " + std::to_string(counts.size()) +
+                      ": which of them it is, is unknown");
+  }
+  std::vector<TextRange> answers;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i]) answers.push_back(marked[i]);
+  }
+  return answers;
+}
+
+/// Removes the guards from a text. \return where they were
+std::vector<TextRange> take_guards(JinjaText& text) {
+  std::vector<TextRange> names;
+  std::string plain;
+  std::size_t begin = 0;
+  const auto shift = [&](std::size_t at, std::size_t removed) {
+    for (auto& range : text.marked) {
+      if (range.begin > at) range.begin -= removed;
+      if (range.end > at) range.end -= removed;
+    }
+  };
+  for (auto at = text.text.find(kGuard); at != std::string::npos; at = text.text.find(kGuard, begin)) {
+    plain.append(text.text, begin, at - begin);
+    shift(plain.size(), kGuard.size());
+    begin = at + kGuard.size();
+    const auto first = std::max<std::size_t>(plain.size(), 1) - 1;
+    names.push_back({names.empty() ? first : std::max(first, names.back().end), plain.size() + 1});
+  }
+  plain.append(text.text, begin);
+  text.text = std::move(plain);
+  return names;
+}
+
+}  // namespace
+
+std::vector<TextRange> find_answers(const ChatTemplate& chat, const Conversation& conversation,
+                                    const JinjaText& whole) {
+  if (chat.marks_answers()) return marked_answers(chat, conversation, whole.marked);
+  std::vector<TextRange> answers;
+  for (std::size_t i = 0; i < conversation.is_answer.size(); ++i) {
+    if (!conversation.is_answer[i]) continue;
+    const auto before = try_render(chat, conversation, i, NextTurn::assistant);
+    const auto with = try_render(chat, conversation, i + 1, NextTurn::none);
+    if (!before || !with) refuse_answer(i, chat, "refuses the messages up to there");
+    if (!with->starts_with(*before)) refuse_answer(i, chat, "does not begin an answer as it begins the next one");
+    if (!whole.text.starts_with(*with)) refuse_answer(i, chat, "changes it when other messages follow");
+    answers.push_back({before->size(), with->size()});
+  }
+  return answers;
+}
+
+ConversationEncoder::ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules)
+    : tokenizer_(tokenizer), rules_(std::move(rules)) {
+  if (rules_.chat) find_turn_end();
+}
+
+/// Finds the token that the template writes behind an answer.
+void ConversationEncoder::find_turn_end() {
+  const std::string answer = "ANSWER";
+  Conversation conversation;
+  conversation.messages =
+      Json::array({Json{{"role", "user"}, {"content", "QUESTION"}}, Json{{"role", "assistant"}, {"content", answer}}});
+  const auto text = try_render(*rules_.chat, conversation, 2, NextTurn::none);
+  const auto found = text ? text->rfind(answer) : std::string::npos;
+  if (found == std::string::npos) return;
+  const auto end = found + answer.size();
+  const auto encoded = tokenizer_.encode_marked(*text, {});
+  for (std::size_t i = 0; i < encoded.ids.size(); ++i) {
+    const auto [first, last] = encoded.parts[i];
+    if (first < end || turn_end_) continue;
+    const auto name = text->substr(first, last - first);
+    if (jinja::strip(name).empty() || tokenizer_.named_id(name) != encoded.ids[i]) continue;
+    turn_end_ = encoded.ids[i];
+    turn_end_text_ = name;
+  }
+  const auto mark = jinja::strip(std::string_view(*text).substr(end));
+  const auto length = mark.find('>');
+  const bool is_mark = mark.starts_with(is_chat_template_name(rules_.chat->name()) ? "<" : "<|") && length != mark.npos;
+  if (turn_end_ || !is_mark) return;
+  throw FormatError(rules_.chat->title() + " writes the mark '" + std::string(mark.substr(0, length + 1)) +
+                    "' behind an answer, for which the tokenizer has no token (" + tokenizer_.description() +
+                    "); choose another with --chat-template, or add the token to tokenizer and model");
+}
+
+/// The conversation as the template gets it.
+/// \throws FormatError naming a message that no template can have a place for
+Conversation ConversationEncoder::prepared(Conversation conversation) const {
+  const auto& chat = *rules_.chat;
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+    auto& message = conversation.messages[i];
+    const auto& role = message["role"].get_ref<const std::string&>();
+    const auto where = "message " + std::to_string(i + 1);
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end() && !chat.mentions(role)) {
+      throw FormatError(where + " has the role '" + role +
+                        "', expected system, user, assistant, tool, or one that the chat template names");
+    }
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_array() || chat.reads_parts()) continue;
+    if (content->size() != 1) {
+      throw FormatError(where + " has a content of " + std::to_string(content->size()) + " parts, and " + chat.title() +
+                        " reads strings: join them as the model is to read them");
+    }
+    message["content"] = Json(content->front()["text"]);
+  }
+  if (rules_.marks == MarksInTexts::tokens) return conversation;
+  conversation.messages = guarded(conversation.messages);
+  if (conversation.variables.is_object()) conversation.variables = guarded(conversation.variables);
+  return conversation;
+}
+
+/// The text with a guard in each name of a special token, so that the text's place after rendering is known.
+std::string ConversationEncoder::guarded(const std::string& text) const {
+  const auto encoded = tokenizer_.encode_marked(text, {});
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t i = 0; i < encoded.ids.size(); ++i) {
+    const auto [first, last] = encoded.parts[i];
+    const auto name = jinja::strip(std::string_view(text).substr(first, last - first));
+    if (name.empty() || tokenizer_.named_id(name) != encoded.ids[i]) continue;
+    auto at = static_cast<std::size_t>(name.data() - text.data()) + 1;
+    while (at < text.size() && (static_cast<std::uint8_t>(text[at]) & 0xc0) == 0x80) ++at;
+    if (at < done) continue;
+    out.append(text, done, at - done);
+    out += kGuard;
+    done = at;
+  }
+  return out.append(text, done);
+}
+
+nlohmann::ordered_json ConversationEncoder::guarded(const nlohmann::ordered_json& value) const {
+  if (value.is_string()) return guarded(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return value;
+  auto copy = value;
+  for (auto& item : copy) item = guarded(item);
+  return copy;
+}
+
+/// Refuses what the template leaves out, because the model would learn another conversation.
+void ConversationEncoder::check_is_said(const Conversation& conversation, const std::string& text) const {
+  const auto& chat = *rules_.chat;
+  const auto refuse_if_same = [&](const Conversation& without, const std::string& what) {
+    if (try_render(chat, without, without.messages.size(), NextTurn::none) != text) return;
+    throw FormatError(what + ", which " + chat.title() + " does not write; leave such conversations out");
+  };
+  if (!conversation.variables["tools"].is_null() && !chat.mentions("tools")) {
+    auto without = conversation;
+    without.variables["tools"] = nullptr;
+    refuse_if_same(without, "has 'tools'");
+  }
+  const auto mentions_one = [&](const auto& keys) {
+    return std::any_of(keys.begin(), keys.end(), [&](const auto* key) { return chat.mentions(key); });
+  };
+  constexpr std::array<std::array<const char*, 3>, 5> kSaid{{{"reasoning", "thinking", "reasoning_content"},
+                                                             {"tool_calls", "tool_calls", "tool_calls"},
+                                                             {"function_call", "function_call", "function_call"},
+                                                             {"tools", "tools", "tools"},
+                                                             {"refusal", "refusal", "refusal"}}};
+  for (const auto& keys : kSaid) {
+    for (std::size_t i = 0; i < conversation.messages.size() && !mentions_one(keys); ++i) {
+      const auto& message = conversation.messages[i];
+      const auto* key = message.contains(keys.front()) ? keys.front() : keys.back();
+      if (!message.contains(key) || !says_something(message[key])) continue;
+      auto without = conversation;
+      for (const auto* one : keys) without.messages[i].erase(one);
+      refuse_if_same(without, "message " + std::to_string(i + 1) + " has '" + key + "'");
+    }
+  }
+}
+
+MaskedIds ConversationEncoder::encode_messages(const nlohmann::ordered_json& record, const std::string& field) const {
+  const auto& chat = *rules_.chat;
+  const auto conversation = prepared(read_conversation(record, field));
+  auto whole = chat.render(conversation, conversation.messages.size(), NextTurn::none);
+  check_is_said(conversation, whole.text);
+  whole.marked = rules_.train_on == TrainOn::all ? std::vector<TextRange>() : find_answers(chat, conversation, whole);
+  const auto plain = take_guards(whole);
+  if (!turn_end_text_.empty() && !chat.marks_answers()) {
+    for (auto& [begin, end] : whole.marked) {
+      const auto rest = std::string_view(whole.text).substr(begin, end - begin);
+      const auto mark = rest.rfind(turn_end_text_);
+      if (mark == rest.npos) continue;
+      const auto behind = mark + turn_end_text_.size();
+      if (jinja::strip(rest.substr(behind)).empty()) end = begin + behind;
+    }
+  }
+  auto encoded = tokenizer_.encode_marked(whole.text, plain);
+  auto mask = mask_of(encoded.parts, whole.marked);
   return {std::move(encoded.ids), std::move(mask)};
 }
 
-std::vector<std::int32_t> ConversationEncoder::encode_prompt(const std::vector<ChatMessage>& messages) const {
-  const auto chat = render_chat(rules_.chat.value(), messages, NextTurn::assistant);
-  const auto plain = rules_.marks == MarksInTexts::plain_text ? chat.contents : std::vector<TextRange>();
-  return tokenizer_.encode_marked(chat.text, plain).ids;
+std::vector<std::int32_t> ConversationEncoder::encode_prompt(const nlohmann::ordered_json& messages) const {
+  Conversation conversation;
+  conversation.messages = messages;
+  conversation = prepared(std::move(conversation));
+  auto text = rules_.chat->render(conversation, messages.size(), NextTurn::assistant);
+  const auto plain = take_guards(text);
+  return tokenizer_.encode_marked(text.text, plain).ids;
 }
 
-std::int32_t ConversationEncoder::turn_end() const {
-  return tokenizer_.named_id(end_mark_of(rules_.chat.value())).value();
-}
-
-MaskedIds ConversationEncoder::encode_pair(const nlohmann::json& record) const {
+MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record) const {
   refuse_unsaid(record);
+  if (const auto tools = record.find("tools"); tools != record.end() && says_something(*tools))
+    throw FormatError("has 'tools', which are for conversations; leave such samples out");
   const auto& prompt = text_member(record, "prompt");
   const auto& completion = text_member(record, "completion");
   const auto end = tokenizer_.eos_id();

@@ -1,6 +1,7 @@
 #pragma once
 // Encodes samples of which only a part is a target: conversations, and prompts with completions.
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -13,9 +14,10 @@
 namespace fsdp {
 
 struct ConversationRules {
-  std::optional<ChatTemplate> chat;  ///< needed for messages
+  std::shared_ptr<const ChatTemplate> chat;  ///< needed for messages
   MarksInTexts marks = MarksInTexts::tokens;
   PairEncoding pairs = PairEncoding::joint;
+  TrainOn train_on = TrainOn::answers;
 };
 
 /// Ids, and a mask: 1 for each id that is a target.
@@ -24,32 +26,46 @@ struct MaskedIds {
   std::vector<std::uint8_t> mask;
 };
 
+/// Where the answers of a conversation are in its text: the byte ranges that {% generation %} encloses; for a template
+/// without these marks, what an answer adds to the text of the messages before it and the header that follows them.
+/// \param whole  the rendering of all messages
+/// \throws FormatError naming an answer for which the latter is ambiguous: the template changes what stands before it
+std::vector<TextRange> find_answers(const ChatTemplate& chat, const Conversation& conversation, const JinjaText& whole);
+
 /// Immutable: any number of threads may use one object. The tokenizer must outlive it.
 class ConversationEncoder {
  public:
-  /// \throws FormatError when the tokenizer has no token for a mark of the template
+  /// \throws FormatError when the template ends an answer with a mark for which the tokenizer has no token
   ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules);
 
-  /// Encodes a conversation as one text. The assistant's turns with their end marks are targets, including a token that
-  /// begins before a turn and ends in it.
+  /// Encodes a conversation as one text. The assistant's answers are targets, including a token that begins before an
+  /// answer and ends in it. A line end that a template without {% generation %} writes behind a mark is none.
   /// \param record  the sample
   /// \param field   key of its list of messages
   /// \throws FormatError naming the problem
-  MaskedIds encode_messages(const nlohmann::json& record, const std::string& field) const;
+  MaskedIds encode_messages(const nlohmann::ordered_json& record, const std::string& field) const;
 
   /// Returns the ids of a conversation that the assistant continues; marks are not doubled.
   /// \throws FormatError naming the message that has no place in the template
-  std::vector<std::int32_t> encode_prompt(const std::vector<ChatMessage>& messages) const;
-  /// Returns the id that ends an assistant's turn.
-  std::int32_t turn_end() const;
+  std::vector<std::int32_t> encode_prompt(const nlohmann::ordered_json& messages) const;
+  /// Returns the id that ends an assistant's turn, if the template ends it with one.
+  std::optional<std::int32_t> turn_end() const { return turn_end_; }
 
   /// Encodes marks of a document, prompt, completion, end mark; the last two are targets.
   /// \throws FormatError
-  MaskedIds encode_pair(const nlohmann::json& record) const;
+  MaskedIds encode_pair(const nlohmann::ordered_json& record) const;
 
  private:
+  void find_turn_end();
+  Conversation prepared(Conversation conversation) const;
+  void check_is_said(const Conversation& conversation, const std::string& text) const;
+  std::string guarded(const std::string& text) const;
+  nlohmann::ordered_json guarded(const nlohmann::ordered_json& value) const;
+
   const Tokenizer& tokenizer_;
   ConversationRules rules_;
+  std::optional<std::int32_t> turn_end_;
+  std::string turn_end_text_;
 };
 
 }  // namespace fsdp

@@ -1,22 +1,23 @@
 #include "lib/text/chat/messages.hpp"
 
-#include <array>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
 
 namespace fsdp {
 namespace {
 
-/// Keys of messages in some data sets that no supported template writes.
-constexpr std::array kUnsaid{"tool_calls", "function_call", "tool_call_id", "tools",  "reasoning_content",
-                             "reasoning",  "thinking",      "images",       "image",  "audio",
-                             "audios",     "videos",        "video",        "refusal"};
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kMedia{"images", "image", "audio", "audios", "videos", "video"};
 /// Keys by which other programs mark targets.
 constexpr std::array kOtherWeights{"train", "train_detail", "training"};
+/// Keys of what a message thinks, the best known first.
+constexpr std::array kReasoning{"reasoning_content", "thinking", "reasoning"};
 
 /// Describes a value that stands in place of an expected one.
-std::string described(const nlohmann::json& value) {
+std::string described(const Json& value) {
   if (value.is_null()) return "null";
   if (value.is_string()) return "a string";
   if (value.is_boolean()) return "a truth value";
@@ -24,61 +25,57 @@ std::string described(const nlohmann::json& value) {
   return value.is_array() ? "a list" : "an object";
 }
 
-bool says_something(const nlohmann::json& value) {
-  return !value.is_null() && !(value.is_structured() && value.empty()) && value != "";
-}
-
 class MessageReader {
  public:
-  MessageReader(const nlohmann::json& message, std::string where) : message_(message), where_(std::move(where)) {}
+  MessageReader(const Json& message, std::size_t number)
+      : message_(message), where_("message " + std::to_string(number)) {}
 
-  ChatMessage read() const {
+  /// \return whether the loss counts the message
+  bool check() const {
     if (!message_.is_object()) fail("is " + described(message_) + ", expected an object with role and content");
-    for (const auto* key : kUnsaid) {
+    for (const auto* key : kMedia) {
       if (message_.contains(key) && says_something(message_[key]))
-        fail("has '" + std::string(key) +
-             "', which the chat templates here do not write; leave such conversations out");
+        fail("has '" + std::string(key) + "', which no text can express; leave such conversations out");
     }
     for (const auto* key : kOtherWeights) {
       if (message_.contains(key) && !message_[key].is_null() && message_[key] != true)
         fail("has '" + std::string(key) + "', which is not read: \"weight\": 0 says that a message is not learned");
     }
-    return {role(), content(), counts()};
+    check_role();
+    check_content();
+    return counts() && message_["role"] == "assistant";
   }
 
  private:
   [[noreturn]] void fail(const std::string& problem) const { throw FormatError(where_ + " " + problem); }
 
-  const nlohmann::json& member(const char* key) const {
-    const auto found = message_.find(key);
+  void check_role() const {
+    const auto found = message_.find("role");
     if (found == message_.end()) {
       const bool share_gpt = message_.contains("from") && message_.contains("value");
-      fail("has no '" + std::string(key) + "'" +
+      fail(std::string("has no 'role'") +
            (share_gpt ? " but 'from' and 'value': rename these to role (system, user, assistant) and content" : ""));
     }
-    return *found;
+    if (!found->is_string()) fail("has a role that is " + described(*found) + ", expected a string");
   }
 
-  std::string role() const {
-    const auto& value = member("role");
-    if (!value.is_string()) fail("has a role that is " + described(value) + ", expected a string");
-    return value;
-  }
-
-  std::string content() const {
-    const auto& value = member("content");
-    if (value.is_string()) return value;
-    if (!value.is_array()) fail("has a content that is " + described(value) + ", expected a string");
-    if (value.size() != 1) {
-      fail("has a content of " + std::to_string(value.size()) +
-           " parts, expected a string or one part of type text: join them as the model is to read them");
+  void check_content() const {
+    const auto found = message_.find("content");
+    const bool says_more = std::any_of(message_.begin(), message_.end(), [&](const Json& value) {
+      return &value != &message_["role"] && says_something(value);
+    });
+    if (found == message_.end() || found->is_null()) {
+      if (says_more) return;  // a call of a tool
+      fail(found == message_.end() ? "has no 'content'" : "has a content that is null, expected a string");
     }
-    const auto& part = value.front();
-    if (!part.is_object() || part.value("type", nlohmann::json()) != "text" || !part.contains("text") ||
-        !part["text"].is_string()) {
+    if (found->is_string()) return;
+    if (!found->is_array()) fail("has a content that is " + described(*found) + ", expected a string");
+    for (const auto& part : *found) {
+      if (part.is_object() && part.contains("type") && part["type"] == "text" && part.contains("text") &&
+          part["text"].is_string())
+        continue;
       fail("has a content whose part is no text; images and other parts cannot be read");
     }
-    return part["text"];
   }
 
   bool counts() const {
@@ -88,28 +85,73 @@ class MessageReader {
     return *found == 1;
   }
 
-  const nlohmann::json& message_;
+  const Json& message_;
   std::string where_;
 };
 
+/// The sample's tools, which many data sets hold as JSON in a string.
+Json tools_of(const Json& record) {
+  const auto found = record.find("tools");
+  if (found == record.end() || !says_something(*found)) return nullptr;
+  const auto tools = found->is_string() ? Json::parse(found->get_ref<const std::string&>(), nullptr, false) : *found;
+  if (!tools.is_array()) throw FormatError("'tools' holds " + described(*found) + ", expected a list of tools");
+  return tools.empty() ? Json() : tools;
+}
+
 }  // namespace
 
-void refuse_unsaid(const nlohmann::json& record) {
+bool says_something(const nlohmann::ordered_json& value) {
+  return !value.is_null() && !(value.is_structured() && value.empty()) && value != "";
+}
+
+void refuse_unsaid(const nlohmann::ordered_json& record) {
   for (const auto* key : kUnsaidBeside) {
-    if (const auto found = record.find(key); found != record.end() && says_something(*found))
+    if (const auto found = record.find(key); found != record.end() && says_something(*found)) {
       throw FormatError("has '" + std::string(key) +
-                        "', which the chat templates here do not write; leave such conversations out");
+                        "', which no chat template here writes; leave such "
+                        "conversations out");
+    }
   }
 }
 
-std::vector<ChatMessage> read_messages(const nlohmann::json& list, const std::string& field) {
-  if (!list.is_array()) throw FormatError("'" + field + "' holds " + described(list) + ", expected a list of messages");
-  if (list.empty()) throw FormatError("'" + field + "' holds no message");
-  std::vector<ChatMessage> messages;
-  messages.reserve(list.size());
-  for (const auto& message : list)
-    messages.push_back(MessageReader(message, "message " + std::to_string(messages.size() + 1)).read());
-  return messages;
+Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field) {
+  const auto found = record.find(field);
+  if (found == record.end()) throw FormatError("has no '" + field + "'");
+  refuse_unsaid(record);
+  if (!found->is_array())
+    throw FormatError("'" + field + "' holds " + described(*found) + ", expected a list of messages");
+  if (found->empty()) throw FormatError("'" + field + "' holds no message");
+  Conversation conversation;
+  for (const auto& message : *found)
+    conversation.is_answer.push_back(MessageReader(message, conversation.is_answer.size() + 1).check());
+  conversation.messages = as_templates_read(*found);
+  conversation.variables["tools"] = tools_of(record);
+  if (const auto more = record.find("chat_template_kwargs"); more != record.end() && says_something(*more)) {
+    if (!more->is_object())
+      throw FormatError("'chat_template_kwargs' holds " + described(*more) + ", expected an object");
+    conversation.variables.update(*more);
+  }
+  return conversation;
+}
+
+nlohmann::ordered_json as_templates_read(const nlohmann::ordered_json& messages) {
+  auto read = Json::array();
+  for (const auto& message : messages) {
+    auto kept = Json::object();
+    for (const auto* key : kReasoning) {
+      if (kept.empty() && message.contains(key) && !message[key].is_null()) kept["thinking"] = message[key];
+    }
+    for (const auto& [key, value] : message.items()) {
+      if (!value.is_null() && key != "weight") kept[key] = value;
+    }
+    for (const auto* key : kReasoning) {
+      if (!message.contains(key) || message[key].is_null()) continue;
+      kept["reasoning_content"] = message[key];
+      break;
+    }
+    read.push_back(std::move(kept));
+  }
+  return read;
 }
 
 }  // namespace fsdp

@@ -1,28 +1,34 @@
 #pragma once
 // Reads the messages of a sample: {"role": ..., "content": ...}.
 #include <array>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 namespace fsdp {
 
-struct ChatMessage {
-  std::string role;  ///< system, user or assistant
-  std::string content;
-  bool counts = true;  ///< the loss counts it if the assistant says it; false for `"weight": 0`
+/// Messages and variables, which a chat template writes.
+struct Conversation {
+  nlohmann::ordered_json messages;   ///< objects as templates get them from transformers: without keys that are null
+  std::vector<bool> is_answer;       ///< by message: the loss counts it
+  nlohmann::ordered_json variables;  ///< tools, and what chat_template_kwargs names
 };
 
-/// Keys beside the messages, or beside prompt and completion, that a text cannot express.
-inline constexpr std::array kUnsaidBeside{"tools", "functions", "images", "image",
-                                          "audio", "audios",    "videos", "video"};
+/// Keys beside the messages, or beside prompt and completion, that no text can express.
+inline constexpr std::array kUnsaidBeside{"functions", "images", "image", "audio", "audios", "videos", "video"};
 
 /// \throws FormatError naming a key of kUnsaidBeside that `record` has with a value other than null or empty
-void refuse_unsaid(const nlohmann::json& record);
+void refuse_unsaid(const nlohmann::ordered_json& record);
 
-/// Reads a list of messages. A content is a string, or a list of one {"type": "text", "text": ...}.
-/// \throws FormatError naming the message that is malformed or contains something that a text cannot express (tools,
-///   images, reasoning)
-std::vector<ChatMessage> read_messages(const nlohmann::json& list, const std::string& field);
+/// False for null, "", [] and {}.
+bool says_something(const nlohmann::ordered_json& value);
+
+/// Reads the conversation of `record`, whose messages are at `field`; tools may be a list or a list in JSON.
+/// \throws FormatError naming the message that is malformed or contains what no text can express (images)
+Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field);
+
+/// Messages without keys that are null or our own; what a message thinks is at all keys that templates read it from.
+/// Source: render_jinja_template() of transformers 5.23
+nlohmann::ordered_json as_templates_read(const nlohmann::ordered_json& messages);
 
 }  // namespace fsdp

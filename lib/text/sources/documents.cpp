@@ -137,6 +137,11 @@ std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const
   auto fields = selection.form == DataForm::messages ? std::vector{messages_field(selection)}
                                                      : std::vector<std::string>{"prompt", "completion"};
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
+  if (selection.form == DataForm::messages) {
+    fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
+  } else {
+    fields.emplace_back("!tools");
+  }
   return open_parquet_records(file, fields);
 }
 

@@ -11,8 +11,9 @@
 namespace fsdp {
 namespace {
 
-nlohmann::json parse_object(std::string_view text) {
-  auto record = parse_json(text, "the object");
+nlohmann::ordered_json parse_object(std::string_view text) {
+  parse_json(text, "the object");  // checks sizes and names
+  auto record = nlohmann::ordered_json::parse(text);  // templates print values in the order of the text
   if (!record.is_object()) throw FormatError("holds no object {...}");
   return record;
 }
@@ -21,9 +22,10 @@ nlohmann::json parse_object(std::string_view text) {
   throw FormatError(where + " holds " + detail::kHalfCharacterProblem);
 }
 
-/// Checks the characters of the texts that are read: prompt and completion, or roles and contents of `messages`.
-void check_characters(const nlohmann::json& record, const std::string& messages) {
-  for (const auto* key : {"prompt", "completion"}) {
+/// Checks the characters of the texts that are read: prompt and completion, or `messages` and what templates read
+/// beside them.
+void check_characters(const nlohmann::ordered_json& record, const std::string& messages) {
+  for (const auto* key : {"prompt", "completion", "tools", "chat_template_kwargs"}) {
     if (const auto found = record.find(key); found != record.end() && detail::holds_half_character(*found))
       refuse_half_character("'" + std::string(key) + "'");
   }
@@ -35,10 +37,11 @@ void check_characters(const nlohmann::json& record, const std::string& messages)
       if (message.is_object() && message.contains(key) && detail::holds_half_character(message[key]))
         refuse_half_character("the " + std::string(key) + " of message " + std::to_string(i + 1));
     }
+    if (detail::holds_half_character(message)) refuse_half_character("message " + std::to_string(i + 1));
   }
 }
 
-nlohmann::json parse_record(const std::string& sample, const std::string& messages) {
+nlohmann::ordered_json parse_record(const std::string& sample, const std::string& messages) {
   try {
     return parse_object(sample);
   } catch (const nlohmann::json::exception& error) {

@@ -96,7 +96,7 @@ class Repair {
 
 std::optional<std::string> as_plain_json(std::string_view line) { return Repair(line).run(); }
 
-bool holds_half_character(const nlohmann::json& value) {
+bool holds_half_character(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().find(kHalfCharacter) != std::string::npos;
   return value.is_structured() && std::any_of(value.begin(), value.end(), holds_half_character);
 }

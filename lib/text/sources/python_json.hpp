@@ -19,6 +19,6 @@ inline constexpr const char* kHalfCharacterProblem =
     "half of a surrogate pair (\\ud800 to \\udfff), which is no character";
 
 /// True when some string in `value` contains kHalfCharacter.
-bool holds_half_character(const nlohmann::json& value);
+bool holds_half_character(const nlohmann::ordered_json& value);
 
 }  // namespace fsdp::detail

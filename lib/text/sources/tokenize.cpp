@@ -71,10 +71,10 @@ std::int64_t largest_length(const TokenizeOptions& options, const TokenizeReport
 DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& tokenizer, const DocumentStream& stream,
                              TokenizeReport& report) {
   const auto& chat = options.conversations;
-  ConversationRules rules{{}, chat.marks, chat.pairs};
+  ConversationRules rules{{}, chat.marks, chat.pairs, chat.train_on};
   if (stream.has(DataForm::messages)) {
     rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
-    report.chat_template = name_of(rules.chat->format);
+    report.chat_template = rules.chat->name();
   }
   return {
       tokenizer, rules, {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report)}};
@@ -172,7 +172,10 @@ std::string answers_line(const TokenizeReport& report) {
                           ? fmt::format("{} of {} tokens count ({:.1f} %)", format_count(report.counted_tokens),
                                         format_count(report.tokens), share)
                           : std::string("all tokens count");
-  return "answers   " + counts + (report.chat_template.empty() ? "" : ", chat template " + report.chat_template);
+  const auto by = report.chat_template.empty()           ? std::string()
+                  : report.chat_template == kOwnTemplate ? std::string(", the tokenizer's chat template")
+                                                         : ", chat template " + report.chat_template;
+  return "answers   " + counts + by;
 }
 
 std::string skipped_line(const TokenizeReport& report) {

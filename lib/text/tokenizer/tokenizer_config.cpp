@@ -142,11 +142,11 @@ class NamedTokens {
       if (found == by_key_.end() || !found->second) return;
       AddedToken token = *found->second;
       token.special = true;
-      all.push_back({std::move(token), true});
+      all.push_back({std::move(token), true, std::string(key)});
     };
     for (const auto key : kNamedKeys) add(key);
     for (const auto& key : own_keys_) add(key);
-    for (const AddedToken& token : list_) all.push_back({token, false});
+    for (const AddedToken& token : list_) all.push_back({token, false, {}});
     return all;
   }
 

@@ -18,6 +18,7 @@ namespace fsdp {
 struct NamedToken {
   AddedToken token;    ///< id is kNoId
   bool by_key = true;  ///< named by a key of its own (pad_token, image_token), not in a list
+  std::string key;     ///< that key; empty for a token of a list
 };
 
 /// Names of marks and flags for adding them; nothing where the files state nothing.

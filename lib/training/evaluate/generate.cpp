@@ -243,11 +243,14 @@ Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name
   rules.chat = find_chat_template(options.chat_template, tokenizer_name);
   rules.marks = options.marks;
   const ConversationEncoder encoder(tokenizer, std::move(rules));
-  std::vector<ChatMessage> messages;
-  if (!question.system.empty()) messages.push_back({"system", question.system});
-  messages.push_back({"user", question.user});
+  auto messages = nlohmann::ordered_json::array();
+  const auto add = [&](const char* role, const std::string& content) {
+    messages.push_back(nlohmann::ordered_json{{"role", role}, {"content", content}});
+  };
+  if (!question.system.empty()) add("system", question.system);
+  add("user", question.user);
   Prompt prompt{question.user, question.user + "\n", encoder.encode_prompt(messages), std::move(ends)};
-  prompt.ends.push_back(encoder.turn_end());
+  if (const auto end = encoder.turn_end()) prompt.ends.push_back(*end);
   if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
   return prompt;
 }

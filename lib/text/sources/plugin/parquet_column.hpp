@@ -20,15 +20,15 @@ class ParquetColumn {
 
 /// Program and plugin exchange C++ objects, so both must come from one build. Increase the number when ParquetColumn
 /// changes.
-inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 3";
+inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 4";
 
 /// The symbols of libfsdp_parquet.so.
 using ParquetAbiFunction = const char*();
 /// \param field  a top-level column; empty: `text`, else `Moves`
 /// \return null when it failed; `failure` then says why, without the file's name
 using OpenParquetFunction = ParquetColumn*(const char* file, const char* field, std::string* failure);
-/// Each row of several columns as the text of a JSON object. \param fields  one a line; '!' before one that may be
-/// missing, and of which it only counts whether it says something: null where it does not, else true
+/// Each row of several columns as the text of a JSON object. \param fields  one a line; '?' before one that may be
+/// missing; '!' before one of which, too, it only counts whether it says something: null where it does not, else true
 using OpenParquetRecordsFunction = ParquetColumn*(const char* file, const char* fields, std::string* failure);
 /// Replaces `lines` by the names of the top-level columns, one a line. \return false when it failed
 using ParquetColumnsFunction = bool(const char* file, std::string* lines, std::string* failure);

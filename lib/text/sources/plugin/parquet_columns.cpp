@@ -328,7 +328,7 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
     const auto end = std::min(fields.find('\n'), fields.size());
     auto name = std::string(fields.substr(0, end));
     fields.remove_prefix(std::min(end + 1, fields.size()));
-    const bool optional = name.starts_with('!');
+    const bool optional = name.starts_with('!') || name.starts_with('?');
     if (optional) name.erase(0, 1);
     const int index = find_column(root, name);
     if (index < 0) {

@@ -12,7 +12,7 @@ namespace fsdp::detail {
 std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field);
 
 /// Opens several columns together: each row becomes the text of a JSON object.
-/// \param fields  top-level columns, one a line; one that begins with '!' may be missing
+/// \param fields  top-level columns, one a line; one that begins with '!' or '?' may be missing
 /// \throws std::exception
 std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields);
 

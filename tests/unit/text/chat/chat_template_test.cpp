@@ -4,19 +4,21 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/text/chat/conversation_encoder.hpp"
+#include "tests/support/chat_fixture.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {
 
-const std::string kFixtures = FSDP_FIXTURE_DIR "/chat/";
+using Json = nlohmann::ordered_json;
 
-nlohmann::json expected_templates() {
-  return nlohmann::json::parse(fsdp::read_text_file(kFixtures + "expected.json")).at("templates");
-}
+const std::string kChat = FSDP_FIXTURE_DIR "/chat/";
+
+Json expected_templates() { return Json::parse(fsdp::read_text_file(kChat + "expected.json")).at("templates"); }
 
 std::vector<std::string> lines_of(const std::string& file) {
   std::ifstream in(file);
@@ -25,118 +27,167 @@ std::vector<std::string> lines_of(const std::string& file) {
   return lines;
 }
 
-std::string part_of(const fsdp::RenderedChat& chat, const fsdp::TextRange& range) {
-  return chat.text.substr(range.begin, range.end - range.begin);
+std::string render_all(const fsdp::ChatTemplate& chat, const fsdp::Conversation& conversation,
+                       fsdp::NextTurn next = fsdp::NextTurn::none) {
+  return chat.render(conversation, conversation.messages.size(), next).text;
+}
+
+/// Where the character with this number begins.
+std::size_t byte_at(const std::string& text, std::size_t character) {
+  std::size_t at = 0;
+  for (; character > 0; --character) {
+    ++at;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;
+  }
+  return at;
 }
 
 }  // namespace
 
 TEST_SUITE("chat/chat_template") {
-  TEST_CASE("render_chat: every conversation as Jinja writes it") {
-    const auto lines = lines_of(kFixtures + "messages.jsonl");
-    int rendered = 0;
-    const auto templates = expected_templates();
-    for (const auto& [name, truth] : templates.items()) {
-      const auto bos = truth["bos"].is_null() ? std::string() : truth["bos"].get<std::string>();
-      const fsdp::ChatTemplate chat{fsdp::chat_format(name).value(), bos, truth["eos"].get<std::string>()};
-      for (const auto& conversation : truth["conversations"]) {
-        CAPTURE(name);
-        CAPTURE(conversation["index"].get<std::size_t>());
-        const auto record = nlohmann::json::parse(lines.at(conversation["index"]));
-        const auto messages = fsdp::read_messages(record["messages"], "messages");
-        if (conversation.contains("error")) {
-          CHECK_THROWS_AS(fsdp::render_chat(chat, messages), fsdp::FormatError);
-          continue;
+  TEST_CASE("forty templates on twelve conversations as transformers renders them") {
+    int rendered = 0, refused = 0, marked = 0;
+    for (const auto& name : fsdp::test::chat_templates()) {
+      const auto truth = fsdp::test::jinja_fixture(name + ".json");
+      const auto owner = fsdp::test::fixture_template(name, truth);
+      const auto& chat = *owner;
+      for (const auto& result : truth["results"]) {
+        const auto conversation = fsdp::test::conversation_named(result["conversation"]);
+        for (const auto next : {fsdp::NextTurn::none, fsdp::NextTurn::assistant}) {
+          CAPTURE(name);
+          CAPTURE(result["conversation"].get<std::string>());
+          const auto* key = next == fsdp::NextTurn::none ? "off" : "on";
+          if (result.contains(key) && result[key].is_object()) {
+            CHECK_THROWS_AS(render_all(chat, conversation, next), fsdp::FormatError);
+            ++refused;
+            continue;
+          }
+          const auto wanted = result.contains(key)
+                                  ? result[key].get<std::string>()
+                                  : result["off"].get<std::string>() + result["on_adds"].get<std::string>();
+          const auto text = chat.render(conversation, conversation.messages.size(), next);
+          CHECK(text.text == wanted);
+          ++rendered;
+          if (next == fsdp::NextTurn::assistant || !result.contains("generation_spans")) continue;
+          REQUIRE(text.marked.size() == result["generation_spans"].size());
+          for (std::size_t i = 0; i < text.marked.size(); ++i, ++marked) {
+            CHECK(text.marked[i].begin == byte_at(wanted, result["generation_spans"][i][0]));
+            CHECK(text.marked[i].end == byte_at(wanted, result["generation_spans"][i][1]));
+          }
         }
-        CHECK(fsdp::render_chat(chat, messages).text == conversation["text"].get<std::string>());
-        ++rendered;
       }
     }
-    CHECK(rendered == 52);
+    CHECK(rendered == 808);
+    CHECK(refused == 152);
+    CHECK(marked == 126);
   }
 
-  TEST_CASE("render_chat: the header of the next answer, and what ends it") {
-    const std::vector<fsdp::ChatMessage> question{{"user", "Q"}};
-    const auto behind = [&](fsdp::ChatFormat format) {
-      const fsdp::ChatTemplate chat{format, "<s>", "</s>"};
-      const auto plain = fsdp::render_chat(chat, question).text;
-      const auto asked = fsdp::render_chat(chat, question, fsdp::NextTurn::assistant).text;
-      CHECK(asked.starts_with(plain));
-      return asked.substr(plain.size()) + "|" + fsdp::end_mark_of(chat);
-    };
-    CHECK(behind(fsdp::ChatFormat::qwen2) == "<|im_start|>assistant\n|<|im_end|>");
-    CHECK(behind(fsdp::ChatFormat::llama3) == "<|start_header_id|>assistant<|end_header_id|>\n\n|<|eot_id|>");
-    CHECK(behind(fsdp::ChatFormat::llama2) == "|</s>");
-    CHECK(behind(fsdp::ChatFormat::gemma3) == "<start_of_turn>model\n|<end_of_turn>");
-  }
-
-  TEST_CASE("render_chat: answers with their end marks, contents without what the template writes") {
-    const std::vector<fsdp::ChatMessage> messages{{"system", " s "}, {"user", " u "}, {"assistant", " a "}};
-    struct Case {
-      fsdp::ChatFormat format;
-      std::string answer;
-      std::vector<std::string> contents;
-    };
-    for (const auto& [format, answer, contents] :
-         {Case{fsdp::ChatFormat::chatml, " a <|im_end|>", {" s ", " u ", " a "}},
-          Case{fsdp::ChatFormat::llama3, "a<|eot_id|>", {"s", "u", "a"}},
-          Case{fsdp::ChatFormat::llama2, " a </s>", {" s ", " u", "a"}},
-          Case{fsdp::ChatFormat::gemma3, "a<end_of_turn>", {" s ", "u", "a"}}}) {
-      const auto chat = fsdp::render_chat({format, "<s>", "</s>"}, messages);
-      CAPTURE(chat.text);
-      REQUIRE(chat.answers.size() == 1);
-      CHECK(part_of(chat, chat.answers[0]) == answer);
-      REQUIRE(chat.contents.size() == contents.size());
-      for (std::size_t i = 0; i < contents.size(); ++i) CHECK(part_of(chat, chat.contents[i]) == contents[i]);
+  TEST_CASE("what an answer adds, without marks of the template") {
+    int found = 0, ambiguous = 0;
+    for (const auto& name : fsdp::test::chat_templates()) {
+      const auto truth = fsdp::test::jinja_fixture(name + ".json");
+      const auto owner = fsdp::test::fixture_template(name, truth);
+      const auto& chat = *owner;
+      if (chat.marks_answers()) continue;
+      for (const auto& result : truth["results"]) {
+        if (!result.contains("incremental")) continue;
+        auto conversation = fsdp::test::conversation_named(result["conversation"]);
+        const auto whole = chat.render(conversation, conversation.messages.size(), fsdp::NextTurn::none);
+        for (const auto& one : result["incremental"]) {
+          CAPTURE(name);
+          CAPTURE(result["conversation"].get<std::string>());
+          const std::size_t message = one["message"];
+          conversation.is_answer.assign(conversation.messages.size(), false);
+          conversation.is_answer[message] = true;
+          if (one.contains("span")) {
+            const auto answers = fsdp::find_answers(chat, conversation, whole);
+            REQUIRE(answers.size() == 1);
+            CHECK(answers[0].begin == byte_at(whole.text, one["span"][0]));
+            CHECK(answers[0].end == byte_at(whole.text, one["span"][1]));
+            ++found;
+          } else if (message > 0) {  // many templates render no messages at all, too
+            CHECK_THROWS_WITH_AS(fsdp::find_answers(chat, conversation, whole), doctest::Contains("ambiguous"),
+                                 fsdp::FormatError);
+            ++ambiguous;
+          }
+        }
+      }
     }
-    auto uncounted = messages;
-    uncounted.back().counts = false;
-    CHECK(fsdp::render_chat({fsdp::ChatFormat::chatml, "", ""}, uncounted).answers.empty());
-    // Llama 2 trims the whole, so a system message before an empty question loses the line ends behind it.
-    CHECK(fsdp::render_chat({fsdp::ChatFormat::llama2, "<s>", "</s>"}, {{"system", "s"}, {"user", " \n"}}).text ==
-          "<s>[INST] <<SYS>>\ns\n<</SYS>> [/INST]");
+    CHECK(found == 468);
+    CHECK(ambiguous == 164);
   }
 
-  TEST_CASE("recognise_template: both wordings of each, what models on the Hub bring, and no other") {
-    int known = 0;
-    for (const auto& file : std::filesystem::directory_iterator(kFixtures + "templates")) {
-      CAPTURE(file.path().string());
-      auto text = fsdp::read_text_file(file.path());
-      auto name = file.path().stem().string();
-      name = name.substr(0, name.find('-'));
-      CHECK(fsdp::recognise_template(text) == fsdp::chat_format(name));
-      CHECK(fsdp::recognise_template(text + "\n") == fsdp::chat_format(name));
-      CHECK(!fsdp::recognise_template(text + "\n\n"));
-      CHECK(!fsdp::recognise_template(" " + text));
-      text[text.size() / 2] ^= 1;
-      CHECK(!fsdp::recognise_template(text));
-      ++known;
-    }
-    CHECK(known == 20);
-    CHECK(!fsdp::recognise_template(""));
-  }
-
-  TEST_CASE("python_strip: what str.isspace() says, and nothing else") {
-    CHECK(fsdp::python_strip(
-              " \t\n\v\f\r\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u200a\u2028\u2029\u202f\u205f\u3000a") == "a");
-    CHECK(fsdp::python_strip("a b \u00a0\n") == "a b");
-    CHECK(fsdp::python_strip("\u200ba\ufeff") == "\u200ba\ufeff");
-    CHECK(fsdp::python_strip(" \n ").empty());
-    CHECK(fsdp::python_strip("").empty());
-  }
-
-  TEST_CASE("find_chat_template: the marks' names are the tokenizer's, else the usual ones") {
+  TEST_CASE("named templates write what Jinja writes of the makers' wording, and so do those of models on the Hub") {
+    const auto lines = lines_of(kChat + "messages.jsonl");
+    int rendered = 0;
+    const auto templates = expected_templates();
     const fsdp::test::TempDir dir;
-    const auto chat = fsdp::find_chat_template("llama2", dir.path().string());
-    CHECK(chat.bos == "<s>");
-    CHECK(chat.eos == "</s>");
-    fsdp::replace_file(dir / "tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>"})");
-    CHECK(fsdp::find_chat_template("mistral", dir.path().string()).bos == "<b>");
-    CHECK(fsdp::find_chat_template("mistral", dir.path().string()).eos == "<e>");
+    for (const auto& file : std::filesystem::directory_iterator(kChat + "templates")) {
+      const auto stem = file.path().stem().string(), name = stem.substr(0, stem.find('-'));
+      const auto& truth = templates[name];
+      std::map<std::string, std::string> tokens{{"eos_token", truth["eos"]}};
+      if (!truth["bos"].is_null()) tokens["bos_token"] = truth["bos"];
+      Json config(tokens);
+      fsdp::replace_file(dir / "tokenizer_config.json", config.dump());
+      const auto named = fsdp::find_chat_template(name, dir.path().string());
+      const auto own = fsdp::find_chat_template(file.path().string(), dir.path().string());
+      for (const auto& conversation : truth["conversations"]) {
+        CAPTURE(stem);
+        CAPTURE(conversation["index"].get<std::size_t>());
+        const auto record = Json::parse(lines.at(conversation["index"]));
+        for (const auto& chat : {named, own}) {
+          if (conversation.contains("error")) {
+            CHECK_THROWS_AS(render_all(*chat, fsdp::read_conversation(record, "messages")), fsdp::FormatError);
+            continue;
+          }
+          CHECK(render_all(*chat, fsdp::read_conversation(record, "messages")) ==
+                conversation["text"].get<std::string>());
+          ++rendered;
+        }
+      }
+    }
+    CHECK(rendered == 264);
+  }
+
+  TEST_CASE("find_chat_template: where it is looked for, and the tokens' names") {
+    const fsdp::test::TempDir dir;
+    const auto one = [](const fsdp::ChatTemplate& chat) {
+      fsdp::Conversation conversation;
+      conversation.messages = Json::array({Json{{"role", "user"}, {"content", "Q"}}});
+      return render_all(chat, conversation);
+    };
+    CHECK(one(*fsdp::find_chat_template("llama2", dir.path().string())) == "<s>[INST] Q [/INST]");
+    fsdp::replace_file(dir / "tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "eos_token": "<e>",
+        "image_token": "<i>", "extra_special_tokens": {"odd_token": "<o>"},
+        "chat_template": [{"name": "tool_use", "template": "x"},
+                          {"name": "default", "template": "{{ bos_token ~ eos_token ~ image_token ~ odd_token ~ pad_token }}"}]})");
+    CHECK(one(*fsdp::find_chat_template("mistral", dir.path().string())) == "<b>[INST] Q [/INST]");
+    for (const auto* own : {"", "auto", fsdp::kOwnTemplate}) {
+      const auto chat = fsdp::find_chat_template(own, dir.path().string());
+      CHECK(one(*chat) == "<b><e><i><o>");
+      CHECK(chat->name() == fsdp::kOwnTemplate);
+    }
+    fsdp::replace_file(dir / "chat_template.jinja", "jinja\r\n");
+    CHECK(one(*fsdp::find_chat_template("", dir.path().string())) == "jinja");
+    CHECK(one(*fsdp::find_chat_template((dir / "tokenizer_config.json").string(), "gpt2")).empty());
+    fsdp::replace_file(dir / "chat_template.jinja", "a\n{% if %}");
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", dir.path().string()),
+                         doctest::Contains("chat_template.jinja: the chat template is not readable: line 2: "),
+                         fsdp::FormatError);
     CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", "gpt2"),
                          doctest::Contains("has no chat template of its own: did you forget --model"),
                          fsdp::UsageError);
-    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", dir.path().string()), doctest::Contains("of its own; name one"),
+    const fsdp::test::TempDir empty;
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", empty.path().string()), doctest::Contains("of its own; name one"),
                          fsdp::UsageError);
+  }
+
+  TEST_CASE("words of a template, and whether it reads parts") {
+    const fsdp::ChatTemplate chat("t", "{{ messages[0].tools_x }}{{ tool }}", {});
+    CHECK(chat.mentions("tool"));
+    CHECK(!chat.mentions("tools"));
+    CHECK(!chat.reads_parts());
+    CHECK(fsdp::ChatTemplate("t", "{% for p in messages[0].content %}{{ p.text }}{% endfor %}", {}).reads_parts());
+    CHECK(!fsdp::ChatTemplate("t", "{{ messages[0].content }}", {}).reads_parts());
   }
 }

@@ -2,42 +2,67 @@
 
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lib/base/error.hpp"
 
-using nlohmann::json;
+namespace {
+
+using Message = nlohmann::ordered_json;
+
+fsdp::Conversation read_one(const Message& message) {
+  return fsdp::read_conversation({{"messages", Message::array({message})}}, "messages");
+}
+
+}  // namespace
 
 TEST_SUITE("chat/messages") {
-  TEST_CASE("what a template would write beside the content is refused by its key, unless it says nothing") {
-    for (const auto* key : {"tool_calls", "function_call", "reasoning", "reasoning_content", "thinking", "images",
-                            "image", "audio", "videos", "refusal"}) {
+  TEST_CASE("media are refused by their key, unless they say nothing") {
+    for (const auto* key : {"images", "image", "audio", "audios", "video", "videos"}) {
       CAPTURE(key);
-      json message{{"role", "assistant"}, {"content", "a"}};
-      for (const auto& nothing : {json(), json(""), json::array(), json::object()}) {
+      Message message{{"role", "assistant"}, {"content", "a"}};
+      for (const auto& nothing : {Message(), Message(""), Message::array(), Message::object()}) {
         message[key] = nothing;
-        CHECK(fsdp::read_messages(json::array({message}), "messages").size() == 1);
+        CHECK(read_one(message).messages.size() == 1);
       }
-      message[key] = json{"x"};
-      CHECK_THROWS_WITH_AS(fsdp::read_messages(json::array({message}), "messages"),
-                           doctest::Contains(("message 1 has '" + std::string(key)).c_str()), fsdp::FormatError);
+      message[key] = Message::array({"x"});
+      CHECK_THROWS_WITH_AS(read_one(message), doctest::Contains(("message 1 has '" + std::string(key)).c_str()),
+                           fsdp::FormatError);
     }
   }
 
   TEST_CASE("another way to say what is learned is refused, and its weight told") {
-    json message{{"role", "assistant"}, {"content", "a"}, {"train", true}, {"name", "bob"}};
-    CHECK(fsdp::read_messages(json::array({message}), "messages").front().counts);
+    Message message{{"role", "assistant"}, {"content", "a"}, {"train", true}, {"name", "bob"}};
+    CHECK(read_one(message).is_answer == std::vector<bool>{true});
     message["train"] = false;
-    CHECK_THROWS_WITH_AS(fsdp::read_messages(json::array({message}), "messages"), doctest::Contains("'train'"),
-                         fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(read_one(message), doctest::Contains("'train'"), fsdp::FormatError);
   }
 
-  TEST_CASE("beside the messages: tools and media") {
+  TEST_CASE("beside the messages: media, tools as a list or as JSON") {
+    const auto user = Message::array({Message{{"role", "user"}, {"content", "a"}}});
     for (const auto* key : fsdp::kUnsaidBeside) {
-      CHECK_NOTHROW(fsdp::refuse_unsaid({{key, json()}, {"id", 1}}));
-      CHECK_NOTHROW(fsdp::refuse_unsaid({{key, json::array()}}));
+      CHECK_NOTHROW(fsdp::refuse_unsaid({{key, Message()}, {"id", 1}}));
       CHECK_THROWS_WITH_AS(fsdp::refuse_unsaid({{key, {"a.png"}}}), doctest::Contains(key), fsdp::FormatError);
     }
+    for (const auto& tools : {Message("[]"), Message(), Message::array(), Message("")})
+      CHECK(fsdp::read_conversation({{"messages", user}, {"tools", tools}}, "messages").variables["tools"].is_null());
+    CHECK_THROWS_WITH_AS(fsdp::read_conversation({{"messages", user}, {"tools", "f(x)"}}, "messages"),
+                         doctest::Contains("'tools' holds a string, expected a list"), fsdp::FormatError);
+  }
+
+  TEST_CASE("keys that are null, and what a message thinks, as transformers gives them") {
+    const Message messages = Message::parse(R"([{"weight": 1, "role": "user", "content": "a", "name": null},
+        {"role": "assistant", "reasoning": "r", "content": null, "tool_calls": [1]}])");
+    CHECK(
+        fsdp::as_templates_read(messages).dump() ==
+        R"([{"role":"user","content":"a"},{"thinking":"r","role":"assistant","reasoning":"r","tool_calls":[1],"reasoning_content":"r"}])");
+  }
+
+  TEST_CASE("a message needs a content, or something else that it says") {
+    CHECK_NOTHROW(read_one(Message::parse(R"({"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]})")));
+    CHECK_THROWS_WITH_AS(read_one(Message::parse(R"({"role": "assistant", "content": null})")),
+                         doctest::Contains("null"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(read_one(Message::parse(R"({"role": "assistant"})")), doctest::Contains("no 'content'"),
+                         fsdp::FormatError);
   }
 }

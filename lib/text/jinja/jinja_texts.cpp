@@ -1,0 +1,797 @@
+// Filters, tests and methods of texts, and Python's formatting.
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "lib/text/jinja/jinja_functions.hpp"
+
+namespace fsdp::jinja {
+namespace {
+
+using Call = BuiltinCall;
+
+// Characters
+
+utf8proc_category_t category_of(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+bool is_letter(char32_t c) {
+  const auto category = category_of(c);
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+bool is_capital(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LU || category_of(c) == UTF8PROC_CATEGORY_LT; }
+bool is_small(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LL; }
+bool is_cased(char32_t c) { return is_capital(c) || is_small(c); }
+bool is_decimal(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; }
+bool is_digit(char32_t c) {
+  return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
+         (c >= 0x2080 && c <= 0x2089);
+}
+bool is_numeric(char32_t c) {
+  const auto category = category_of(c);
+  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+}
+bool is_word(char32_t c) { return c == '_' || is_letter(c) || is_numeric(c); }
+
+char32_t small(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }
+char32_t capital(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); }
+char32_t title(char32_t c) { return static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))); }
+
+std::u32string lower(std::u32string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    // A capital sigma at the end of a word has a small letter of its own.
+    const bool ends =
+        text[i] == 0x3a3 && i > 0 && is_letter(text[i - 1]) && !(i + 1 < text.size() && is_letter(text[i + 1]));
+    text[i] = ends ? 0x3c2 : small(text[i]);
+  }
+  return text;
+}
+
+std::u32string upper(const std::u32string& text) {
+  std::u32string out;
+  for (const auto c : text) {
+    if (c == 0xdf) {
+      out += U"SS";
+    } else {
+      out += capital(c);
+    }
+  }
+  return out;
+}
+
+std::u32string capitalized(const std::u32string& text) {
+  if (text.empty()) return text;
+  auto out = lower(text);
+  if (text.front() == 0xdf) return U"Ss" + out.substr(1);
+  out.front() = title(text.front());
+  return out;
+}
+
+/// str.title(): capitals behind characters without case.
+std::u32string titled(std::u32string text) {
+  bool inside = false;
+  for (auto& c : text) {
+    const bool cased = is_cased(c);
+    c = inside ? small(c) : title(c);
+    inside = cased;
+  }
+  return text;
+}
+
+/// The text that a filter gets, of any value.
+std::string soft_text(const Call& call) { return print(call.heap(), call.input); }
+
+// Texts
+
+Value each_character(Call& call, bool (*is_so)(char32_t)) {
+  const auto text = characters(bytes_of(call.input, "it"));
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_so);
+}
+
+Value has_case(const std::string& bytes, bool (*wanted)(char32_t), bool (*unwanted)(char32_t)) {
+  const auto text = characters(bytes);
+  return std::any_of(text.begin(), text.end(), wanted) && std::none_of(text.begin(), text.end(), unwanted);
+}
+
+/// Strips white space, or the characters of an argument.
+Value stripped(Call& call, const std::string& bytes, bool left, bool right) {
+  call.heap().pass(bytes);
+  if (!call.has(0)) return call.made(std::string(strip(bytes, left, right)));
+  const auto unwanted = characters(bytes_of(call.value(0), "an argument"));
+  const auto text = characters(bytes);
+  std::u32string_view rest = text;
+  while (left && !rest.empty() && unwanted.find(rest.front()) != unwanted.npos) rest.remove_prefix(1);
+  while (right && !rest.empty() && unwanted.find(rest.back()) != unwanted.npos) rest.remove_suffix(1);
+  return call.made(utf8_of(rest));
+}
+
+Value replaced(Call& call, const std::string& text, const std::string& old, const std::string& with,
+               std::int64_t count) {
+  const auto most = count < 0 ? std::string::npos : static_cast<std::size_t>(count);
+  call.heap().pass(text);
+  std::string out;
+  std::size_t done = 0, at = 0;
+  const auto add = [&](std::string_view part) {
+    call.heap().room(out.size() + part.size());
+    out += part;
+  };
+  while (done < most && at <= text.size()) {
+    const auto found = old.empty() ? at : text.find(old, at);
+    if (found == text.npos) break;
+    add(std::string_view(text).substr(at, found - at));
+    add(with);
+    ++done;
+    at = found + old.size();
+    if (!old.empty()) continue;
+    if (at == text.size()) return call.made(std::move(out));
+    // Between the characters.
+    auto next = at + 1;
+    while (next < text.size() && (static_cast<std::uint8_t>(text[next]) & 0xc0) == 0x80) ++next;
+    add(std::string_view(text).substr(at, next - at));
+    at = next;
+  }
+  add(std::string_view(text).substr(std::min(at, text.size())));
+  return call.made(std::move(out));
+}
+
+Value texts(Call& call, const std::vector<std::string_view>& parts, List::Shape shape = List::Shape::list) {
+  std::vector<Value> items;
+  for (const auto part : parts) items.emplace_back(call.heap().text(std::string(part)));
+  return call.list(std::move(items), shape);
+}
+
+/// split() and rsplit() at white space.
+std::vector<std::string_view> words(std::string_view text, std::size_t most, bool from_right) {
+  std::vector<std::string_view> parts;
+  text = strip(text, !from_right, from_right);
+  const auto ends_word = [](std::string_view rest) { return strip(rest, true, false).size() < rest.size(); };
+  while (!text.empty() && parts.size() < most) {
+    std::size_t at = from_right ? text.size() : 0;
+    if (from_right) {
+      while (at > 0 && strip(text.substr(0, at), false, true).size() == at) --at;
+      parts.push_back(text.substr(at));
+      text = strip(text.substr(0, at), false, true);
+    } else {
+      while (at < text.size() && !ends_word(text.substr(at))) ++at;
+      parts.push_back(text.substr(0, at));
+      text = strip(text.substr(at), true, false);
+    }
+  }
+  if (!text.empty()) parts.push_back(text);
+  return parts;
+}
+
+Value split(Call& call, bool from_right) {
+  std::string_view text = bytes_of(call.input, "it");
+  call.heap().pass(text);
+  const auto count = call.integer(1, -1);
+  const auto most = count < 0 ? text.npos : static_cast<std::size_t>(count);
+  std::vector<std::string_view> parts;
+  if (!call.has(0)) {
+    parts = words(text, most, from_right);
+  } else {
+    const auto separator = call.text(0, "");
+    if (separator.empty()) refuse("a text is split at an empty text");
+    while (parts.size() < most) {
+      const auto at = from_right ? text.rfind(separator) : text.find(separator);
+      if (at == text.npos) break;
+      parts.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
+      text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
+    }
+    parts.push_back(text);
+  }
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return texts(call, parts);
+}
+
+std::vector<std::string_view> lines_of(std::string_view text, bool keeps_ends) {
+  constexpr std::array<std::string_view, 11> kEnds{"\r\n", "\n",   "\r",       "\v",           "\f",          "\x1c",
+                                                   "\x1d", "\x1e", "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9"};
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t length = 0;
+    for (const auto end : kEnds) {
+      if (length == 0 && text.substr(at).starts_with(end)) length = end.size();
+    }
+    at += std::max<std::size_t>(length, 1);
+    if (length == 0) continue;
+    lines.push_back(text.substr(begin, at - begin - (keeps_ends ? 0 : length)));
+    begin = at;
+  }
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+Value partition(Call& call, bool from_right) {
+  const std::string_view text = bytes_of(call.input, "it");
+  const auto separator = call.text(0, "");
+  if (separator.empty()) refuse("a text is split at an empty text");
+  const auto at = from_right ? text.rfind(separator) : text.find(separator);
+  if (at == text.npos) {
+    return texts(call,
+                 from_right ? std::vector<std::string_view>{"", "", text} : std::vector<std::string_view>{text, "", ""},
+                 List::Shape::tuple);
+  }
+  return texts(call, {text.substr(0, at), text.substr(at, separator.size()), text.substr(at + separator.size())},
+               List::Shape::tuple);
+}
+
+/// The characters that positions i and i + 1 of the arguments bound, and where they begin.
+std::pair<std::u32string, std::int64_t> part(Call& call, std::size_t i) {
+  const auto text = characters(bytes_of(call.input, "it"));
+  const auto size = static_cast<std::int64_t>(text.size());
+  const auto bound = [&](std::int64_t at) { return std::clamp<std::int64_t>(at < 0 ? at + size : at, 0, size); };
+  const auto first = call.integer(i, 0), begin = first > size ? size + 1 : bound(first);
+  const auto end = std::max(begin, bound(call.integer(i + 1, size)));
+  if (begin > size) return {U"", -1};
+  return {text.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), begin};
+}
+
+std::int64_t find_text(Call& call, bool from_right) {
+  const auto wanted = characters(bytes_of(call.value(0), "an argument"));
+  const auto [text, begin] = part(call, 1);
+  const auto at = begin < 0 ? text.npos : from_right ? text.rfind(wanted) : text.find(wanted);
+  return at == text.npos ? -1 : begin + static_cast<std::int64_t>(at);
+}
+
+Value index_of_text(Call& call, bool from_right) {
+  const auto at = find_text(call, from_right);
+  if (at < 0) refuse("a text that index() looks for is not there");
+  return Integer{at};
+}
+
+Value starts_or_ends(Call& call, bool ends) {
+  const auto [text, begin] = part(call, 1);
+  const auto found = utf8_of(text);
+  std::vector<Value> options{call.value(0)};
+  if (const auto* list = std::get_if<List*>(&call.value(0)); list != nullptr && (*list)->is_tuple())
+    options = (*list)->items;
+  return std::any_of(options.begin(), options.end(), [&, start = begin](const Value& option) {
+    const auto& wanted = bytes_of(option, "an argument");
+    return start >= 0 && (ends ? found.ends_with(wanted) : found.starts_with(wanted));
+  });
+}
+
+std::string padded(Heap& heap, const std::string& text, std::int64_t width, char align, std::string_view fill = " ") {
+  const auto length = static_cast<std::int64_t>(count_characters(text));
+  if (width <= length) return text;
+  const auto missing = static_cast<std::uint64_t>(width - length);
+  heap.room(text.size() + missing * fill.size());
+  const auto left = align == '<' ? 0 : align == '>' ? missing : missing / 2;
+  std::string out;
+  for (std::uint64_t i = 0; i < left; ++i) out += fill;
+  out += text;
+  for (std::uint64_t i = left; i < missing; ++i) out += fill;
+  return out;
+}
+
+Value aligned(Call& call, char align) {
+  const auto& text = bytes_of(call.input, "it");
+  const auto fill = call.text(1, " ");
+  if (count_characters(fill) != 1) refuse("a text is filled with something else than one character");
+  const auto width = call.integer(0, 0), missing = width - static_cast<std::int64_t>(count_characters(text));
+  // str.center() puts the odd character to the left where the width is odd.
+  if (align == '^' && missing > 0 && missing % 2 == 1 && width % 2 == 1) {
+    call.heap().room(static_cast<std::uint64_t>(width));
+    return call.made(padded(call.heap(), fill + text, width, '^', fill));
+  }
+  return call.made(padded(call.heap(), text, width, align, fill));
+}
+
+Value zero_filled(Call& call) {
+  const auto& text = bytes_of(call.input, "it");
+  const bool sign = text.starts_with('-') || text.starts_with('+');
+  const auto width = call.integer(0, 0) - (sign ? 1 : 0);
+  return call.made(text.substr(0, sign ? 1 : 0) + padded(call.heap(), text.substr(sign ? 1 : 0), width, '>', "0"));
+}
+
+// Formatting
+
+struct Spec {
+  std::string fill = " ";
+  char align = 0;
+  char sign = '-';
+  bool alternate = false, zeros = false, commas = false;
+  std::int64_t width = 0, precision = -1;
+  char type = 0;
+};
+
+std::string number_as(const Value& value, const Spec& spec) {
+  constexpr std::int64_t most = 1000;
+  if (spec.precision > most) refuse("a number is formatted with more than 1000 digits");
+  const auto precision = static_cast<int>(spec.precision < 0 ? 6 : spec.precision);
+  const auto integer = as_integer(value);
+  std::string digits;
+  bool negative = false;
+  if (std::string_view("dxXob").find(spec.type) != std::string_view::npos) {
+    if (!integer) refuse(std::string("a value of type ") + type_name(value) + " is formatted as a whole number");
+    negative = *integer < 0;
+    digits = spec.type == 'd'   ? fmt::format("{}", *integer)
+             : spec.type == 'x' ? fmt::format("{:x}", *integer)
+             : spec.type == 'X' ? fmt::format("{:X}", *integer)
+             : spec.type == 'o' ? fmt::format("{:o}", *integer)
+                                : fmt::format("{:b}", *integer);
+    if (spec.alternate && spec.type != 'd') digits.insert(negative ? 1 : 0, std::string("0") + spec.type);
+  } else {
+    const auto number = as_double(value);
+    if (!number) refuse(std::string("a value of type ") + type_name(value) + " is formatted as a number");
+    negative = std::signbit(*number) && !std::isnan(*number);
+    const double shown = spec.type == '%' ? *number * 100 : *number;
+    digits = spec.type == 'e'   ? fmt::format("{:.{}e}", shown, precision)
+             : spec.type == 'E' ? fmt::format("{:.{}E}", shown, precision)
+             : spec.type == 'g' ? fmt::format("{:.{}g}", shown, precision)
+             : spec.type == 'G' ? fmt::format("{:.{}G}", shown, precision)
+                                : fmt::format("{:.{}f}", shown, precision);
+    if (spec.type == '%') digits += '%';
+  }
+  if (spec.commas) {
+    const std::size_t begin = negative ? 1 : 0;
+    for (auto at = std::min(digits.find('.'), digits.size()); at > begin + 3; digits.insert(at, ",")) at -= 3;
+  }
+  if (!negative && spec.sign != '-') digits.insert(0, 1, spec.sign);
+  return digits;
+}
+
+std::string laid_out(Heap& heap, std::string text, const Spec& spec, bool is_number) {
+  if (is_number && (spec.zeros || spec.align == '=')) {
+    std::size_t sign = !text.empty() && std::string_view("+- ").find(text.front()) != std::string_view::npos ? 1 : 0;
+    if (text.size() > sign + 1 && text[sign] == '0' &&
+        std::string_view("xXob").find(text[sign + 1]) != std::string_view::npos)
+      sign += 2;
+    return text.substr(0, sign) + padded(heap, text.substr(sign), spec.width - static_cast<std::int64_t>(sign), '>',
+                                         spec.zeros ? "0" : spec.fill);
+  }
+  return padded(heap, text, spec.width, spec.align != 0 ? spec.align : is_number ? '>' : '<', spec.fill);
+}
+
+std::string cut(const std::string& text, std::int64_t precision) {
+  if (precision < 0 || count_characters(text) <= static_cast<std::size_t>(precision)) return text;
+  return utf8_of(characters(text).substr(0, static_cast<std::size_t>(precision)));
+}
+
+/// Formatting of one value with a format_spec of str.format().
+std::string format_value(Heap& heap, const Value& value, std::string_view text) {
+  Spec spec;
+  const auto is_align = [](char c) { return c == '<' || c == '>' || c == '^' || c == '='; };
+  auto all = characters(text);
+  if (all.size() > 1 && all[1] < 0x80 && is_align(static_cast<char>(all[1]))) {
+    spec.fill = utf8_of(all.substr(0, 1));
+    text.remove_prefix(spec.fill.size());
+  }
+  const auto take = [&](std::string_view signs) {
+    const char c = !text.empty() && signs.find(text.front()) != signs.npos ? text.front() : '\0';
+    if (c != 0) text.remove_prefix(1);
+    return c;
+  };
+  spec.align = take("<>^=");
+  if (const char sign = take("+- ")) spec.sign = sign;
+  spec.alternate = take("#") != 0;
+  spec.zeros = take("0") != 0 && spec.align == 0;
+  if (!text.empty() && text.front() != '-') spec.width = leading_number(text, 0);
+  spec.commas = take(",") != 0;
+  if (take(".") != 0) spec.precision = leading_number(text, -1);
+  spec.type = take("sdxXobeEfFgG%");
+  if (!text.empty()) refuse("a format is not supported: '" + std::string(text) + "'");
+  const bool is_number = (as_double(value) && !is<bool>(value)) || (spec.type != 0 && spec.type != 's');
+  if (!is_number) return laid_out(heap, cut(print(heap, value), spec.precision), spec, false);
+  if (spec.type == 0 && !is<double>(value)) spec.type = 'd';
+  if (spec.type == 0 && spec.precision < 0) return laid_out(heap, print(heap, value), spec, true);
+  if (spec.type == 0) spec.type = 'g';
+  return laid_out(heap, number_as(value, spec), spec, true);
+}
+
+/// The value that a field such as 0.name[1] of str.format() names.
+Value field(Call& call, std::string_view name, std::size_t& next) {
+  const auto end = std::min(name.find_first_of(".["), name.size());
+  const std::string first(name.substr(0, end));
+  name.remove_prefix(end);
+  Value value;
+  if (first.empty() || is_decimal(static_cast<unsigned char>(first.front()))) {
+    std::string_view digits = first;
+    const auto i = first.empty() ? next++ : static_cast<std::size_t>(leading_number(digits, 0));
+    if (i >= call.all.positional.size()) refuse("a format has more fields than there are values");
+    value = call.all.positional[i];
+  } else {
+    const auto found = std::find_if(call.all.named.begin(), call.all.named.end(),
+                                    [&](const auto& argument) { return argument.first == first; });
+    if (found == call.all.named.end()) refuse("a format names '" + first + "', which is not given");
+    value = found->second;
+  }
+  while (!name.empty()) {
+    const bool item = name.front() == '[';
+    name.remove_prefix(1);
+    const auto stop = std::min(item ? name.find(']') : name.find_first_of(".["), name.size());
+    const std::string key(name.substr(0, stop));
+    name.remove_prefix(std::min(name.size(), stop + (item ? 1 : 0)));
+    std::string_view digits = key;
+    const bool is_number = item && !key.empty() && key.find_first_not_of("0123456789") == key.npos;
+    value = !item       ? member_of(call.context, value, *call.heap().text(key).bytes)
+            : is_number ? item_of(call.context, value, Integer{leading_number(digits, 0)})
+                        : item_of(call.context, value, call.heap().text(key));
+  }
+  if (const auto* missing = std::get_if<Undefined>(&value)) refuse(*missing);
+  return value;
+}
+
+Value format_method(Call& call) {
+  std::string_view format = bytes_of(call.input, "it");
+  std::string out;
+  std::size_t next = 0;
+  while (!format.empty()) {
+    const auto at = std::min(format.find_first_of("{}"), format.size());
+    out += format.substr(0, at);
+    format.remove_prefix(at);
+    if (format.empty()) break;
+    if (format.size() > 1 && format[0] == format[1]) {
+      out += format[0];
+      format.remove_prefix(2);
+      continue;
+    }
+    const auto end = format.find('}');
+    if (format[0] == '}' || end == format.npos) refuse("a format has a single '" + std::string(1, format[0]) + "'");
+    const auto inside = format.substr(1, end - 1);
+    format.remove_prefix(end + 1);
+    if (inside.find('{') != inside.npos) refuse("a format within a format is not supported");
+    const auto colon = std::min(inside.find(':'), inside.size());
+    auto name = inside.substr(0, colon);
+    const auto mark = name.find('!');
+    const bool repr = mark != name.npos && name.substr(mark) == "!r";
+    if (mark != name.npos && !repr && name.substr(mark) != "!s") refuse("a format has an unknown conversion");
+    auto value = field(call, name.substr(0, mark), next);
+    if (mark != name.npos) value = call.made(repr ? represent(call.heap(), value) : print(call.heap(), value));
+    out += format_value(call.heap(), value, inside.substr(std::min(inside.size(), colon + 1)));
+    call.heap().room(out.size());
+  }
+  return call.made(std::move(out));
+}
+
+Value indented(Call& call) {
+  const auto text = bytes_of(call.input, "what is indented") + "\n";
+  const bool wide_text = call.has(0) && is<Text>(call.value(0));
+  const auto width = wide_text ? 0 : std::max<std::int64_t>(0, call.integer(0, 4));
+  call.heap().room(static_cast<std::uint64_t>(width));
+  const auto indention = wide_text ? call.text(0, "") : std::string(static_cast<std::size_t>(width), ' ');
+  const bool blank = call.flag(2, false);
+  std::string out = call.flag(1, false) ? indention : "";
+  bool is_first = true;
+  for (const auto line : lines_of(text, false)) {
+    if (!is_first) out += (blank || !line.empty()) ? "\n" + indention : "\n";
+    out += line;
+    is_first = false;
+    call.heap().room(out.size());
+  }
+  return call.made(std::move(out));
+}
+
+Value truncated(Call& call) {
+  if (!is<Text>(call.input) && position(length_of(call), "its length") <= call.integer(0, 255) + call.integer(3, 5))
+    return call.input;
+  const auto text = bytes_of(call.input, "what is truncated"), end = call.text(2, "...");
+  const auto length = call.integer(0, 255), leeway = call.integer(3, 5);
+  const auto kept = length - static_cast<std::int64_t>(count_characters(end));
+  if (kept < 0 || leeway < 0) refuse("filter 'truncate' has no room for its end");
+  if (static_cast<std::int64_t>(count_characters(text)) <= length + leeway) return call.made(text);
+  auto start = characters(text).substr(0, static_cast<std::size_t>(kept));
+  if (!call.flag(1, false)) start = start.substr(0, start.rfind(U' '));
+  return call.made(utf8_of(start) + end);
+}
+
+Value words_titled(Call& call) {
+  constexpr std::u32string_view kBreaks = U"-({[<";
+  auto text = lower(characters(soft_text(call)));
+  std::u32string out;
+  bool starts = true;
+  for (const auto c : text) {
+    const bool breaks = is_space(c) || kBreaks.find(c) != kBreaks.npos;
+    out += starts && !breaks ? upper(std::u32string(1, c)) : std::u32string(1, c);
+    starts = breaks;
+  }
+  return call.made(utf8_of(out));
+}
+
+Value count_words(Call& call) {
+  std::int64_t count = 0;
+  bool inside = false;
+  for (const auto c : characters(soft_text(call))) {
+    if (is_word(c) && !inside) ++count;
+    inside = is_word(c);
+  }
+  return Integer{count};
+}
+
+Value escaped(Call& call) {
+  const auto* text = std::get_if<Text>(&call.input);
+  if (text != nullptr && text->is_escaped) return call.input;
+  auto out = call.heap().text(escape_html(soft_text(call)));
+  out.is_escaped = true;
+  return out;
+}
+
+Value marked_safe(Call& call) {
+  auto text = call.heap().text(soft_text(call));
+  text.is_escaped = true;
+  return text;
+}
+
+Value format_filter(Call& call) {
+  auto& named = *call.heap().dict();
+  for (const auto& [name, value] : call.all.named) put(call.heap(), named, call.heap().text(name), value);
+  if (!named.items.empty() && !call.all.positional.empty())
+    refuse("filter 'format' takes values by position or by name");
+  const Value values = named.items.empty() ? call.list(call.all.positional, List::Shape::tuple) : Value(&named);
+  return call.made(format_percent(call.heap(), soft_text(call), values));
+}
+
+/// Takes the flags of a field of % from its beginning.
+void take_flags(std::string_view& format, Spec& spec) {
+  for (; !format.empty() && std::string_view("#0- +").find(format.front()) != std::string_view::npos;
+       format.remove_prefix(1)) {
+    if (format.front() == '-') spec.align = '<';
+    if (format.front() == '0') spec.zeros = true;
+    if (format.front() == '#') spec.alternate = true;
+    if (format.front() == '+' || (format.front() == ' ' && spec.sign != '+')) spec.sign = format.front();
+  }
+  if (spec.align == '<') spec.zeros = false;
+}
+
+/// The text of one field of %.
+std::string percent_field(Heap& heap, Spec spec, Value value) {
+  const bool as_text = spec.type == 's' || spec.type == 'r' || spec.type == 'a' || spec.type == 'c';
+  if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
+  if (spec.type == 'F') spec.type = 'f';
+  if (!as_text && std::string_view("dxXoeEfgG").find(spec.type) == std::string_view::npos)
+    refuse("a format has an unknown field");
+  if (spec.type == 'd' && is<double>(value)) {
+    const auto whole = whole_part(std::get<double>(value));
+    if (!whole) refuse("a number that is not finite is formatted as a whole number");
+    value = *whole;
+  }
+  if (spec.type == 'c' && as_integer(value)) {
+    const auto code = static_cast<char32_t>(std::clamp<std::int64_t>(position(value, "a character"), -1, 0x110000));
+    value = heap.text(utf8_of(std::u32string_view(&code, 1)));
+  }
+  const auto text = !as_text                               ? number_as(value, spec)
+                    : spec.type == 'r' || spec.type == 'a' ? cut(represent(heap, value), spec.precision)
+                                                           : cut(print(heap, value), spec.precision);
+  if (as_text) spec.zeros = false;
+  return laid_out(heap, text, spec, !as_text || spec.align == 0);
+}
+
+/// Methods that search a text or tell about it.
+std::vector<Builtin> asking_methods() {
+  return {
+      {"count",
+       {"sub", "start", "end"},
+       1,
+       [](Call& c) -> Value {
+         const auto wanted = characters(bytes_of(c.value(0), "an argument"));
+         const auto [text, begin] = part(c, 1);
+         if (wanted.empty()) return begin < 0 ? Integer{0} : Integer{text.size() + 1};
+         Integer count = 0;
+         for (auto at = text.find(wanted); at != text.npos; at = text.find(wanted, at + wanted.size())) ++count;
+         return count;
+       }},
+      {"endswith", {"suffix", "start", "end"}, 1, [](Call& c) { return starts_or_ends(c, true); }},
+      {"find", {"sub", "start", "end"}, 1, [](Call& c) -> Value { return Integer{find_text(c, false)}; }},
+      {"index", {"sub", "start", "end"}, 1, [](Call& c) { return index_of_text(c, false); }},
+      {"isalnum",
+       {},
+       0,
+       [](Call& c) { return each_character(c, [](char32_t one) { return is_letter(one) || is_numeric(one); }); }},
+      {"isalpha", {}, 0, [](Call& c) { return each_character(c, is_letter); }},
+      {"isascii",
+       {},
+       0,
+       [](Call& c) -> Value {
+         return std::none_of(self(c).begin(), self(c).end(),
+                             [](char one) { return static_cast<std::uint8_t>(one) > 127; });
+       }},
+      {"isdecimal", {}, 0, [](Call& c) { return each_character(c, is_decimal); }},
+      {"isdigit", {}, 0, [](Call& c) { return each_character(c, is_digit); }},
+      {"islower", {}, 0, [](Call& c) { return has_case(self(c), is_small, is_capital); }},
+      {"isnumeric", {}, 0, [](Call& c) { return each_character(c, is_numeric); }},
+      {"isspace", {}, 0, [](Call& c) { return each_character(c, is_space); }},
+      {"istitle",
+       {},
+       0,
+       [](Call& c) -> Value {
+         const auto text = characters(self(c));
+         return std::any_of(text.begin(), text.end(), is_cased) && titled(text) == text;
+       }},
+      {"isupper", {}, 0, [](Call& c) { return has_case(self(c), is_capital, is_small); }},
+      {"rfind", {"sub", "start", "end"}, 1, [](Call& c) -> Value { return Integer{find_text(c, true)}; }},
+      {"rindex", {"sub", "start", "end"}, 1, [](Call& c) { return index_of_text(c, true); }},
+      {"startswith", {"prefix", "start", "end"}, 1, [](Call& c) { return starts_or_ends(c, false); }},
+  };
+}
+
+}  // namespace
+
+std::string lower_case(std::string_view text) { return utf8_of(lower(characters(text))); }
+
+std::string joined(Heap& heap, const std::vector<Value>& items, const std::string& separator, bool only_texts) {
+  std::string out;
+  for (const auto& item : items) {
+    if (&item != &items.front()) out += separator;
+    out += only_texts ? bytes_of(item, "an element") : print(heap, item);
+    heap.room(out.size());
+  }
+  return out;
+}
+
+/// Reads digits from the beginning of `text`.
+std::int64_t leading_number(std::string_view& text, std::int64_t otherwise) {
+  std::int64_t number = otherwise;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc::result_out_of_range || number < -1) refuse("a format has a number that is too large");
+  if (error == std::errc()) text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+const std::vector<Builtin>& text_filters() {
+  static const std::vector<Builtin> all{
+      {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalized(characters(soft_text(c))))); }},
+      {"center",
+       {"width"},
+       0,
+       [](Call& c) {
+         const auto text = c.heap().text(soft_text(c));
+         const Value input = text;
+         Call inner{c.context, input, c.all, {c.has(0) ? c.value(0) : Value(Integer{80}), std::nullopt}};
+         return aligned(inner, '^');
+       }},
+      {"e", {}, 0, escaped},
+      {"escape", {}, 0, escaped},
+      {"format", {}, 0, format_filter, true},
+      {"indent", {"width", "first", "blank"}, 0, indented},
+      {"lower", {}, 0, [](Call& c) { return c.made(lower_case(soft_text(c))); }},
+      {"replace",
+       {"old", "new", "count"},
+       2,
+       [](Call& c) {
+         return replaced(c, soft_text(c), print(c.heap(), c.value(0)), print(c.heap(), c.value(1)), c.integer(2, -1));
+       }},
+      {"safe", {}, 0, marked_safe},
+      {"string", {}, 0, [](Call& c) { return is<Text>(c.input) ? c.input : c.made(soft_text(c)); }},
+      {"title", {}, 0, words_titled},
+      {"trim", {"chars"}, 0, [](Call& c) { return stripped(c, soft_text(c), true, true); }},
+      {"truncate", {"length", "killwords", "end", "leeway"}, 0, truncated},
+      {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(soft_text(c))))); }},
+      {"wordcount", {}, 0, count_words},
+  };
+  return all;
+}
+
+const std::vector<Builtin>& text_tests() {
+  static const std::vector<Builtin> all{
+      {"lower", {}, 0, [](Call& c) { return has_case(soft_text(c), is_small, is_capital); }},
+      {"upper", {}, 0, [](Call& c) { return has_case(soft_text(c), is_capital, is_small); }},
+  };
+  return all;
+}
+
+const std::vector<Builtin>& text_methods() {
+  static const std::vector<Builtin> all = [] {
+    std::vector<Builtin> rows{
+        {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalized(characters(self(c))))); }},
+        {"casefold", {}, 0, [](Call& c) { return c.made(lower_case(self(c))); }},
+        {"center", {"width", "fillchar"}, 1, [](Call& c) { return aligned(c, '^'); }},
+        {"format", {}, 0, format_method, true},
+        {"join",
+         {"iterable"},
+         1,
+         [](Call& c) { return c.made(joined(c.heap(), elements(c.heap(), c.value(0)), self(c), true)); }},
+        {"ljust", {"width", "fillchar"}, 1, [](Call& c) { return aligned(c, '<'); }},
+        {"lower", {}, 0, [](Call& c) { return c.made(lower_case(self(c))); }},
+        {"lstrip", {"chars"}, 0, [](Call& c) { return stripped(c, self(c), true, false); }},
+        {"partition", {"sep"}, 1, [](Call& c) { return partition(c, false); }},
+        {"removeprefix",
+         {"prefix"},
+         1,
+         [](Call& c) {
+           const auto prefix = c.text(0, "");
+           return c.made(self(c).starts_with(prefix) ? self(c).substr(prefix.size()) : self(c));
+         }},
+        {"removesuffix",
+         {"suffix"},
+         1,
+         [](Call& c) {
+           const auto suffix = c.text(0, "");
+           return c.made(self(c).ends_with(suffix) ? self(c).substr(0, self(c).size() - suffix.size()) : self(c));
+         }},
+        {"replace",
+         {"old", "new", "count"},
+         2,
+         [](Call& c) { return replaced(c, self(c), c.text(0, ""), c.text(1, ""), c.integer(2, -1)); }},
+        {"rjust", {"width", "fillchar"}, 1, [](Call& c) { return aligned(c, '>'); }},
+        {"rpartition", {"sep"}, 1, [](Call& c) { return partition(c, true); }},
+        {"rsplit", {"sep", "maxsplit"}, 0, [](Call& c) { return split(c, true); }},
+        {"rstrip", {"chars"}, 0, [](Call& c) { return stripped(c, self(c), false, true); }},
+        {"split", {"sep", "maxsplit"}, 0, [](Call& c) { return split(c, false); }},
+        {"splitlines", {"keepends"}, 0, [](Call& c) { return texts(c, lines_of(self(c), c.flag(0, false))); }},
+        {"strip", {"chars"}, 0, [](Call& c) { return stripped(c, self(c), true, true); }},
+        {"swapcase",
+         {},
+         0,
+         [](Call& c) {
+           std::u32string text;
+           for (const auto one : characters(self(c)))
+             text += is_capital(one) ? std::u32string(1, small(one)) : upper(std::u32string(1, one));
+           return c.made(utf8_of(text));
+         }},
+        {"title", {}, 0, [](Call& c) { return c.made(utf8_of(titled(characters(self(c))))); }},
+        {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(self(c))))); }},
+        {"zfill", {"width"}, 1, zero_filled},
+    };
+    for (auto& row : asking_methods()) rows.push_back(row);
+    return rows;
+  }();
+  return all;
+}
+
+std::string format_percent(Heap& heap, std::string_view format, const Value& values) {
+  const auto* list = std::get_if<List*>(&values);
+  const bool is_tuple = list != nullptr && (*list)->is_tuple();
+  const auto all = is_tuple ? (*list)->items : std::vector<Value>{values};
+  auto* const* names = std::get_if<Dict*>(&values);
+  std::size_t next = 0;
+  bool by_name = false;
+  const auto take = [&]() -> const Value& {
+    if (next >= all.size()) refuse("a format has more fields than there are values");
+    return all[next++];
+  };
+  std::string out;
+  while (!format.empty()) {
+    const auto at = std::min(format.find('%'), format.size());
+    out += format.substr(0, at);
+    format.remove_prefix(at);
+    if (format.empty()) break;
+    format.remove_prefix(1);
+    Spec spec;
+    std::optional<Value> value;
+    if (format.starts_with('(')) {
+      const auto end = format.find(')');
+      if (names == nullptr || end == format.npos) refuse("a format names a value, and there are no names");
+      const auto* found = find(heap, **names, heap.text(std::string(format.substr(1, end - 1))));
+      if (found == nullptr) refuse("a format names a value that is not given");
+      value = *found;
+      by_name = true;
+      format.remove_prefix(end + 1);
+    }
+    take_flags(format, spec);
+    const auto number = [&](std::int64_t otherwise) {
+      if (!format.starts_with('*')) return leading_number(format, otherwise);
+      format.remove_prefix(1);
+      return position(take(), "a width");
+    };
+    spec.width = number(0);
+    if (spec.width < 0) {
+      spec.align = '<';
+      spec.width = -spec.width;
+    }
+    if (format.starts_with('.')) {
+      format.remove_prefix(1);
+      spec.precision = std::max<std::int64_t>(0, number(0));
+    }
+    while (!format.empty() && std::string_view("hlL").find(format.front()) != std::string_view::npos)
+      format.remove_prefix(1);
+    if (format.empty()) refuse("a format ends within a field");
+    spec.type = format.front();
+    format.remove_prefix(1);
+    if (spec.type == '%') {
+      out += '%';
+      continue;
+    }
+    if (!value) value = take();
+    out += percent_field(heap, spec, *value);
+    heap.room(out.size());
+  }
+  const bool is_mapping = names != nullptr || (list != nullptr && !is_tuple);
+  if (!by_name && next < all.size() && !is_mapping) refuse("a format has fewer fields than there are values");
+  return out;
+}
+
+}  // namespace fsdp::jinja
