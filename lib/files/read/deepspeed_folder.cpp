@@ -102,7 +102,8 @@ DeepSpeedFolder list_deepspeed_files(const std::filesystem::path& directory) {
   }
   if (found.model.empty())
     throw FormatError(found.folder.string() +
-                      ": no *_model_states.pt is there, which has the names and shapes of the parameters");
+                      ": no *_model_states.pt is in this folder of DeepSpeed, which has the names and shapes of the "
+                      "parameters");
   return found;
 }
 
