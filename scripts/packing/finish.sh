@@ -24,8 +24,14 @@ write_contents() {
 
 pack() {
     local tarball compress
-    if command -v zstd >/dev/null; then
-        tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q) # gives the same bytes with any number of threads
+    # xz, because the tar of RHEL 8 does not read zstd. Both give the same bytes with any number of threads.
+    if ((quick == 0)); then
+        tarball=$out/$name.tar.xz compress=(xz -T0 -q)
+        # Addresses of calls become absolute, and so repeat.
+        if [[ $arch == x86_64 ]]; then compress+=(--x86); fi
+        compress+=("--lzma2=preset=$((with_cuda ? 0 : 4))")
+    elif command -v zstd >/dev/null; then
+        tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q)
     else
         tarball=$out/$name.tar.gz compress=(gzip -1 -n)
     fi

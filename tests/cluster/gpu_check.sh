@@ -43,7 +43,7 @@ expect 2 "qsub" pbs "" PBS_JOBID=
 echo "-- the thin tarball"
 command -v patchelf >/dev/null || skip "no patchelf: apt-get install -y patchelf"
 "$FSDP_PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || skip "no complete PyTorch: scripts/setup --full"
-FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --thin --no-build --out "$work"
+FSDP_BUILD_DIR=$FSDP_BUILD "$FSDP_SOURCE/scripts/dist" --thin --no-build --quick --out "$work"
 size_mib=$(($(stat -c %s "$work"/fsdp-*-thin.tar.*[tz]) >> 20))
 ((size_mib < 64)) || fail "the tarball has $size_mib MiB"
 tar -xf "$work"/fsdp-*-thin.tar.*[tz]
@@ -53,7 +53,7 @@ for file in lib/torch-version scripts/gpu-check slurm/gpu_check.sh pbs/gpu_check
     [[ -e $file || ($file == bin/mpiexec && ! -e lib/libmpi.so.12) ]] || fail "the tarball lacks $file"
 done
 bare=(env -i PATH=/usr/bin:/bin TMPDIR="$work" FSDP_PYTHON="$FSDP_PYTHON" FSDP_CPU_FLOPS="$FSDP_CPU_FLOPS")
-for program in bin/fsdp-*; do # the tarball has every library that PyTorch lacks
+for program in bin/fsdp-* libexec/*; do # the tarball has every library that PyTorch lacks
     if "${bare[@]}" ldd "$program" | grep 'not found' | grep -vE 'lib(torch|c10|gomp)'; then fail "$program lacks these"; fi
 done
 # Four runs of the stage show that the programs work; tests/cli/gpu_check_test.py has all.

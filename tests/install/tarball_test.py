@@ -23,7 +23,7 @@ EPOCH = "1700000000"
 
 def dist(out, *options, umask=0o022, **environment):
     run = subprocess.run(
-        [SOURCE / "scripts/dist", "--thin", "--no-build", "--out", out, *options],
+        [SOURCE / "scripts/dist", "--thin", "--no-build", "--quick", "--out", out, *options],
         capture_output=True,
         text=True,
         env={**os.environ, "FSDP_BUILD_DIR": BUILD, "SOURCE_DATE_EPOCH": EPOCH, **environment},
