@@ -71,6 +71,7 @@ class Machine:
         built, here = mark.read_text(encoding="utf-8").strip(), self.facts["torch"].partition("+")[0]
         if built != here:
             raise CannotRun(f"these programs were built with LibTorch {built}, and {sys.executable} has PyTorch {here}")
+        self.environment.pop("FSDP_TORCH", None)
         before = self.environment.get("LD_LIBRARY_PATH")
         self.environment["LD_LIBRARY_PATH"] = ":".join([*self.facts["folders"], *([before] if before else [])])
         return True

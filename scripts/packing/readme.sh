@@ -16,11 +16,8 @@ data/ holds tokenized Shakespeare and chess games to try it with, docs/ the docu
 TEXT
     if ((thin)); then
         cat <<TEXT
-LibTorch is not here: it is that of a python3 with PyTorch $(<"$top/lib/torch-version"). scripts/gpu-check finds it and checks the machine
-(docs/gpu-check.md). To start a program by hand name it in LD_LIBRARY_PATH, and the folders of CUDA and NCCL beside it:
-
-    site=\$(python3 -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])')
-    export LD_LIBRARY_PATH=\$site/torch/lib:\$(printf '%s:' "\$site"/nvidia/*/lib)\$LD_LIBRARY_PATH
+LibTorch $(<"$top/lib/torch-version") is not here. The programs take the one in the folder FSDP_TORCH, else the one in LD_LIBRARY_PATH (a
+module's), else that of python3's PyTorch. scripts/gpu-check checks the machine with python3's (docs/gpu-check.md).
 
 TEXT
     fi
