@@ -156,7 +156,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   const auto node = world.split_by_node();
   setup.ranks_on_node = node->size();
   setup.threads = set_threads(node->size(), log);
-  setup.device = choose_device(options.runtime.device, node->rank(), node->size());
+  setup.device = choose_device(options.runtime.device, *node);
   warn_of_unused_gpus(world, setup.device, log);
   check_bf16(world, options, setup.device, log);
   setup.config = plan_model(options, setup.restart);

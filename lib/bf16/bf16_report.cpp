@@ -274,10 +274,10 @@ double best_pair(const RankFacts& r) {
 }  // namespace
 
 int rank_on_same_gpu(const std::vector<const RankFacts*>& ranks, const RankFacts& mine) {
-  if (!mine.gpu || is_slice(*mine.gpu)) return -1;
+  if (!mine.gpu) return -1;
   for (const auto* other : ranks) {
     if (other->rank != mine.rank && other->gpu && other->node == mine.node &&
-        other->gpu->pci_bus_id == mine.gpu->pci_bus_id) {
+        other->gpu->pci_bus_id == mine.gpu->pci_bus_id && other->gpu->uuid == mine.gpu->uuid) {
       return other->rank;
     }
   }

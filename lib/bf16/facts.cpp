@@ -43,6 +43,7 @@ json gpu_to_json(const DeviceInfo& gpu) {
           {"nccl_built", to_text(gpu.nccl_built)},
           {"nccl", to_text(gpu.nccl)},
           {"pci_bus_id", gpu.pci_bus_id},
+          {"uuid", gpu.uuid},
           {"numa_node", gpu.numa_node}};
 }
 
@@ -58,6 +59,7 @@ DeviceInfo gpu_from(const json& j) {
   gpu.nccl_built = version_from(j.at("nccl_built"));
   gpu.nccl = version_from(j.at("nccl"));
   gpu.pci_bus_id = j.at("pci_bus_id");
+  gpu.uuid = j.value("uuid", std::string());
   gpu.numa_node = j.at("numa_node");
   return gpu;
 }

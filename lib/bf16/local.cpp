@@ -56,14 +56,14 @@ class ThisMachine final : public Bf16FactSource {
       backend.reset();
       why_not = "the driver shows no GPU to this process";
     }
+    const auto share = share_gpus(node, backend.get());
     if (backend == nullptr) {
       facts.gpu_missing = why_not;
       // The driver sees a device that cannot be used, or the user asked for one.
       facts.gpu_broken = detail::cuda_driver_problem().empty() || device == RequestedDevice::cuda;
       return;
     }
-    // Some launchers make only one GPU visible to each rank.
-    const int index = node.rank() % backend->device_count();
+    const int index = share.device[static_cast<std::size_t>(node.rank())];
     backend->set_device(index);
     facts.gpu = backend->info(index);
     device_ = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));

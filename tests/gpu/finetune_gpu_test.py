@@ -6,6 +6,7 @@ program's NCCL path.
 
 import json
 import os
+import subprocess
 import unittest
 
 import fsdp_cli
@@ -124,6 +125,38 @@ class Gpu(fsdp_cli.Case):
         self.train("calibrated", ranks=2)
         found = memprobe_cli.report([*MODEL, "--ranks", 2, "--gpu", "a100-40g", "--calibration", self.run_directory("calibrated")])
         self.assertEqual(found["breakdown"]["cuda_context"] + found["breakdown"]["nccl"], OUTSIDE)
+
+    def bound(self, program, arguments, seen, **stub):
+        """Runs one rank for each element of `seen`, its CUDA_VISIBLE_DEVICES."""
+        wrapper = self.folder / "bound.sh"
+        wrapper.write_text("#!/bin/sh\nset -- " + '"$MPI_LOCALRANKID" "$@"\nrank=$1; shift\ncase $rank in\n'
+                           + "".join(f"{rank}) export CUDA_VISIBLE_DEVICES={devices} ;;\n" for rank, devices in enumerate(seen)) + 'esac\nexec "$@"\n')
+        wrapper.chmod(0o755)
+        command = [os.environ["FSDP_MPIEXEC"], "-n", len(seen), wrapper, fsdp_cli.folder("FSDP_BIN") / program, *arguments]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=200, check=False,
+                              env=fsdp_cli.environment({"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], **stub}))
+        return fsdp_cli.Result(command, done.returncode, done.stdout, done.stderr)
+
+    def test_ranks_that_see_few_gpus_each_have_their_own(self):
+        check = ["--json", "--quiet", "--device", "cuda", "--size-mb", 1, "--quick"]
+        gpu = "GPU-00000000-0000-0000-0000-00000000000{}".format
+        for seen, slices, used in (
+                (["0,1", "0,1", "2,3", "2,3"], 0, [1, 2, 3, 4]),  # srun --gpu-bind=closest
+                (["2,3", "0,1", "2,3", "0,1"], 0, [3, 2, 4, 1]),
+                ([f"{gpu(4)},{gpu(1)}", gpu(2), gpu(3), gpu(4)], 0, [1, 2, 3, 4]),
+                (["MIG-00000000-0000-0000-0000-000000000101", "MIG-00000000-0000-0000-0000-000000000201"], 7, [1, 1])):
+            with self.subTest(seen=seen):
+                result = self.bound("fsdp-bf16check", check, seen, FSDP_STUB_CARDS="4", FSDP_STUB_SLICES=str(slices))
+                self.assertIn(result.code, (0, 3), str(result))  # the stub's products have no speed
+                gpus = [rank["gpu"] for rank in result.json()["ranks"]]
+                self.assertEqual([int(found["pci_bus_id"][5:7]) + 1 for found in gpus], used)
+                self.assertEqual(len({found["uuid"] for found in gpus}), len(seen))
+        dry = [*MODEL, "--train-data", self.tokens, "--dry-run", "--batch-size", 1, "--out-dir", self.runs]
+        for seen, code, words in ((["0", "1"], 0, "2 ranks"), (["0,1", "0,1", "0,1"], 2, "3 ranks on a node with 2 GPUs: start one"),
+                                  (["0", "0", "1,2"], 2, "3 ranks on a node with 3 GPUs, but all that local rank 1 sees are taken")):
+            result = self.bound("fsdp-finetune", dry, seen, FSDP_STUB_CARDS="4")
+            self.assertEqual(result.code, code, str(result))
+            self.assertIn(words, result.err)
 
     def test_emulated_bf16_is_refused(self):
         for ranks in (1, 2):

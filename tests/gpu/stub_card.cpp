@@ -2,10 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
+#include <utility>
 
 namespace stub {
 namespace {
@@ -59,6 +62,64 @@ Card make_gpu() {
 }
 
 }  // namespace
+
+namespace {
+
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+std::vector<Place> all_places(int slices) {
+  std::vector<Place> all;
+  for (int card = 0; card < number_from("FSDP_STUB_CARDS", 1); ++card) {
+    for (int slice = 0; slice < std::max(1, slices); ++slice) {
+      Place place{.card = card};
+      place.uuid[14] = static_cast<char>(slices > 0 ? slice + 1 : 0);
+      place.uuid[15] = static_cast<char>(card + 1);
+      all.push_back(place);
+    }
+  }
+  return all;
+}
+
+/// As CUDA reads CUDA_VISIBLE_DEVICES: what follows a word that names no device does not count.
+std::vector<Place> visible_places() {
+  const int slices = number_from("FSDP_STUB_SLICES", 0);
+  auto places = all_places(slices);
+  if (const char* text = std::getenv("CUDA_VISIBLE_DEVICES"); text != nullptr) {
+    const auto all = std::exchange(places, {});
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+      const bool is_number = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+      const auto found = std::find_if(all.begin(), all.end(), [&](const Place& place) {
+        return is_number ? std::to_string(&place - all.data()) == word
+                         : !word.empty() && place.name().starts_with(word);
+      });
+      if (found == all.end()) break;
+      places.push_back(*found);
+    }
+  }
+  if (slices > 0 && places.size() > 1) places.resize(1);
+  return places;
+}
+
+}  // namespace
+
+std::string Place::name() const {
+  std::string text = uuid[14] == 0 ? "GPU" : "MIG";
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    std::array<char, 3> hex{};
+    std::snprintf(hex.data(), hex.size(), "%02x", static_cast<unsigned char>(uuid[i]));
+    text += (i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(hex.data());
+  }
+  return text;
+}
+
+const std::vector<Place>& visible() {
+  static const auto places = visible_places();
+  return places;
+}
 
 Memory::Memory(const Card& card) : capacity_bytes_(card.total_bytes) {
   // Inaccessible addresses: a program that reads what a kernel would have written crashes instead of reading garbage.

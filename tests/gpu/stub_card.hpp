@@ -6,10 +6,12 @@
 // the host give zeros. It therefore shows exactly which memory these operators and this allocator request from the
 // driver, in order. It cannot show the memory of a CUDA context and of NCCL, nor the workspaces that the real cuBLAS
 // and cuDNN choose for a card.
+#include <array>
 #include <cstddef>
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace stub {
 
@@ -49,6 +51,16 @@ class Memory {
   std::size_t used_bytes_ = 0;
   std::map<const void*, std::size_t> blocks_;
 };
+
+/// A card, or a slice of one (MIG), that this process sees. FSDP_STUB_CARDS (1) cards are in the host; with
+/// FSDP_STUB_SLICES=N each is N slices, of which a process sees one. CUDA_VISIBLE_DEVICES selects by number, or by the
+/// beginning of the name. All have the properties of card(); a process computes on one of them.
+struct Place {
+  int card = 0;
+  std::array<char, 16> uuid{};  ///< its last bytes: slice and card, from 1
+  std::string name() const;     ///< "GPU-00000000-0000-0000-0000-000000000001"
+};
+const std::vector<Place>& visible();
 
 const Card& card();
 Memory& memory();

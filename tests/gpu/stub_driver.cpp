@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tests/gpu/stub_capture.hpp"
+#include "tests/gpu/stub_card.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
 namespace {
@@ -29,13 +30,16 @@ void end_communicator(void* comm) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-int cuInit(unsigned) { return 0; }
+int cuInit(unsigned) {
+  constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
+  return stub::visible().empty() ? kNoDevice : 0;
+}
 int cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(stub::visible().size());
   return 0;
 }
-int cuDeviceGet(int* device, int) {
-  *device = 0;
+int cuDeviceGet(int* device, int number) {
+  *device = number;
   return 0;
 }
 int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {

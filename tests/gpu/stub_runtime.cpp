@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,7 @@ using stub::locked;
 using stub::memory;
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
 
 cudaError_t failed(cudaError_t code) { return last_error = code; }
 cudaError_t as_error(int code) { return static_cast<cudaError_t>(code); }
@@ -169,14 +171,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
 // --- the device
 // -------------------------------------------------------------------------------------------------------
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(stub::visible().size());
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= static_cast<int>(stub::visible().size())) return failed(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
@@ -185,9 +191,12 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
-  std::snprintf(properties->name, sizeof properties->name, "stub %s", card().name.c_str());
+  const auto& place = stub::visible().at(static_cast<std::size_t>(device));
+  std::snprintf(properties->name, sizeof properties->name, "stub %s%s", card().name.c_str(),
+                place.uuid[14] == 0 ? "" : " MIG 1g.5gb");
+  std::copy(place.uuid.begin(), place.uuid.end(), properties->uuid.bytes);
   properties->major = card().major;
   properties->minor = card().minor;
   properties->totalGlobalMem = card().total_bytes;
@@ -247,8 +256,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   }
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int) {
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:00:00.0");
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  const int number = stub::visible().at(static_cast<std::size_t>(device)).card;
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(number));
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
@@ -325,6 +335,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->type = on_gpu                       ? cudaMemoryTypeDevice
                      : locked().contains(address) ? cudaMemoryTypeHost
                                                   : cudaMemoryTypeUnregistered;
+  attributes->device = current_device;
   attributes->devicePointer = on_gpu ? const_cast<void*>(address) : nullptr;
   return cudaSuccess;
 }

@@ -1,9 +1,12 @@
 #include "lib/compute/device/gpus.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -171,6 +174,70 @@ GpuSpec find_gpu(std::string_view text) {
   gpu.total_bytes = parse_bytes(text, "--gpu");
   if (gpu.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");
   return gpu;
+}
+
+namespace {
+
+/// A bipartite matching of ranks with GPUs, by augmenting paths.
+class GpuMatching {
+ public:
+  explicit GpuMatching(const std::vector<std::vector<std::string>>& visible) : visible_(visible) {}
+
+  /// \return false when all GPUs that the rank sees belong to ranks that see no other free one
+  bool place(std::size_t rank) {
+    const auto& seen = visible_[rank];
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const auto& gpu = seen[(rank + i) % seen.size()];
+      if (rank_of_.try_emplace(gpu, rank).second) return true;
+    }
+    asked_.clear();
+    return move_others(rank);
+  }
+  /// \return the number of the rank's GPU in its list; -1: it has none
+  int device_of(std::size_t rank) const {
+    const auto& seen = visible_[rank];
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const auto found = rank_of_.find(seen[i]);
+      if (found != rank_of_.end() && found->second == rank) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+ private:
+  bool move_others(std::size_t rank) {
+    for (const auto& gpu : visible_[rank]) {
+      if (!asked_.insert(gpu).second) continue;
+      const auto found = rank_of_.find(gpu);
+      if (found != rank_of_.end() && !move_others(found->second)) continue;
+      rank_of_[gpu] = rank;
+      return true;
+    }
+    return false;
+  }
+
+  const std::vector<std::vector<std::string>>& visible_;
+  std::map<std::string, std::size_t> rank_of_;
+  std::set<std::string> asked_;
+};
+
+}  // namespace
+
+GpuShare share_gpus(const std::vector<std::vector<std::string>>& visible) {
+  GpuShare share;
+  GpuMatching matching(visible);
+  std::set<std::string> all;
+  for (std::size_t rank = 0; rank < visible.size(); ++rank) {
+    all.insert(visible[rank].begin(), visible[rank].end());
+    const bool placed = visible[rank].empty() || matching.place(rank);
+    if (!placed && share.first_without < 0) share.first_without = static_cast<int>(rank);
+  }
+  share.num_gpus = static_cast<int>(all.size());
+  for (std::size_t rank = 0; rank < visible.size(); ++rank) {
+    const int own = matching.device_of(rank);
+    const auto count = std::max<std::size_t>(1, visible[rank].size());
+    share.device.push_back(own >= 0 ? own : static_cast<int>(rank % count));
+  }
+  return share;
 }
 
 DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool several_nodes) {

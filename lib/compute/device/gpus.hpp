@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fsdp {
 
@@ -28,7 +29,8 @@ struct DeviceInfo {
   std::string collectives;    ///< library of collectives between GPUs: "NCCL"
   LibraryVersion nccl_built;  ///< that library's version whose headers were compiled against
   LibraryVersion nccl;        ///< that library's version in use
-  std::string pci_bus_id;     ///< "0000:3b:00.0"
+  std::string pci_bus_id;     ///< "0000:3b:00.0"; slices of a GPU (MIG) have the same
+  std::string uuid;           ///< of the GPU or slice: "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"; "" if unknown
   int numa_node = -1;         ///< -1: unknown
 };
 
@@ -66,6 +68,18 @@ struct GpuSpec {
   int compute_capability = 80;   ///< 10 * major + minor
   int multiprocessors = 108;
 };
+
+/// The GPUs that the ranks of a host use.
+struct GpuShare {
+  std::vector<int> device;  ///< by rank: number of its GPU among those that the rank sees
+  int num_gpus = 0;         ///< different ones that the ranks see
+  int first_without = -1;   ///< the first rank that shares its GPU with another; -1: none does
+};
+
+/// Gives each rank a GPU of its own as far as there are enough, by preference the one that has the rank's number in the
+/// rank's list. Launchers show all ranks the same GPUs, or each rank some of them.
+/// \param visible  by rank of the host: names of the GPUs that it sees, in the order of their numbers; may be empty
+GpuShare share_gpus(const std::vector<std::vector<std::string>>& visible);
 
 /// GPU memory of a rank outside the caching allocator.
 struct DeviceOverheads {

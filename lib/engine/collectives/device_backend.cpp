@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <sstream>
 
 #include "lib/base/error.hpp"
 #include "lib/base/plugin.hpp"
@@ -101,6 +102,27 @@ std::shared_ptr<DeviceBackend> open_backend(const std::filesystem::path& library
 
 std::int64_t bytes_outside_allocator(const DeviceBackend& backend, int device) {
   return backend.info(device).total_bytes - backend.free_bytes(device) - backend.memory(device).reserved_bytes;
+}
+
+GpuShare share_gpus(ProcessGroup& node, const DeviceBackend* backend) {
+  std::string mine;
+  for (int i = 0; backend != nullptr && i < backend->device_count(); ++i) {
+    const auto info = backend->info(i);
+    mine += (info.uuid.empty() ? info.pci_bus_id : info.uuid) + "\n";
+  }
+  std::string all;
+  for (const auto& names : node.gather(mine, 0)) all += names + "\n";
+  std::istringstream lines(node.broadcast_text(all, 0));
+  std::vector<std::vector<std::string>> visible(1);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) {
+      visible.emplace_back();  // of the next rank
+    } else {
+      visible.back().push_back(line);
+    }
+  }
+  visible.pop_back();
+  return share_gpus(visible);
 }
 
 std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not) {

@@ -62,6 +62,9 @@ class DeviceBackend {
 /// Bytes of the device that are in use and not the caching allocator's: contexts, NCCL, other programs.
 std::int64_t bytes_outside_allocator(const DeviceBackend& backend, int device);
 
+/// Tells the ranks of a host which GPU each of them uses. Collective. \param backend  null: this rank has no GPU
+GpuShare share_gpus(ProcessGroup& node, const DeviceBackend* backend);
+
 /// Loads libfsdp_cuda.so from beside the program (../lib/fsdp, ../lib). Call it before the first tensor: LibTorch
 /// remembers for good whether it had CUDA when it was first asked.
 /// \param why_not  receives one line when null is returned; may be null
@@ -71,7 +74,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 9";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 10";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

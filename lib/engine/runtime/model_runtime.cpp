@@ -90,29 +90,32 @@ void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterS
 
 }  // namespace
 
-DeviceChoice choose_device(RequestedDevice device, int local_rank, int ranks_on_node,
-                           const std::filesystem::path& driver) {
+DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node, const std::filesystem::path& driver) {
   DeviceChoice choice;
   choice.description = "cpu";
   if (device == RequestedDevice::cpu) return choice;
   std::string why_not;
   auto backend = load_cuda_backend(&why_not);
+  const auto share = share_gpus(node, backend.get());
   if (backend == nullptr) {
     if (device == RequestedDevice::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
     std::error_code ignored;
     if (std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
     return choice;
   }
-  const int count = backend->device_count();
-  if (count == 0) {
+  if (backend->device_count() == 0) {
     if (device == RequestedDevice::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
     return choice;
   }
-  // A launcher may show each rank its own GPU only; several ranks on one GPU exist for tests.
-  const int index = local_rank % count;
-  if (ranks_on_node > count && count > 1 && device == RequestedDevice::automatic) {
-    throw UsageError(
-        fmt::format("{} ranks on a node with {} GPUs: start one rank per GPU, or name --device", ranks_on_node, count));
+  const int index = share.device[static_cast<std::size_t>(node.rank())];
+  // Several ranks on one GPU exist for tests.
+  if (share.first_without >= 0 && share.num_gpus > 1 && device == RequestedDevice::automatic) {
+    const bool enough = share.num_gpus >= node.size();
+    throw UsageError(fmt::format(
+        "{} ranks on a node with {} GPUs{}: start one rank per GPU, or name --device", node.size(), share.num_gpus,
+        enough ? fmt::format(", but all that local rank {} sees are taken (CUDA_VISIBLE_DEVICES, srun --gpu-bind)",
+                             share.first_without)
+               : ""));
   }
   backend->set_device(index);
   choice.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));

@@ -27,9 +27,11 @@ struct DeviceChoice {
   bool has_values = true;                  ///< false: tensors are counted, nothing is computed or kept
 };
 
-/// --device auto: a usable GPU if there is one. \throws UsageError when --device cuda names one that is unusable
+/// --device auto: a usable GPU if there is one. Collective over the ranks of a host.
+/// \throws UsageError when --device cuda names one that is unusable, or with --device auto when there are several GPUs
+/// and not one for each rank
 /// \param driver  a file that is there where the node has a GPU and its driver
-DeviceChoice choose_device(RequestedDevice device, int local_rank, int ranks_on_node,
+DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
 
 /// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -106,6 +107,18 @@ int numa_node_of(const std::string& pci_bus_id) {
   return file >> node ? node : -1;
 }
 
+/// As nvidia-smi and CUDA_VISIBLE_DEVICES write it; empty for zeros.
+std::string uuid_text(const cudaUUID_t& uuid, std::string_view kind) {
+  std::string text;
+  bool known = false;
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    known = known || byte != 0;
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", byte);
+  }
+  return known ? fmt::format("{}-{}", kind, text) : "";
+}
+
 class CudaBackend final : public DeviceBackend {
  public:
   explicit CudaBackend(int device_count) : device_count_(device_count) {}
@@ -149,6 +162,8 @@ class CudaBackend final : public DeviceBackend {
     std::array<char, 32> bus_id{};
     check_cuda(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device), "cudaDeviceGetPCIBusId");
     info.pci_bus_id = bus_id.data();
+    // CUDA's runtime tells the UUID of the slice, not that of its GPU.
+    info.uuid = uuid_text(properties.uuid, info.name.find("MIG ") == std::string::npos ? "GPU" : "MIG");
     info.numa_node = numa_node_of(info.pci_bus_id);
     return info;
   }

@@ -13,6 +13,35 @@ TEST_SUITE("memory/cards") {
     CHECK_THROWS_AS(fsdp::find_gpu(""), fsdp::UsageError);
   }
 
+  TEST_CASE("each rank has a GPU of its own, whichever of them its launcher shows it") {
+    using Seen = std::vector<std::vector<std::string>>;
+    const auto devices = [](const Seen& seen) {
+      const auto share = fsdp::share_gpus(seen);
+      CHECK(share.first_without == -1);
+      return share.device;
+    };
+    using Devices = std::vector<int>;
+    const std::vector<std::string> all{"a", "b", "c", "d"};
+    CHECK(devices({all, all, all}) == Devices{0, 1, 2});
+    CHECK(devices({{"a"}, {"b"}, {"c"}, {"d"}}) == Devices{0, 0, 0, 0});
+    CHECK(devices({{"a", "b"}, {"a", "b"}, {"c", "d"}, {"c", "d"}}) == Devices{0, 1, 0, 1});
+    CHECK(devices({{"a", "b"}, {"c", "d"}, {"a", "b"}, {"c", "d"}}) == Devices{0, 1, 1, 0});
+    CHECK(devices({all, {"a"}, {"a", "b"}, {"b", "c"}}) == Devices{3, 0, 1, 1});  // the first ones make room
+    CHECK(devices({{}, {"a"}, {}}) == Devices{0, 0, 0});
+    CHECK(devices({{"MIG-1"}, {"MIG-2"}}) == Devices{0, 0});
+  }
+
+  TEST_CASE("ranks share GPUs where there are too few of them") {
+    const auto crowd = fsdp::share_gpus({{"a", "b"}, {"a", "b"}, {"a", "b"}});
+    CHECK(crowd.device == std::vector<int>{0, 1, 0});
+    CHECK(crowd.num_gpus == 2);
+    CHECK(crowd.first_without == 2);
+    const auto bound = fsdp::share_gpus({{"a"}, {"a"}, {"b", "c"}});
+    CHECK(bound.device == std::vector<int>{0, 0, 0});
+    CHECK(bound.num_gpus == 3);
+    CHECK(bound.first_without == 1);
+  }
+
   TEST_CASE("a number of bytes also describes a card") {
     CHECK(fsdp::find_gpu("79GiB").total_bytes == std::int64_t{79} << 30);
     CHECK(fsdp::find_gpu("8e10").total_bytes == 80'000'000'000);
