@@ -79,6 +79,9 @@ void add_options(OptionTable& t, Arguments& arguments) {
   t.add("seed", o.seed,
         "with --documents --pack: seed of the choice of documents that share a row, as in the first epoch of "
         "fsdp-finetune --pack (fine-tuning: 42)");
+  o.end_marks = EndMarks::automatic;
+  t.add_choice("eos", kEndMarkNames, o.end_marks,
+               "the tokenizer's EOS token between the texts of packed rows: on, off, or auto (where it has one)");
   t.add("max-length", o.max_length, "most token IDs of a document, whose rest is cut; 0: all",
         {.range = {.from = 0, .to = 1 << 30}, .unit = "tokens"});
   t.add("field", o.field,
@@ -134,6 +137,8 @@ std::string summary(const TokenizeOptions& options, const TokenizeReport& result
     text += fmt::format(" ({} cut to {} ids)", format_count(result.cut_documents), cut_length(options, result));
   if (result.empty_documents > 0) text += fmt::format(" ({} empty)", format_count(result.empty_documents));
   text += ", " + format_count_of(result.tokens, "token");
+  if (result.end_marks > 0)
+    text += fmt::format(" ({} between documents)", format_count_of(result.end_marks, "end mark"));
   if (result.is_packed) {
     text += fmt::format(", {} of {}, {} at the end left out", format_count_of(result.rows, "row"), options.seq_len,
                         format_count_of(result.dropped_tokens, "token"));
@@ -170,6 +175,7 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
     report["seq_len"] = options.seq_len;
     report["rows"] = result.rows;
     report["dropped_tokens"] = result.dropped_tokens;
+    report["end_marks"] = result.end_marks;
   }
   if (result.shares_rows) {
     report["seq_len"] = options.seq_len;
@@ -216,7 +222,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
   }
   if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
-  if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread));
+  if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread, true));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));
   log.info(summary(options, result, progress.seconds()));

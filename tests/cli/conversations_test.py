@@ -172,6 +172,30 @@ class Forms(ConversationsCase):
         self.assertEqual(self.tokens(self.write([pair], "pair.json"), "chatml", "--json").json()["documents"], 1)
         self.refused(self.write(["a,b"], "a.csv"), "chatml", 2, "a.csv: is CSV, which holds texts", options=["--form", "messages"])
 
+    def test_share_gpt_and_alpaca(self):
+        system, question = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi\nthere"}
+        messages = [system, question, ANSWER, USER, ANSWER]
+        self.tokens(self.write([{"messages": messages}]), "chatml", name="messages.h5")
+        turns = [{"from": {"system": "system", "user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"]} for m in messages]
+        alpaca = {"instruction": USER["content"], "output": ANSWER["content"], "input": "", "system": system["content"], "history": [[question["content"], ANSWER["content"]]]}
+        records = {"share": {"id": 1, "conversations": turns}, "system": {"conversations": turns[1:], "system": system["content"]},
+                   "roles": {"conversations": messages}, "inside": {"messages": turns}, "alpaca": alpaca}
+        for name, record in records.items():
+            with self.subTest(name):
+                self.tokens(self.write([record]), "chatml")
+                self.assertEqual(self.samples(), self.samples("messages.h5"))
+                try:
+                    import pyarrow.parquet
+                except ImportError:
+                    continue
+                pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), self.folder / "other.parquet")
+                self.tokens(self.folder / "other.parquet", "chatml", "--form", "messages")
+                self.assertEqual(self.samples(), self.samples("messages.h5"))
+        self.tokens(self.write([{"instruction": "Hi", "input": "there", "output": "Yes."}]), "chatml")
+        self.assertEqual(self.samples()[0][0][-3:], self.samples("messages.h5")[0][0][-3:])
+        self.refused([{"instruction": 1, "output": "a"}], "chatml", 4, "line 1: 'instruction' holds a number")
+        self.refused([{"conversations": turns, "text": "a"}], "chatml", 2, "has 'conversations' and 'text'", "--form")
+
     def test_parquet(self):
         try:
             import pyarrow
@@ -229,7 +253,6 @@ class Forms(ConversationsCase):
                 "message 1 has a content whose part is no text": chat({"role": "user", "content": [{"type": "image", "url": "a.png"}]}, ANSWER),
                 "message 2 has 'tool_calls'": chat(USER, {"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}),
                 "message 2 has 'reasoning_content'": chat(USER, {**ANSWER, "reasoning_content": "hm"}),
-                "message 1 has no 'role' but 'from' and 'value'": chat({"from": "human", "value": "a"}),
                 "message 1 is a string": chat("Hi"),
                 "message 2 has a weight other than 0 and 1": chat(USER, {**ANSWER, "weight": 0.5}),
                 "'messages' holds no message": chat(),

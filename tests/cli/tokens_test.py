@@ -1,5 +1,6 @@
 """fsdp-download tokens: JSON Lines, CSV and text to packed rows or documents; options, messages, exit codes."""
 
+import gzip
 import os
 import pty
 import shutil
@@ -44,9 +45,13 @@ class Output(TokensCase):
         self.assertEqual(documents(output), [[2514, 307, 11, 393, 407, 284, 307], [], [5562, 318, 262, 1808]])
         with h5py.File(output) as file:
             self.assertEqual((file["tokens"].dtype, file["offsets"].dtype), ("uint16", "int64"))
-        rows = self.tokens(source, output, "--pack", "--seq-len", 3, "--json").json()
-        self.assertEqual([rows[k] for k in ("layout", "seq_len", "rows", "dropped_tokens")], ["rows", 3, 2, 5])
-        self.assertEqual(read(output)["input_ids"].tolist(), [[2514, 307, 11], [393, 407, 284]])
+        first = [[2514, 307, 11], [393, 407, 284]]
+        for options, rows, marks in ((["--eos", "off"], first, 0), ([], first + [[307, 50256, 5562]], 1), (["--eos", "on"], first + [[307, 50256, 5562]], 1)):
+            with self.subTest(options):
+                packed = self.tokens(source, output, "--pack", "--seq-len", 3, "--json", *options).json()
+                self.assertEqual([packed[k] for k in ("layout", "seq_len", "rows", "tokens", "dropped_tokens", "end_marks")],
+                                 ["rows", 3, len(rows), 11 + marks, 11 + marks - 3 * len(rows), marks])
+                self.assertEqual(read(output)["input_ids"].tolist(), rows)
 
     def test_all_formats_hold_the_same_texts(self):
         texts = ["one, two", 'a "quoted"\nline', "", "tab\tand é 😀"]
@@ -74,6 +79,34 @@ class Output(TokensCase):
         output = self.folder / "several.h5"
         self.tokens(self.folder / "set", output, "--documents", "--input", self.folder / "3.jsonl", "--max-rows", 7)
         self.assertEqual(documents(output), [[64]] * 3 + [[65]] * 3 + [[66]])
+
+    def test_compressed_files(self):
+        plain = write_jsonl(self.folder / "f.jsonl", [f"text {i} " * 50 for i in range(2000)])
+        self.tokens(plain, self.folder / "plain.h5", "--documents")
+        content = plain.read_bytes()
+        packed = {"f.jsonl.gz": gzip.compress(content[:5000]) + gzip.compress(content[5000:]) + bytes(100), "f.JSON.GZ": gzip.compress(content)}
+        if shutil.which("zstd"):
+            packed["f.jsonl.zst"] = subprocess.run(["zstd", "-c"], input=content, capture_output=True, check=True).stdout
+        (self.folder / "packed").mkdir()
+        for name, data in packed.items():
+            with self.subTest(name):
+                path = self.folder / "packed" / name
+                path.write_bytes(data)
+                for source in (path, path.parent):
+                    self.tokens(source, self.folder / "packed.h5", "--documents")
+                    self.assertEqual(documents(self.folder / "packed.h5"), documents(self.folder / "plain.h5"))
+                path.unlink()
+
+    def test_every_file_that_is_left_out_is_named(self):
+        mixed = self.folder / "mixed"
+        mixed.mkdir()
+        write_jsonl(mixed / "a.jsonl", ["a"])
+        names = [f"a-longer-name-of-a-note-{i:03}.txt" for i in range(60)]
+        for name in names:
+            (mixed / name).write_text("b")
+        result = self.tokens(mixed, self.folder / "mixed.h5", "--documents")
+        for name in names:
+            self.assertIn(name, result.err)
 
     def test_threads_do_not_matter(self):
         outputs = [self.folder / f"threads{n}.h5" for n in (1, 3, 7)]
@@ -159,7 +192,9 @@ class Refusals(TokensCase):
         self.refused(write("quote.csv", b'text\nfine\n"open\n'), 4, "quote.csv: line 3", "never closed")
         self.refused(write("fields.csv", b"a,text\n1,2\n1,2,3\n"), 4, "fields.csv: line 3: has 3 fields")
         self.refused(write("no.parquet", b"text"), 4, "no.parquet: is not a Parquet file")
-        self.refused(write("packed.jsonl.gz", b"\x1f\x8b\x08\0"), 4, "packed.jsonl.gz", "gzip", "unpack")
+        self.refused(write("packed.gz", b"\x1f\x8b\x08\0"), 4, "packed.gz", "gzip", "unpack")
+        self.refused(write("cut.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 99)[:-9]), 4, "cut.jsonl.gz: the compressed data ends early")
+        self.refused(write("broken.jsonl.gz", b"\x1f\x8b\x08\0" + b"x" * 30), 4, "broken.jsonl.gz", "the gzip data is damaged")
         self.refused(DATA / "shakespeare" / "test.h5", 4, "test.h5: is an HDF5 file")
         self.refused(write("empty.jsonl", b"\n"), 4, "no documents in", "empty.jsonl")
         self.refused(write("empty.txt", b""), 4, "no documents in", "empty.txt")

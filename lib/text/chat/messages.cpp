@@ -51,11 +51,7 @@ class MessageReader {
 
   void check_role() const {
     const auto found = message_.find("role");
-    if (found == message_.end()) {
-      const bool share_gpt = message_.contains("from") && message_.contains("value");
-      fail(std::string("has no 'role'") +
-           (share_gpt ? " but 'from' and 'value': rename these to role (system, user, assistant) and content" : ""));
-    }
+    if (found == message_.end()) fail("has no 'role'");
     if (!found->is_string()) fail("has a role that is " + described(*found) + ", expected a string");
   }
 
@@ -89,6 +85,86 @@ class MessageReader {
   std::string where_;
 };
 
+/// A message as ShareGPT has it, with the keys of others. \throws FormatError when a call of a function is no JSON
+Json from_share_gpt(const Json& message) {
+  if (!message.is_object() || message.contains("role") || !message.contains("from") || !message.contains("value"))
+    return message;
+  constexpr std::array<std::array<const char*, 2>, 10> kFromRoles{{{"human", "user"},
+                                                               {"gpt", "assistant"},
+                                                               {"chatgpt", "assistant"},
+                                                               {"bing", "assistant"},
+                                                               {"bard", "assistant"},
+                                                               {"model", "assistant"},
+                                                               {"observation", "tool"},
+                                                               {"function_response", "tool"},
+                                                               {"tool_response", "tool"},
+                                                               {"function_call", "assistant"}}};
+  auto made = Json{{"role", message["from"]}, {"content", message["value"]}};
+  for (const auto& [from, role] : kFromRoles) {
+    if (message["from"] == from) made["role"] = role;
+  }
+  if (message["from"] == "function_call" && message["value"].is_string()) {
+    const auto call = Json::parse(message["value"].get_ref<const std::string&>(), nullptr, false);
+    if (call.is_discarded()) throw FormatError("has a 'function_call' that is no JSON");
+    made.erase("content");
+    made["tool_calls"] = Json::array();
+    for (const auto& one : call.is_array() ? call : Json::array({call}))
+      made["tool_calls"].push_back(Json{{"type", "function"}, {"function", one}});
+  }
+  for (const auto& [key, value] : message.items()) {
+    if (key != "from" && key != "value") made[key] = value;
+  }
+  return made;
+}
+
+Json message_of(const char* role, const Json& content) { return Json{{"role", role}, {"content", content}}; }
+
+/// The messages of a sample in Alpaca's layout.
+Json from_alpaca(const Json& record) {
+  const auto text = [&](const Json& value, const std::string& key) -> const std::string& {
+    if (value.is_string()) return value.get_ref<const std::string&>();
+    throw FormatError("'" + key + "' holds " + described(value) + ", expected a string");
+  };
+  auto messages = Json::array();
+  if (const auto history = record.find("history"); history != record.end() && says_something(*history)) {
+    for (const auto& turn : *history) {
+      if (!turn.is_array() || turn.size() != 2) throw FormatError("'history' holds something else than pairs of texts");
+      messages.push_back(message_of("user", text(turn[0], "history")));
+      messages.push_back(message_of("assistant", text(turn[1], "history")));
+    }
+  }
+  auto question = text(record["instruction"], "instruction");
+  if (const auto input = record.find("input"); input != record.end() && says_something(*input))
+    question += "\n" + text(*input, "input");
+  messages.push_back(message_of("user", question));
+  messages.push_back(message_of("assistant", text(record["output"], "output")));
+  return messages;
+}
+
+/// The list of messages of a sample in any layout. \return null when it has none
+Json messages_of(const Json& record, const std::string& field) {
+  auto found = record.find(field);
+  const bool other = found == record.end() && field == "messages";
+  if (other) found = record.find(kShareGptField);
+  if (found == record.end()) {
+    const bool alpaca = other && record.contains(kAlpacaKeys[0]) && record.contains(kAlpacaKeys[1]);
+    if (!alpaca) throw FormatError("has no '" + field + "'");
+  } else if (!found->is_array()) {
+    throw FormatError("'" + field + "' holds " + described(*found) + ", expected a list of messages");
+  } else if (found->empty()) {
+    throw FormatError("'" + field + "' holds no message");
+  }
+  auto messages = found == record.end() ? from_alpaca(record) : Json::array();
+  if (found != record.end()) {
+    for (const auto& message : *found) messages.push_back(from_share_gpt(message));
+  }
+  const auto system = record.find("system");
+  const bool is_new = other && system != record.end() && system->is_string() && says_something(*system) &&
+                      !(messages.front().is_object() && messages.front().value("role", Json()) == "system");
+  if (is_new) messages.insert(messages.begin(), message_of("system", *system));
+  return messages;
+}
+
 /// The sample's tools, which many data sets hold as JSON in a string.
 Json tools_of(const Json& record) {
   const auto found = record.find("tools");
@@ -115,16 +191,12 @@ void refuse_unsaid(const nlohmann::ordered_json& record) {
 }
 
 Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field) {
-  const auto found = record.find(field);
-  if (found == record.end()) throw FormatError("has no '" + field + "'");
   refuse_unsaid(record);
-  if (!found->is_array())
-    throw FormatError("'" + field + "' holds " + described(*found) + ", expected a list of messages");
-  if (found->empty()) throw FormatError("'" + field + "' holds no message");
+  const auto messages = messages_of(record, field);
   Conversation conversation;
-  for (const auto& message : *found)
+  for (const auto& message : messages)
     conversation.is_answer.push_back(MessageReader(message, conversation.is_answer.size() + 1).check());
-  conversation.messages = as_templates_read(*found);
+  conversation.messages = as_templates_read(messages);
   conversation.variables["tools"] = tools_of(record);
   if (const auto more = record.find("chat_template_kwargs"); more != record.end() && says_something(*more)) {
     if (!more->is_object())

@@ -14,6 +14,10 @@ struct Conversation {
   nlohmann::ordered_json variables;  ///< tools, and what chat_template_kwargs names
 };
 
+/// Keys of samples in other layouts than messages.
+inline constexpr const char* kShareGptField = "conversations";
+inline constexpr std::array kAlpacaKeys{"instruction", "output", "input", "system", "history"};  ///< two are needed
+
 /// Keys beside the messages, or beside prompt and completion, that no text can express.
 inline constexpr std::array kUnsaidBeside{"functions", "images", "image", "audio", "audios", "videos", "video"};
 
@@ -23,7 +27,9 @@ void refuse_unsaid(const nlohmann::ordered_json& record);
 /// False for null, "", [] and {}.
 bool says_something(const nlohmann::ordered_json& value);
 
-/// Reads the conversation of `record`, whose messages are at `field`; tools may be a list or a list in JSON.
+/// Reads the conversation of `record`, whose messages are at `field`; tools may be a list or a list in JSON. Without
+/// `messages` other layouts are read as well: messages with `from` and `value` (ShareGPT) at `conversations`, and
+/// `instruction`, `input`, `output` (Alpaca); both with `system`.
 /// \throws FormatError naming the message that is malformed or contains what no text can express (images)
 Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field);
 

@@ -225,7 +225,15 @@ std::size_t first_ill_formed(std::string_view head) {
 
 std::string lower_suffix(const std::filesystem::path& file) { return ascii_lower(file.extension().string()); }
 
-NamedKind kind_by_name(const std::filesystem::path& file) { return find_in(kKinds, file, NamedKind::other); }
+std::filesystem::path unpacked_name(const std::filesystem::path& file) {
+  const auto suffix = lower_suffix(file);
+  return suffix == ".gz" || suffix == ".zst" || suffix == ".zstd" ? file.stem() : file;
+}
+
+NamedKind kind_by_name(const std::filesystem::path& file) {
+  const auto kind = find_in(kKinds, unpacked_name(file), NamedKind::other);
+  return kind == NamedKind::parquet && lower_suffix(file) != ".parquet" ? NamedKind::other : kind;
+}
 
 void refuse_foreign_format(const std::filesystem::path& file, std::string_view head) {
   if (const auto tokens = token_format_of(head); !tokens.empty())
@@ -246,7 +254,7 @@ void refuse_foreign_format(const std::filesystem::path& file, std::string_view h
 void refuse_binary(const std::filesystem::path& file, std::string_view head) {
   const auto nul = head.find('\0'), ill = first_ill_formed(head);
   if (std::min(nul, ill) == head.npos) return;
-  const auto command = unpacking_command(file);
+  const auto command = kind_by_name(file) == NamedKind::other ? unpacking_command(file) : "";
   auto known = foreign_kind(file);
   if (!command.empty()) known = "compressed";
   const auto may_be = known.empty() ? std::string() : " (by its name it is " + known + ")";
@@ -289,7 +297,8 @@ void check_entry(const fs::directory_entry& entry) {
     throw FormatError(path.string() + ": is a pipe, a socket or a device, a regular file is needed" +
                       std::string(name_others));
   }
-  if (const auto command = detail::unpacking_command(path); !command.empty()) {
+  const bool is_known = detail::kind_by_name(path) != detail::NamedKind::other;
+  if (const auto command = detail::unpacking_command(path); !command.empty() && !is_known) {
     throw FormatError(path.string() + ": is compressed or an archive: unpack it first with " + command +
                       std::string(name_others));
   }
@@ -397,11 +406,11 @@ DataFiles find_data_files(const Paths& inputs) {
 
 Paths data_files(const Paths& inputs) { return find_data_files(inputs).files; }
 
-std::string file_list(const Paths& files) {
+std::string file_list(const Paths& files, bool all) {
   constexpr std::size_t most_characters = 300;
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (text.size() > most_characters) return text + " and " + std::to_string(files.size() - i) + " more";
+    if (!all && text.size() > most_characters) return text + " and " + std::to_string(files.size() - i) + " more";
     text += (i == 0 ? "" : ", ") + printable(files[i].string());
   }
   return text;

@@ -26,8 +26,8 @@ DataFiles find_data_files(const std::vector<std::filesystem::path>& inputs);
 /// Returns only the files of find_data_files().
 std::vector<std::filesystem::path> data_files(const std::vector<std::filesystem::path>& inputs);
 
-/// "README.md, info.json and 3 more", for a log.
-std::string file_list(const std::vector<std::filesystem::path>& files);
+/// "README.md, info.json and 3 more", for a log. \param all  names every file
+std::string file_list(const std::vector<std::filesystem::path>& files, bool all = false);
 
 }  // namespace fsdp
 
@@ -40,7 +40,11 @@ enum class NamedKind { parquet, json_lines, csv, json, text, other };
 /// ".jsonl" of "A.JSONL"
 std::string lower_suffix(const std::filesystem::path& file);
 
-/// Chooses the kind by the suffix: .parquet; .jsonl, .ndjson, .jsonlines, .jl; .csv, .tsv; .json; .txt.
+/// The name without .gz, .zst or .zstd at its end.
+std::filesystem::path unpacked_name(const std::filesystem::path& file);
+
+/// Chooses the kind by the suffix: .parquet; .jsonl, .ndjson, .jsonlines, .jl; .csv, .tsv; .json; .txt; all but the
+/// first also with .gz, .zst or .zstd behind it.
 NamedKind kind_by_name(const std::filesystem::path& file);
 
 // Refusal of files that hold something other than texts: read as a text, their bytes would silently be trained on.

@@ -10,26 +10,57 @@
 #include "lib/text/chat/messages.hpp"
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/parquet_documents.hpp"
+#include "lib/text/sources/unpacked_file.hpp"
 
 namespace fsdp {
 namespace {
 
 DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
   const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
-  const bool messages = has("messages"), pair = has("prompt") && has("completion"), text = has("text");
+  const bool alpaca = has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]);
+  const bool messages = has("messages") || has(kShareGptField) || alpaca, pair = has("prompt") && has("completion"),
+             text = has("text");
   if (messages + pair + text > 1) {
-    throw UsageError(file.string() + ": has " + (messages ? "'messages'" : "'prompt' and 'completion'") + " and " +
-                     (text ? "'text'" : "'prompt' and 'completion'") +
+    throw UsageError(file.string() + ": has " +
+                     (!messages             ? "'prompt' and 'completion'"
+                      : has("messages")     ? "'messages'"
+                      : has(kShareGptField) ? "'conversations'"
+                                            : "'instruction' and 'output'") +
+                     " and " + (text ? "'text'" : "'prompt' and 'completion'") +
                      "; say which of them to read: text, prompt-completion or messages (--form; in fsdp-finetune and "
                      "fsdp-eval --data-form)");
   }
   return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text;
 }
 
+/// The columns of Parquet that hold messages, in any layout.
+std::vector<std::string> message_columns(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto columns = parquet_columns(file);
+  const auto has = [&](std::string_view name) {
+    return std::find(columns.begin(), columns.end(), name) != columns.end();
+  };
+  const auto field = messages_field(selection);
+  if (!selection.field.empty() || has(field)) return {field};
+  if (has(kShareGptField)) return {kShareGptField, "?system"};
+  if (!has(kAlpacaKeys[0]) || !has(kAlpacaKeys[1])) return {field};
+  std::vector<std::string> fields;
+  for (const auto* key : kAlpacaKeys) fields.push_back((fields.size() < 2 ? "" : "?") + std::string(key));
+  return fields;
+}
+
 std::string first_bytes(const std::filesystem::path& file) {
   const auto handle = File::open_read(file);
   std::string bytes(std::min<std::uint64_t>(detail::kHead_bytes, handle.size_bytes()), '\0');
   handle.read_at(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+/// Returns the first bytes of the content of a compressed file.
+std::string first_unpacked_bytes(const std::filesystem::path& file) {
+  detail::UnpackedFile stream(file);
+  std::string bytes;
+  for (std::string block; bytes.size() < detail::kHead_bytes && stream.read(block);) bytes += block;
+  bytes.resize(std::min<std::size_t>(bytes.size(), detail::kHead_bytes));
   return bytes;
 }
 
@@ -45,14 +76,14 @@ bool holds_json_lines(const std::filesystem::path& file, std::string_view head) 
 
 class PlainText : public Documents {
  public:
-  explicit PlainText(const std::filesystem::path& file) : file_(File::open_read(file)) {}
+  explicit PlainText(const std::filesystem::path& file) : file_(file) {}
 
   bool next(std::string& text) override {
     if (done_) return false;
     done_ = true;
-    text.resize(file_.size_bytes());
-    file_.read_at(0, std::as_writable_bytes(std::span(text)));
-    size_ = static_cast<std::int64_t>(text.size());
+    text.clear();
+    for (std::string block; file_.read(block);) text += block;
+    size_ = file_.bytes_read();
     if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
     return !text.empty();
   }
@@ -60,7 +91,7 @@ class PlainText : public Documents {
   std::int64_t bytes_read() const override { return size_; }
 
  private:
-  File file_;
+  detail::UnpackedFile file_;
   bool done_ = false;
   std::int64_t size_ = 0;
 };
@@ -81,13 +112,14 @@ DataForm find_data_form(const std::filesystem::path& file, const DataSelection& 
 
 DataFileKind data_file_kind(const std::filesystem::path& file) {
   using detail::NamedKind;
-  const auto head = first_bytes(file);
+  auto head = first_bytes(file);
   if (head.starts_with("PAR1")) return DataFileKind::parquet;
   if (head.starts_with("PARE")) {
     throw FormatError(file.string() + ": is encrypted Parquet, for which no key can be given: decrypt it first");
   }
-  detail::refuse_foreign_format(file, head);
   const auto named = detail::kind_by_name(file);
+  if (detail::is_packed(head) && named != NamedKind::other) head = first_unpacked_bytes(file);
+  detail::refuse_foreign_format(file, head);
   if (named == NamedKind::parquet) {
     throw FormatError(file.string() + ": is not a Parquet file (it does not begin with PAR1); was it copied whole?");
   }
@@ -124,7 +156,8 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
     case DataFileKind::json_lines:
       return detail::open_json_lines(file, field.empty() ? "text" : field);
     case DataFileKind::csv:
-      return detail::open_csv(file, field.empty() ? "text" : field, detail::lower_suffix(file) == ".tsv" ? '\t' : ',');
+      return detail::open_csv(file, field.empty() ? "text" : field,
+                              detail::lower_suffix(detail::unpacked_name(file)) == ".tsv" ? '\t' : ',');
     case DataFileKind::parquet:
       return open_parquet(file, field);
     default:
@@ -134,7 +167,7 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
 
 std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
   if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
-  auto fields = selection.form == DataForm::messages ? std::vector{messages_field(selection)}
+  auto fields = selection.form == DataForm::messages ? message_columns(file, selection)
                                                      : std::vector<std::string>{"prompt", "completion"};
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
   if (selection.form == DataForm::messages) {

@@ -12,7 +12,7 @@ namespace fsdp {
 namespace {
 
 nlohmann::ordered_json parse_object(std::string_view text) {
-  parse_json(text, "the object");  // checks sizes and names
+  parse_json(text, "the object");                     // checks sizes and names
   auto record = nlohmann::ordered_json::parse(text);  // templates print values in the order of the text
   if (!record.is_object()) throw FormatError("holds no object {...}");
   return record;
@@ -25,7 +25,8 @@ nlohmann::ordered_json parse_object(std::string_view text) {
 /// Checks the characters of the texts that are read: prompt and completion, or `messages` and what templates read
 /// beside them.
 void check_characters(const nlohmann::ordered_json& record, const std::string& messages) {
-  for (const auto* key : {"prompt", "completion", "tools", "chat_template_kwargs"}) {
+  for (const auto* key : {"prompt", "completion", "tools", "chat_template_kwargs", "conversations", "instruction",
+                          "input", "output", "system", "history"}) {
     if (const auto found = record.find(key); found != record.end() && detail::holds_half_character(*found))
       refuse_half_character("'" + std::string(key) + "'");
   }

@@ -18,8 +18,8 @@ namespace fsdp {
 std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field);
 
 /// Opens columns of any kind together: each row is the text of a JSON object. \param fields  top-level columns; '?'
-/// before one that may be missing; '!' before one of which, too, the object only has true, or null where it is empty \throws as
-/// open_documents
+/// before one that may be missing; '!' before one of which, too, the object only has true, or null where it is empty
+/// \throws as open_documents
 std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
                                                 const std::vector<std::string>& fields);
 

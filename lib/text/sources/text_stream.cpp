@@ -6,23 +6,14 @@
 #include "lib/base/error.hpp"
 
 namespace fsdp::detail {
-namespace {
-constexpr std::uint64_t kBlock_bytes = 1 << 20;
-}
-
-TextStream::TextStream(const std::filesystem::path& file) : file_(File::open_read(file)), size_(file_.size_bytes()) {
+TextStream::TextStream(const std::filesystem::path& file) : file_(file) {
   refill();
   if (std::string_view(block_).starts_with("\xef\xbb\xbf")) at_ = 3;
 }
 
 bool TextStream::refill() {
-  const auto count = std::min(kBlock_bytes, size_ - offset_);
-  if (count == 0) return false;
-  block_.resize(count);
-  file_.read_at(offset_, std::as_writable_bytes(std::span(block_)));
-  offset_ += count;
   at_ = 0;
-  return true;
+  return file_.read(block_);
 }
 
 bool TextStream::next_line(std::string& line, std::int64_t line_number) {

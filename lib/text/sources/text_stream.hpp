@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lib/base/file.hpp"
+#include "lib/text/sources/unpacked_file.hpp"
 
 namespace fsdp::detail {
 
@@ -14,7 +14,7 @@ inline constexpr std::size_t kMostText_bytes = std::size_t{1} << 30;
 
 class TextStream {
  public:
-  /// Opens the file and skips a UTF-8 byte-order mark. \throws IoError
+  /// Opens the file, compressed or not, and skips a UTF-8 byte-order mark. \throws IoError; FormatError
   explicit TextStream(const std::filesystem::path& file);
 
   const std::filesystem::path& path() const { return file_.path(); }
@@ -33,15 +33,15 @@ class TextStream {
   /// \throws FormatError when the line is longer than kMostText_bytes
   bool next_line(std::string& line, std::int64_t line_number);
 
-  /// Number of bytes that get() and next_line() returned.
-  std::int64_t bytes_read() const { return static_cast<std::int64_t>(offset_ - block_.size() + at_); }
+  /// Number of bytes of the file that get() and next_line() returned; of a compressed one those that were unpacked.
+  std::int64_t bytes_read() const {
+    return file_.is_packed() ? file_.bytes_read() : file_.bytes_read() - static_cast<std::int64_t>(block_.size() - at_);
+  }
 
  private:
   bool refill();
 
-  File file_;
-  std::uint64_t size_;
-  std::uint64_t offset_ = 0;  ///< position in the file after the block
+  UnpackedFile file_;
   std::string block_;
   std::size_t at_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -95,11 +96,41 @@ std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, con
                           : write_token_documents(options.output, notes);
 }
 
-void add_batch(const detail::EncodedBatch& batch, TokenFileWriter& writer, TokenizeReport& report) {
+/// Puts end marks between documents.
+class Joiner {
+ public:
+  /// \param mark  nothing: documents follow each other
+  explicit Joiner(std::optional<std::int32_t> mark) : mark_(mark) {}
+
+  /// To be called before a document is added. \return the number of marks added: 0 or 1
+  std::int64_t add_before(std::span<const std::int32_t> ids, TokenFileWriter& writer) {
+    if (!mark_ || ids.empty()) return 0;
+    const bool adds = last_ && *last_ != *mark_ && ids.front() != *mark_;
+    if (adds) writer.add(std::span(&*mark_, 1));
+    last_ = ids.back();
+    return adds ? 1 : 0;
+  }
+
+ private:
+  std::optional<std::int32_t> mark_;
+  std::optional<std::int32_t> last_;  ///< last id of the last document that has any
+};
+
+/// \throws UsageError when a mark is asked for and there is none
+std::optional<std::int32_t> mark_between(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                         const TokenizeReport& report, bool texts_only) {
+  if (options.end_marks == EndMarks::off) return {};
+  if (options.end_marks == EndMarks::on && !tokenizer.eos_id())
+    throw UsageError("--eos on: the tokenizer (" + tokenizer.description() + ") names no end mark");
+  return report.is_packed && texts_only ? tokenizer.eos_id() : std::nullopt;
+}
+
+void add_batch(const detail::EncodedBatch& batch, Joiner& joiner, TokenFileWriter& writer, TokenizeReport& report) {
   std::size_t begin = 0;
   const auto mask = std::span(batch.mask);
   for (const auto end : batch.ends) {
     const auto ids = std::span(batch.ids).subspan(begin, end - begin);
+    report.end_marks += joiner.add_before(ids, writer);
     writer.add(ids, report.masked ? mask.subspan(begin, end - begin) : mask.first(0));
     if (begin == end) ++report.empty_documents;
     if (report.shares_rows && end - begin < 2) ++report.too_short;
@@ -138,6 +169,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   choose_layout(options, stream, report);
   const auto encoder = make_encoder(options, tokenizer, stream, report);
   const auto writer = open_writer(options, tokenizer, report, holds_texts_only(stream));
+  Joiner joiner(mark_between(options, tokenizer, report, holds_texts_only(stream)));
   std::int64_t bytes_read = 0;
   {
     detail::EncodePipeline pipeline(stream, encoder, options.threads);
@@ -149,7 +181,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
       }
       state = pipeline.next(batch, kPatience);
       if (state == State::ready) {
-        add_batch(batch, *writer, report);
+        add_batch(batch, joiner, *writer, report);
         bytes_read = batch.bytes_read;
       }
       if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
@@ -158,6 +190,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   check_that_something_is_there(report);
   report.stopped = !writer->finish(stop_wanted);
   if (report.shares_rows) report.rows = writer->document_rows();
+  report.tokens += report.end_marks;
   if (report.is_packed) {
     report.rows = packed_rows(report.tokens, options.seq_len);
     report.dropped_tokens = report.tokens - report.rows * options.seq_len;

@@ -1,11 +1,13 @@
 #pragma once
 // Encodes texts to a token file: reads Parquet, JSON Lines, CSV or plain text, encodes on several threads, writes HDF5.
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "lib/base/named_values.hpp"
 #include "lib/text/chat/conversation_options.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
@@ -18,6 +20,16 @@ enum class TokenLayout : std::uint8_t {
   packed_documents  ///< documents in rows of at most seq_len tokens
 };
 
+/// Whether the tokenizer's end mark stands between the texts of packed rows.
+enum class EndMarks : std::uint8_t {
+  automatic,  ///< where the tokenizer has one
+  on,
+  off
+};
+inline constexpr std::array kEndMarkNames{NamedValue<EndMarks>{"auto", EndMarks::automatic},
+                                          NamedValue<EndMarks>{"on", EndMarks::on},
+                                          NamedValue<EndMarks>{"off", EndMarks::off}};
+
 struct TokenizeOptions {
   std::vector<std::filesystem::path> inputs;  ///< read in this order; a directory stands for its data_files()
   std::filesystem::path output;               ///< .h5 file; it gets its name when it is complete
@@ -27,6 +39,7 @@ struct TokenizeOptions {
   std::string field;            ///< column or key; empty: `text`, or Moves in Parquet files that have it
   std::int64_t max_rows = 0;    ///< documents read over all inputs; 0: all
   std::int64_t max_length = 0;  ///< most ids of a document, the rest is cut; 0: all. Not when packed
+  EndMarks end_marks = EndMarks::off;
   ConversationOptions conversations;
   int threads = 1;
   std::string tokenizer_name;  ///< for the output's attributes and the tokenizer's own chat template
@@ -55,6 +68,7 @@ struct TokenizeReport {
   std::int64_t cut_documents = 0;   ///< documents longer than max_length, or than a row of packed documents
   std::int64_t too_short = 0;       ///< packed documents of fewer than 2 ids, which are in no row
   std::int64_t rows = 0;            ///< rows of a packed output, or of packed documents
+  std::int64_t end_marks = 0;       ///< of `tokens`, marks between the texts of a packed output
   std::int64_t dropped_tokens = 0;  ///< tokens after the last row of a packed output
   bool stopped = false;             ///< `stop_wanted` returned true; no file was written
 };
@@ -64,8 +78,8 @@ std::string answers_line(const TokenizeReport& report);
 /// "2 samples without a token that counts are left out, the first is FILE: line 7"
 std::string skipped_line(const TokenizeReport& report);
 
-/// Encodes texts and writes the token file. Documents of a packed output follow each other without other marks than
-/// those of encode_document().
+/// Encodes texts and writes the token file. Between documents of a packed output stands the tokenizer's end mark, if
+/// the options say so and no document ends or begins with it; without texts among the documents it never does.
 /// \param progress     called now and then from the calling thread
 /// \param stop_wanted  polled
 /// \throws FormatError naming file and line or row of malformed input; UsageError; IoError

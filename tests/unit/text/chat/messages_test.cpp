@@ -65,4 +65,21 @@ TEST_SUITE("chat/messages") {
     CHECK_THROWS_WITH_AS(read_one(Message::parse(R"({"role": "assistant"})")), doctest::Contains("no 'content'"),
                          fsdp::FormatError);
   }
+
+  TEST_CASE("ShareGPT: calls and what a tool answers") {
+    const auto record = Message::parse(R"({"conversations": [{"from": "human", "value": "a"},
+        {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"z\": 1}}"},
+        {"from": "observation", "value": "2"}, {"from": "gpt", "value": "b", "weight": 0}], "tools": "[{\"name\": \"f\"}]"})");
+    const auto read = fsdp::read_conversation(record, "messages");
+    CHECK(read.messages.dump() ==
+          R"([{"role":"user","content":"a"},)"
+          R"({"role":"assistant","tool_calls":[{"type":"function","function":{"name":"f","arguments":{"z":1}}}]},)"
+          R"({"role":"tool","content":"2"},{"role":"assistant","content":"b"}])");
+    CHECK(read.is_answer == std::vector<bool>{false, true, false, false});
+    CHECK(read.variables["tools"].size() == 1);
+    auto broken = record;
+    broken["conversations"][1]["value"] = "f(1)";
+    CHECK_THROWS_WITH_AS(fsdp::read_conversation(broken, "messages"),
+                         doctest::Contains("'function_call' that is no JSON"), fsdp::FormatError);
+  }
 }

@@ -80,8 +80,8 @@ TEST_SUITE("corpus/data_files") {
     };
     const auto write = [](const std::filesystem::path& file) { fsdp::replace_file(file, "x"); };
     const auto says = [](const std::string& text, const char* words) { return text.find(words) != text.npos; };
-    CHECK(says(refused("b.jsonl.gz", write), "gunzip"));
-    CHECK(says(refused("B.JSONL.ZST", write), "zstd -d"));
+    CHECK(says(refused("b.parquet.gz", write), "gunzip"));
+    CHECK(says(refused("B.ZST", write), "zstd -d"));
     CHECK(says(refused("b.tar", write), "tar -xf"));
     CHECK(says(refused("data-00000-of-00001.arrow", write), "Arrow"));
     CHECK(says(refused("b.orc", write), "ORC"));
@@ -121,7 +121,8 @@ TEST_SUITE("corpus/data_files") {
     CHECK(kind("a", "PAR1....") == Kind::parquet);
     CHECK(kind("a", "PA") == Kind::text);
     CHECK_THROWS_WITH_AS(kind("a.parquet", "PAR0...."), doctest::Contains("is not a Parquet file"), fsdp::FormatError);
-    CHECK_THROWS_WITH_AS(kind("a.jsonl", "\x1f\x8b\x08"), doctest::Contains("gzip"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(kind("a.x", "\x1f\x8b\x08"), doctest::Contains("gzip"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(kind("a.jsonl", "\x1f\x8b\x08"), doctest::Contains("ends early"), fsdp::FormatError);
     CHECK_THROWS_WITH_AS(fsdp::data_file_kind(kData / "shakespeare/test.h5"), doctest::Contains("an HDF5 file"),
                          fsdp::FormatError);
     CHECK_THROWS_WITH_AS(fsdp::data_file_kind(dir.path()), doctest::Contains("is a directory"), fsdp::FormatError);
