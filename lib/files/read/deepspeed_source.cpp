@@ -601,6 +601,7 @@ void DeepSpeedSource::add_frozen(const TorchFile& model) {
     }
     return;
   }
+  if (world_size_ == 0) world_size_ = files_.model.size();  // a universal checkpoint that does not tell
   std::vector<std::size_t> missing;
   const auto first = flats_.size();
   flats_.resize(first + listed.size());

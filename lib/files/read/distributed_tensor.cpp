@@ -212,8 +212,9 @@ DistributedTensor from_dtensor(const PickleNode& node, const PickleNode& state, 
     const auto dim = placements[axis].dim;
     const auto ranks = static_cast<std::int64_t>(mesh.sizes[axis]);
     const auto whole = block.sizes[dim];
-    const auto each = (whole + ranks - 1) / ranks;
-    const auto begin = std::min(whole, each * static_cast<std::int64_t>(mesh.coordinate[axis]));
+    const auto each = whole / ranks + (whole % ranks != 0 ? 1 : 0);
+    const auto before = static_cast<std::int64_t>(mesh.coordinate[axis]);
+    const auto begin = before > 0 && each > whole / before ? whole : each * before;
     block.offsets[dim] += begin;
     block.sizes[dim] = std::min(each, whole - begin);
   }

@@ -424,14 +424,17 @@ class PerRankSource : public RankFilesSource {
 
   std::uint64_t elements_of(const std::vector<std::string>& names) const {
     std::uint64_t count = 0;
-    for (const auto& name : names) count += count_of(model_.at(name).shape);
+    for (const auto& name : names)
+      if (__builtin_add_overflow(count, count_of(model_.at(name).shape), &count))
+        throw FormatError(folder_ + ": parameters have more elements than 64 bits can count");
     return count;
   }
 
   bool flat_unit_fits(const std::string& id, const std::vector<std::string>& names, std::size_t ranks) const {
     const auto states = optimizer_.find(id);
     if (states == optimizer_.end()) return false;
-    const auto each = (elements_of(names) + ranks - 1) / ranks;
+    const auto whole = elements_of(names);
+    const auto each = whole / ranks + (whole % ranks != 0 ? 1 : 0);
     return std::ranges::all_of(states->second, [&](const RankState& state) {
       if (state.value != nullptr || state.tensor.shape.empty()) return true;
       if (!state.tensor.is_plain || state.tensor.shape.size() != 1 || state.tensor.places.size() < ranks) return false;

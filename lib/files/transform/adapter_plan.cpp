@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/files/transform/run_values.hpp"
+#include "lib/files/transform/transform.hpp"
 #include "lib/models/config/adapter_config.hpp"
 
 namespace fsdp {
@@ -157,6 +160,14 @@ std::filesystem::path weights_of(const std::filesystem::path& directory) {
   return directory / (is_pickle ? kAdapterPickle : kAdapterWeights);
 }
 
+/// The adapters of a checkpoint of fsdp-finetune, named as in peft's files.
+std::shared_ptr<const Source> with_names_of_peft(std::shared_ptr<const Source> checkpoint) {
+  SelectOptions adapters;
+  adapters.include = {"model.*"};
+  adapters.rename.emplace_back("^model\\.", kAdapterPrefix);
+  return select(std::move(checkpoint), adapters);
+}
+
 }  // namespace
 
 std::vector<BaseModule> base_modules(const ModelConfig& config) {
@@ -172,17 +183,22 @@ std::vector<BaseModule> base_modules(const ModelConfig& config) {
   return modules;
 }
 
-AdapterPlan plan_adapter(const std::filesystem::path& directory, const std::vector<BaseModule>& base) {
-  const auto config = read_adapter_config(directory);
-  const auto where = (directory / kAdapterConfig).string();
+AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<BaseModule>& base) {
+  const auto directory = checkpoint_in_run(given);
+  std::error_code error;
+  const auto run =
+      std::filesystem::exists(directory / kAdapterConfig, error) ? nlohmann::json() : adapters_of_run(directory);
+  const auto where = (directory / (run.is_null() ? kAdapterConfig : "run.json")).string();
+  const auto config = run.is_null() ? read_adapter_config(directory) : adapter_config_from_json(run["adapter"], where);
   const auto targets = targeted(config, base, where);
   std::set<std::string> modules;
   for (const auto& module : base) modules.insert(module.name);
   AdapterPlan plan;
   plan.lora = config.lora;
   plan.lora.targets.clear();
-  plan.file = weights_of(directory);
+  plan.file = run.is_null() ? weights_of(directory) : directory;
   plan.source = open_source(plan.file);
+  if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
   std::vector<std::string> not_named;
   for (const auto& [module, parts] : find_parts(plan, config, modules)) {
     if (!targets.contains(module)) {

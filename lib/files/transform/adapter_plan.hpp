@@ -40,9 +40,9 @@ struct AdapterPlan {
 };
 
 /// Opens the directory as peft 0.21 does: a module has an adapter when target_modules names it and the file has tensors
-/// for it. The caller must check the shapes, since it knows those of the base.
-/// \throws FormatError naming a field that is not supported, a tensor that belongs to no module of the base, or a
-/// module that cannot have an adapter; what open_source() throws
+/// for it. A run of fsdp-finetune with adapters, or a checkpoint of the run, is an adapter, too. The caller must check
+/// the shapes, since it knows those of the base. \throws FormatError naming a field that is not supported, a tensor
+/// that belongs to no module of the base, or a module that cannot have an adapter; what open_source() throws
 AdapterPlan plan_adapter(const std::filesystem::path& directory, const std::vector<BaseModule>& base);
 
 }  // namespace fsdp

@@ -6,13 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/check_files.hpp"
 #include "lib/files/transform/convert_job_output.hpp"
 #include "lib/files/transform/inspect.hpp"
+#include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/run_values.hpp"
+#include "lib/files/transform/select.hpp"
 #include "lib/files/transform/verify.hpp"
+#include "lib/files/write/safetensors_target.hpp"
 
 namespace fsdp {
 namespace {
@@ -83,6 +89,53 @@ bool has_view_as_real(const Source& source) {
                      [](const auto& tensor) { return tensor.name.ends_with("@view_as_real"); });
 }
 
+/// True for a model as transformers stores it: safetensors beside a config.json, without a container around the names.
+bool is_export(const Source& source) {
+  std::error_code error;
+  return source.info().format == "safetensors" && source.info().adapter.empty() && !source.tensors().empty() &&
+         std::filesystem::is_regular_file(source.info().directory / "config.json", error) &&
+         model_part(source).prefix.empty();
+}
+
+/// The output layer of a tied model, which its config.json lets an export leave out.
+bool lacks_tied_head(const Source& source) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(source.tensors(), [&](const auto& tensor) { return tensor.name == name; });
+  };
+  const auto file = source.info().directory / "config.json";
+  std::error_code error;
+  if (has(kTiedHead) || std::ranges::none_of(kTiedEmbeddings, has) || !std::filesystem::is_regular_file(file, error))
+    return false;
+  const auto config = parse_json_or_discard(read_text_file(file, 1u << 20), file.string());
+  return config.is_object() && says_tied(config);
+}
+
+/// Where one side is an export, makes of the other side what --to hf exports: the model alone, with the names and
+/// matrices of the export.
+void compare_like_export(std::shared_ptr<const Source>& other, const Source& exported, const InputOptions& input,
+                         const Logger& log) {
+  if (!is_export(exported)) return;
+  const bool has_container = !model_part(*other).prefix.empty();
+  if (has_container) {
+    SelectOptions model;
+    model.model_only = true;
+    other = select(std::move(other), model);
+  }
+  const bool keeps_names = !input.map.empty() || !input.rename.empty();
+  const bool maps = !keeps_names && conv1d_layout(*other) == false && conv1d_layout(exported) == true;
+  if (maps) other = map_names(std::move(other), NameMap::mingpt_to_gpt2);
+  const bool is_tied = lacks_tied_head(exported) && !lacks_tied_head(*other);
+  if (is_tied) {
+    SelectOptions without_head;
+    without_head.exclude = {std::string(kTiedHead)};
+    other = select(std::move(other), without_head);
+  }
+  if (!has_container && !maps) return;
+  log.info(fmt::format("{} holds a model only: the other side's model is compared with it{}{}",
+                       exported.info().directory.string(), maps ? ", with GPT-2's names and matrices" : "",
+                       is_tied ? "; its config.json ties lm_head.weight to the embedding" : ""));
+}
+
 ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
   const bool both_flat =
       is_local_state(*open_source(options.paths[0])) && is_local_state(*open_source(options.paths[1]));
@@ -100,6 +153,8 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
     input_b.dtype.clear();
     b = transformed(std::move(b), input_b);
   }
+  compare_like_export(a, *b, options.input, log);
+  compare_like_export(b, *a, options.input, log);
   // A conversion to safetensors, which has no complex numbers, stores these as pairs.
   if (has_view_as_real(*b)) a = view_complex_as_real(std::move(a));
   if (has_view_as_real(*a)) b = view_complex_as_real(std::move(b));
@@ -127,9 +182,12 @@ void show_bytes(Progress& progress, const char* verb, std::uint64_t bytes_done, 
   progress.show([&] { return fmt::format("{} {}", verb, progress_text(bytes_done, bytes_total, progress.seconds())); });
 }
 
-ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log,
-                         nlohmann::json& report) {
-  require_paths(options);
+ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& given, const Logger& log, nlohmann::json& report) {
+  require_paths(given);
+  auto options = given;
+  options.paths[0] = checkpoint_in_run(options.paths[0]);
+  if (options.verify) options.paths[1] = checkpoint_in_run(options.paths[1]);
+  if (!options.input.reference.empty()) options.input.reference = checkpoint_in_run(options.input.reference);
   if (options.jobs < 0 || options.jobs > 256) throw UsageError("--jobs: must be 0 (automatic) to 256 threads");
   if (!(options.tolerance >= 0)) throw UsageError("--tolerance: must be 0 or more");
   if (options.inspect) return run_inspect(world, options, report);

@@ -247,7 +247,10 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
     }
     hf.carry_from.emplace_back(options.config_from);
   }
-  if (!original.info().directory.empty()) hf.carry_from.push_back(original.info().directory);
+  // A file that holds its run says itself which model it is; a config.json that lies beside it may be of another one.
+  const auto run = run_in_values(original);
+  const bool is_beside = original.info().files.size() == 1 && run.is_object() && run.contains("model");
+  if (!original.info().directory.empty() && !is_beside) hf.carry_from.push_back(original.info().directory);
   const auto model = known_model(original, options.input);
   add_config(hf, model, options.input, *source, log);
   adapt_config(hf, options.input, *source);
@@ -282,10 +285,22 @@ void refuse_other_types(const Source& source) {
                       source.info().directory.string(), tensor.name, tensor.other->name));
 }
 
+/// \throws UsageError for a checkpoint of a run with adapters, which has no weights: they need those of their base
+void refuse_adapters_alone(const ConvertOptions& options) {
+  const auto run = adapters_of_run(options.paths[0]);
+  if (run.is_null() || !options.input.merge_adapter.empty()) return;
+  const auto base = run.value("weights", nlohmann::json());
+  throw UsageError(fmt::format(
+      "{0}: its run trained adapters, so this checkpoint has no weights of a model: fsdp-ckpt-convert {1} {2} --to hf "
+      "--merge-adapter {0} writes the model with them ({1}: the weights that they were trained for)",
+      options.paths[0], base.is_string() ? base.get<std::string>() : "BASE", options.paths[1]));
+}
+
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
   plan.output = output_path(options, plan.kind);
+  if (plan.kind == OutputKind::hf) refuse_adapters_alone(options);
   const auto original = open_input(options.paths[0], options.input, true);
   refuse_nothing(*original, *original, options.paths[0]);
   auto input = options.input;

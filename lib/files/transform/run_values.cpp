@@ -16,16 +16,28 @@ namespace {
 
 constexpr std::uint64_t kMaxTokenizerFileBytes = 64u << 20;
 
-std::string of_manifest(const std::filesystem::path& file) {
+/// run.json; null when there is none.
+nlohmann::json manifest_of(const std::filesystem::path& file) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return "";
-  const auto text = read_text_file(file, kMaxTokenizerFileBytes);
-  const auto run = parse_json_or_discard(text, file.string());
+  if (!std::filesystem::is_regular_file(file, error)) return nullptr;
+  return parse_json_or_discard(read_text_file(file, kMaxTokenizerFileBytes), file.string());
+}
+
+std::string of_manifest(const std::filesystem::path& file) {
+  const auto run = manifest_of(file);
   const nlohmann::json::json_pointer place("/data/tokenizer");
   return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
 }
 
 }  // namespace
+
+std::filesystem::path checkpoint_in_run(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error) || holds_checkpoint(path)) return path;
+  for (const auto& latest : {path / "checkpoints" / "latest", path / "latest"})
+    if (std::filesystem::is_symlink(latest, error) && std::filesystem::is_directory(latest, error)) return latest;
+  return path;
+}
 
 nlohmann::json value_as_json(const Source& source, std::size_t value) {
   const auto loaded = source.value(value);
@@ -55,6 +67,12 @@ nlohmann::json run_in_values(const Source& source) {
   }
   const auto format = json.is_object() ? json.find("format") : json.end();
   return format != json.end() && *format == "fsdp-run" ? json : nlohmann::json();
+}
+
+nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint) {
+  const auto run = manifest_of(checkpoint / "run.json");
+  const auto data = run.is_object() ? run.value("data", nlohmann::json()) : nlohmann::json();
+  return data.is_object() && data.contains("weights_hash") && data.contains("adapter") ? data : nlohmann::json();
 }
 
 std::string recorded_tokenizer(const Source& checkpoint) {

@@ -12,12 +12,20 @@
 
 namespace fsdp {
 
+/// The newest checkpoint of a run of fsdp-finetune, when `path` is the run's folder or the folder of its checkpoints;
+/// any other path as it is.
+std::filesystem::path checkpoint_in_run(const std::filesystem::path& path);
+
 /// A value as JSON; an argparse.Namespace becomes the dict of its attributes. \throws FormatError
 nlohmann::json value_as_json(const Source& source, std::size_t value);
 
 /// The values below "run", in the form of run.json; null when there are none or they are those of another program.
 /// \throws FormatError
 nlohmann::json run_in_values(const Source& source);
+
+/// Fields "adapter", "weights" and "weights_hash" of a run with adapters, whose checkpoints hold the adapters alone;
+/// null for any other checkpoint. \param checkpoint  a directory. \throws FormatError
+nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint);
 
 struct ExportTokenizer {
   std::map<std::string, std::string> files;        ///< files of the built-in tokenizer

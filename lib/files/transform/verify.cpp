@@ -361,11 +361,17 @@ Json to_json(const VerifyReport& report) {
 }
 
 std::string to_text(const VerifyReport& report) {
+  constexpr std::size_t most = 10;
   std::string text;
-  for (const auto& name : report.only_in_a) text += name + ": in A only\n";
-  for (const auto& name : report.only_in_b) text += name + ": in B only\n";
-  for (const auto& difference : report.tensors) text += sentence(difference);
-  for (const auto& difference : report.values) text += sentence(difference);
+  const auto list = [&](const auto& entries, const std::string& what, const auto& line) {
+    for (std::size_t i = 0; i < entries.size() && i < most; ++i) text += line(entries[i]);
+    if (entries.size() > most)
+      text += fmt::format("... and {} more {} (--json has all)\n", entries.size() - most, what);
+  };
+  list(report.only_in_a, "tensors in A only", [](const std::string& name) { return name + ": in A only\n"; });
+  list(report.only_in_b, "tensors in B only", [](const std::string& name) { return name + ": in B only\n"; });
+  list(report.tensors, "tensors that differ", [](const TensorDifference& found) { return sentence(found); });
+  list(report.values, "values that differ", [](const ValueDifference& found) { return sentence(found); });
   if (!report.values_compared) text += "(python values: only one of the two has any; not compared)\n";
   const auto compared =
       fmt::format("{} ({}) and {}", format_count_of(static_cast<std::int64_t>(report.num_tensors), "tensor"),

@@ -5,6 +5,7 @@
 #include "lib/base/error.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
@@ -49,8 +50,9 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
 
 }  // namespace
 
-EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
+EvaluationSubject open_subject(const std::filesystem::path& given, const std::string& model_config,
                                const std::string& tokenizer) {
+  const auto path = checkpoint_in_run(given);
   std::string run_tokenizer;
   auto subject = open_model(path, model_config, run_tokenizer);
   subject.config.dropout = 0;
