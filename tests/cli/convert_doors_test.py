@@ -143,6 +143,37 @@ class Doors(ConvertCase):
             shutil.copy(folder / "mp_rank_00_model_states.pt", folder / extra)
             self.refused(folder, extra, "not read")
 
+    def test_weights_of_a_trainer_beside_say_where_the_masters_are(self):
+        """A checkpoint-N of transformers' Trainer with DeepSpeed may have 16-bit safetensors, too."""
+        folder = self.copied("trainer", "ds_z1_ws2_bf16_gpt")
+        shutil.copy(self.doors / "ds_z1_ws2_bf16_gpt" / "expected.safetensors", folder / "model.safetensors")
+        result = fsdp_cli.run(PROGRAM, [folder, self.folder / "trainer.pt"])
+        self.assertEqual((result.code, result.err.count("DeepSpeed")), (0, 1), str(result))
+
+    def test_settings_of_other_optimizers(self):
+        """A step in param_groups, a python step, and states that lie elsewhere than the masters."""
+        try:
+            import torch
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        shapes = {"w": torch.Size([3, 2]), "b": torch.Size([3])}
+        model = {"module": {}, "buffer_names": [], "param_shapes": [shapes], "shared_params": {}, "ds_version": "0.19.8"}
+        made = {"group": ([6, 6], {}, {"step": 17}), "python": ([6, 3], {"step": 17}, {}), "moved": ([5, 5], {}, {}), "other": ([7, 7], {}, {})}
+        for name, (lengths, state, group) in made.items():
+            folder = self.folder / f"optimizer-{name}"
+            folder.mkdir()
+            torch.save(model, folder / "mp_rank_00_model_states.pt")
+            for rank in range(2):
+                torch.save({"optimizer_state_dict": {
+                    "partition_count": [2], "group_paddings": [3 * rank], "single_partition_of_fp32_groups": [torch.arange(6.0)[:6 - 3 * rank].clone()],
+                    "base_optimizer_state": {"state": {0: {"exp_avg": torch.ones(lengths[rank]), **state}}, "param_groups": [{"params": [0], **group}]}}},
+                    folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+            if name in ("moved", "other"):
+                self.refused(folder, "exp_avg", "two saves")
+                continue
+            values = {value["name"]: value["value"] for value in fsdp_cli.run(PROGRAM, ["--inspect", "--json", folder]).json()["values"]}
+            self.assertEqual((values["optim.state.w.step"], values["optim.state.b.step"]), (17, 17), name)
+
     def test_latest_may_not_lead_out(self):
         folder = self.copied("latest", "ds_z1_ws2_bf16_gpt")
         shutil.copytree(folder, self.folder / "outside")

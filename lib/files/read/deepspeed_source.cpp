@@ -68,6 +68,7 @@ class DeepSpeedSource : public RankFilesSource {
   void read_stage_3_partition(const TorchFile& file, std::size_t rank, const PickleNode& state);
   void read_states(const TorchFile& file, std::size_t rank, std::size_t group, const PickleNode& states);
   void check_number(const GroupNumber& number, const PickleNode& node, std::size_t rank, std::size_t group) const;
+  void check_partition(std::size_t group) const;
   void place_parameters(const PickleNode& state);
   void place_stage_3_parameters();
   std::vector<std::uint64_t> allowed_sizes(std::size_t group, std::uint64_t needed) const;
@@ -310,6 +311,25 @@ std::vector<std::uint64_t> DeepSpeedSource::allowed_sizes(std::size_t group, std
   return {needed, padded, rounded_up(needed, world_size_), rounded_up(needed, 2 * world_size_)};
 }
 
+/// Checks that every rank has the states of the elements whose masters it has: as many, or with its padding.
+void DeepSpeedSource::check_partition(std::size_t group) const {
+  const auto& masters = flats_[flat_of_[group].at("")].parts[0];
+  for (const auto& [key, flat] : flat_of_[group]) {
+    const auto& parts = flats_[flat].parts[0];
+    for (std::size_t rank = 0; rank < masters.size(); ++rank) {
+      const auto& paddings = group_paddings_[rank];
+      const bool is_known = group < paddings.size();
+      const auto count = rank < parts.size() ? parts[rank].count : 0, own = masters[rank].count;
+      if (count == own || (is_known ? count - own == paddings[group] : count > own && rank + 1 == masters.size()))
+        continue;
+      throw FormatError(
+          fmt::format("{}: \"{}\" of parameter group {} has {} elements, its masters have {}: files of two "
+                      "saves lie in one folder",
+                      files_.optimizer.at(rank).string(), key, group, count, own));
+    }
+  }
+}
+
 void DeepSpeedSource::place_parameters(const PickleNode& state) {
   const auto alignments = state.find("param_alignment_paddings");
   const auto gaps = alignments ? alignments->items() : std::vector<PickleNode>();
@@ -327,6 +347,7 @@ void DeepSpeedSource::place_parameters(const PickleNode& state) {
           __builtin_add_overflow(needed, known.gaps[i], &needed))
         throw FormatError(model_name_ + ": parameters have more elements than 64 bits can count");
     }
+    check_partition(group);
     const auto allowed = allowed_sizes(group, needed);
     for (const auto& [key, flat] : flat_of_[group]) {
       const auto size = flats_[flat].part_size(0);

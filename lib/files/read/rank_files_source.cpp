@@ -23,6 +23,17 @@ bool holds_tensor(const PickleValue& value) {
   return found;
 }
 
+/// The number of segments that have some of the elements [first, first + count).
+std::int64_t segments_in(const std::vector<Segment>& segments, std::uint64_t first, std::uint64_t count) {
+  std::int64_t number = 0;
+  std::uint64_t begin = 0;
+  for (const auto& segment : segments) {
+    if (std::max(first, begin) < std::min(first + count, begin + segment.count)) ++number;
+    begin += segment.count;
+  }
+  return number;
+}
+
 }  // namespace
 
 std::string joined(const StatePath& path) {
@@ -138,10 +149,11 @@ void RankFilesSource::add(StatePath path, DType dtype, Shape shape, Place place)
   SourceTensor tensor{.name = joined(path), .path = std::move(path), .dtype = dtype, .shape = std::move(shape)};
   tensor.stored_bytes = tensor.size_bytes();
   if (const auto* in_flat = std::get_if<PlaceInFlat>(&place)) {
-    const auto parts = flats_[in_flat->flat].parts.size();
+    const auto& parts = flats_[in_flat->flat].parts;
     const auto count = count_of(tensor.shape);
-    if (parts > 1 && count > 0)
+    if (parts.size() > 1 && count > 0)
       tensor.num_shards = static_cast<std::int64_t>((count + in_flat->each - 1) / in_flat->each);
+    if (parts.size() == 1 && count > 0) tensor.num_shards = segments_in(parts[0], in_flat->first, count);
   }
   count_name(tensor.name);
   places_.push_back(std::move(place));

@@ -16,6 +16,7 @@
 #include "lib/files/formats/inside_directory.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/read/chunked_source.hpp"
+#include "lib/files/read/deepspeed_folder.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 
 namespace fsdp {
@@ -119,6 +120,10 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
     }
   } else {
     info_.directory = path;
+    if (is_deepspeed_folder(path))
+      info_.remarks.push_back(path.string() +
+                              ": DeepSpeed's own files are there, too, with float32 masters and the optimizer: to read "
+                              "these, give the folder that \"latest\" names");
     if (std::filesystem::exists(path / kIndexName, ignored)) {
       add_index(path / kIndexName);
     } else if (std::filesystem::exists(path / kWholeName, ignored)) {
