@@ -120,6 +120,10 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
        .suggestions = compared == nullptr ? "" : "all",
        .at_restart = saved});
   t.add("allow-emulated-bf16", o.allow_emulated_bf16, "train in bf16 on a GPU without bf16 units, which is slow");
+  t.add(
+      "tf32", o.tf32,
+      "multiply float32 in TF32 (10 bits of mantissa, faster) on GPUs from Ampere on; without it, TF32 is off whatever "
+      "the environment says");
   t.add_choice("param-dtype", kFloatTypeNames, o.param_dtype,
                "type of gathered parameters and of activations; default: from --precision");
   t.add_choice("master-dtype", kStateTypeNames, o.master_dtype,

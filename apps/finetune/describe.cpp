@@ -150,7 +150,8 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                   !asks_for_fp8(runtime.decoder().options.compute_dtype) ? ""
                   : runtime.ops().on_host()                              ? ", blocks multiply in fp8, emulated"
                                                                          : ", blocks multiply in fp8",
-                  products.find(" through ") == std::string::npos ? ""
+                  products.find("TF32") != std::string::npos        ? ", multiplied in TF32"
+                  : products.find(" through ") == std::string::npos ? ""
                   : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
                                         : ", multiplied through float32"));
   if (setup.options.sharding.wide_weights && !policy.wide_weights) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -23,6 +24,15 @@ std::int64_t part(const MemoryPrediction& p, std::initializer_list<MemoryCategor
   std::int64_t sum = 0;
   for (const auto category : categories) sum += p.profile.at_peak[static_cast<std::size_t>(category)];
   return sum;
+}
+
+/// The user's settings of PyTorch's allocator, which change what is reserved and which the prediction does not know.
+std::string allocator_settings() {
+  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return fmt::format("   {}={}", name, value);
+  }
+  return {};
 }
 
 }  // namespace
@@ -145,10 +155,10 @@ void MemoryReporter::report(const ModelRuntime& runtime, nlohmann::json& report)
   const auto judgement = judge(runtime, outcome, report);
   log_.info(fmt::format(
       "memory    peak {} in tensors, {} reserved, {:.1f} % of the card, and {} outside the allocator (highest rank)   "
-      "{} cudaMalloc retries, {} out of memory{}",
+      "{} cudaMalloc retries, {} out of memory{}{}",
       format_bytes(last_step_.peak_memory_bytes), format_bytes(last_step_.reserved_bytes),
       100.0 * static_cast<double>(last_step_.reserved_bytes) / static_cast<double>(outcome.gpu_bytes),
-      bytes(outcome.overhead_bytes), outcome.alloc_retries, last_step_.num_ooms, judgement));
+      bytes(outcome.overhead_bytes), outcome.alloc_retries, last_step_.num_ooms, judgement, allocator_settings()));
   report["reserved_memory_bytes"] = last_step_.reserved_bytes;
   report["alloc_retries"] = outcome.alloc_retries;
   report["ooms"] = last_step_.num_ooms;

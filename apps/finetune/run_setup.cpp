@@ -158,6 +158,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   setup.threads = set_threads(node->size(), log);
   setup.device = choose_device(options.runtime.device, *node);
   warn_of_unused_gpus(world, setup.device, log);
+  if (options.sharding.tf32) run_agreed(world, [&] { allow_tf32(setup.device); });
   check_bf16(world, options, setup.device, log);
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());

@@ -16,6 +16,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -52,10 +53,11 @@ class CudaOps final : public FusedOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits, const EventWait& wait)
       : FusedOps(device, device_kernels(device.index())), traits_(traits), wait_(wait), copies_(device.index(), wait) {
-    if (has_kernels()) recorder_ = make_cuda_recorder(device.index());
+    if (has_kernels() && records_allocations()) recorder_ = make_cuda_recorder(device.index());
   }
 
-  /// Null without kernels: plain operators copy masks and positions from the host, which cannot be captured.
+  /// Null without kernels (plain operators copy masks and positions from the host, which cannot be captured), and with
+  /// another allocator than PyTorch's own.
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 
   /// Small pageable tensors are first copied to pinned memory, which PyTorch's allocator keeps until the device has
@@ -208,6 +210,9 @@ class CudaOps final : public FusedOps {
     asked.record(c10::cuda::getCurrentCUDAStream(device().index()).stream());
     wait_(asked);
   }
+  /// False for PYTORCH_ALLOC_CONF=backend:cudaMallocAsync: captured allocations would be part of the graph, and its
+  /// second launch would be refused.
+  static bool records_allocations() { return c10::cuda::CUDACachingAllocator::get()->name() == "native"; }
   static bool is_capturing() {
     return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   }
@@ -345,8 +350,10 @@ class CudaOps final : public FusedOps {
 std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, EventWait wait) {
   constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
   const auto& hooks = at::detail::getCUDAHooks();
-  const GpuAttentionTraits traits{compute_capability,
-                                  hooks.compiledWithCuDNN() && hooks.versionCuDNN() > kCudnnWithAttention};
+  // The loaded cuDNN, as PyTorch asks: an environment module may provide an older one than that of the build.
+  const bool has_cudnn = hooks.compiledWithCuDNN() && hooks.versionRuntimeCuDNN() > kCudnnWithAttention;
+  const GpuAttentionTraits traits{
+      .compute_capability = compute_capability, .has_cudnn = has_cudnn, .asked = asked_gpu_attention()};
   return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, wait);
 }
 

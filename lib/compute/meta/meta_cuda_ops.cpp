@@ -335,10 +335,13 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     place_.tape().mark(end_private);
     return std::make_unique<NothingToDo>();
   }
-  GpuAttentionTraits traits() const { return {gpu_.compute_capability, true}; }
+  GpuAttentionTraits traits() const {
+    return {.compute_capability = gpu_.compute_capability, .has_cudnn = true, .asked = asked_};
+  }
 
   detail::MetaDevice place_;
   GpuSpec gpu_;
+  std::optional<GpuAttention> asked_ = asked_gpu_attention();
   NoUpdates no_updates_;
   mutable at::Tensor blas_workspace_, recorded_workspace_;
   mutable at::Tensor lt_workspace_, recorded_lt_workspace_;

@@ -1,5 +1,10 @@
 #include "lib/compute/ops/gpu_attention.hpp"
 
+#include <cstdlib>
+#include <string>
+
+#include "lib/base/error.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -12,21 +17,41 @@ std::int64_t head_alignment(int compute_capability, bool narrow) {
 
 bool is_small_generation(int capability) { return (capability > 80 && capability < 90) || capability >= 120; }
 
+std::optional<GpuAttention> asked_gpu_attention() {
+  const char* wish = std::getenv("FSDP_CUDA_ATTENTION");
+  const std::string word = wish == nullptr ? "" : wish;
+  if (word.empty()) return std::nullopt;
+  if (word == "cudnn") return GpuAttention::cudnn;
+  if (word == "flash") return GpuAttention::flash;
+  if (word == "efficient") return GpuAttention::memory_efficient;
+  if (word == "blocks") return GpuAttention::blocks;
+  throw UsageError("FSDP_CUDA_ATTENTION=" + word + ": expected cudnn, flash, efficient or blocks");
+}
+
 GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
   if (s.dropout > 0) return GpuAttention::formula;
   if (s.softcap > 0) return GpuAttention::blocks;  // PyTorch's flash is built without caps
   const bool narrow = c10::elementSize(dtype) == 2, whole = s.is_plain();
   const int capability = gpu.compute_capability;
   const bool even_heads = s.head_size % 8 == 0;
-  // Hopper and the data-center Blackwells: check_prefer_cudnn_attention.
-  const bool prefers_cudnn = gpu.has_cudnn && capability >= 90 && capability < 110 && whole;
-  if (narrow && prefers_cudnn && s.head_size <= 128 && even_heads && s.length % 64 == 0) return GpuAttention::cudnn;
   const bool backward_missing = is_small_generation(capability) && s.head_size > 192 && s.head_size <= 224;
-  if (narrow && capability >= 80 && s.head_size <= 256 && even_heads && !backward_missing) return GpuAttention::flash;
-  if (!whole || s.group() > 1 || s.head_size % head_alignment(capability, narrow) != 0) return GpuAttention::blocks;
-  // The memory-efficient kernel has no bfloat16 below 8.0.
-  if (dtype == at::kBFloat16 && capability < 80) return GpuAttention::blocks;
-  return GpuAttention::memory_efficient;
+  const auto takes = [&](GpuAttention kernel) {
+    if (kernel == GpuAttention::cudnn)
+      return narrow && capability >= 80 && gpu.has_cudnn && whole && s.head_size <= 128 && even_heads;
+    if (kernel == GpuAttention::flash)
+      return narrow && capability >= 80 && s.head_size <= 256 && even_heads && !backward_missing;
+    // The memory-efficient kernel has no bfloat16 below 8.0.
+    if (kernel == GpuAttention::memory_efficient)
+      return whole && s.group() == 1 && s.head_size % head_alignment(capability, narrow) == 0 &&
+             !(dtype == at::kBFloat16 && capability < 80);
+    return true;
+  };
+  if (gpu.asked && takes(*gpu.asked)) return *gpu.asked;
+  // Hopper and the data-center Blackwells: check_prefer_cudnn_attention.
+  const bool prefers_cudnn = capability >= 90 && capability < 110 && s.length % 64 == 0;
+  if (prefers_cudnn && takes(GpuAttention::cudnn)) return GpuAttention::cudnn;
+  if (takes(GpuAttention::flash)) return GpuAttention::flash;
+  return takes(GpuAttention::memory_efficient) ? GpuAttention::memory_efficient : GpuAttention::blocks;
 }
 
 at::ScalarType gpu_block_type(const GpuAttentionTraits& gpu, at::ScalarType dtype) {

@@ -2,6 +2,8 @@
 // Selection of the attention kernel on a GPU, by shape. Training and the memory prediction share it.
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "lib/compute/ops/op_types.hpp"
 
 namespace fsdp {
@@ -15,9 +17,14 @@ enum class GpuAttention {
 };
 
 struct GpuAttentionTraits {
-  int compute_capability = 0;  ///< 10 * major + minor
-  bool has_cudnn = true;       ///< cuDNN newer than 9.15, which PyTorch prefers on Hopper
+  int compute_capability = 0;              ///< 10 * major + minor
+  bool has_cudnn = true;                   ///< cuDNN newer than 9.15, which PyTorch prefers on Hopper
+  std::optional<GpuAttention> asked = {};  ///< serves all shapes that it supports
 };
+
+/// The environment variable FSDP_CUDA_ATTENTION: cudnn, flash, efficient or blocks, for comparisons.
+/// \throws UsageError for other words
+std::optional<GpuAttention> asked_gpu_attention();
 
 /// True for GPUs with less shared memory than the first of their generation: 8.6 to 8.9 and 12.x.
 bool is_small_generation(int compute_capability);

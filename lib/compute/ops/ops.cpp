@@ -1,5 +1,6 @@
 #include "lib/compute/ops/ops.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
@@ -19,6 +20,8 @@ void Ops::launch(std::int64_t n, std::int64_t grain,
 }
 
 std::string Ops::product_way(at::ScalarType dtype) const {
+  const bool exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+  if (dtype == at::kFloat && !exact) return "float32 in TF32";
   return dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bf16 natively" : "fp16 natively";
 }
 

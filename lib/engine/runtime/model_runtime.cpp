@@ -1,5 +1,6 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -27,7 +28,7 @@ namespace {
 constexpr std::int64_t kMostWork16 = std::int64_t{1} << 33, kMostWork32 = std::int64_t{1} << 30;
 
 std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
-  if (ops.recorder() == nullptr) return "it needs a GPU and this program's CUDA kernels";
+  if (ops.recorder() == nullptr) return "it needs a GPU, this program's CUDA kernels and PyTorch's own allocator";
   if (mesh.shard->size() > 1)
     return "parameters and gradients of " + std::to_string(mesh.shard->size()) +
            " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
@@ -91,6 +92,9 @@ void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterS
 }  // namespace
 
 DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node, const std::filesystem::path& driver) {
+  // Images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE and NVIDIA_TF32_OVERRIDE, which cuBLAS itself reads.
+  ::unsetenv("NVIDIA_TF32_OVERRIDE");
+  at::globalContext().setFloat32MatmulPrecision("highest");
   DeviceChoice choice;
   choice.description = "cpu";
   if (device == RequestedDevice::cpu) return choice;
@@ -122,6 +126,14 @@ DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node, const std
   choice.description = "cuda: " + backend->info(index).name;
   choice.backend = std::move(backend);
   return choice;
+}
+
+void allow_tf32(const DeviceChoice& device) {
+  if (device.backend == nullptr) throw UsageError("--tf32: this job computes on CPUs, which have no TF32");
+  const auto info = device.backend->info(device.device.index());
+  if (info.compute_major < 8)
+    throw UsageError("--tf32: " + info.name + " has no TF32, which GPUs have from compute capability 8.0 on");
+  at::globalContext().setFloat32MatmulPrecision("high");
 }
 
 void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log) {

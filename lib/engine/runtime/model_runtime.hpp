@@ -27,12 +27,15 @@ struct DeviceChoice {
   bool has_values = true;                  ///< false: tensors are counted, nothing is computed or kept
 };
 
-/// --device auto: a usable GPU if there is one. Collective over the ranks of a host.
-/// \throws UsageError when --device cuda names one that is unusable, or with --device auto when there are several GPUs
-/// and not one for each rank
-/// \param driver  a file that is there where the node has a GPU and its driver
+/// --device auto: a usable GPU if there is one. Products in float32 are exact to float32, whatever the environment says
+/// about TF32. Collective over the ranks of a host.
+/// 	hrows UsageError when --device cuda names one that is unusable, or with --device auto when there are several
+/// GPUs and not one for each rank \param driver  a file that is there where the node has a GPU and its driver
 DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
+
+/// Multiplies float32 with ten bits of mantissa from now on. \throws UsageError if the device cannot
+void allow_tf32(const DeviceChoice& device);
 
 /// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.
 void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log);

@@ -48,6 +48,7 @@ struct ShardingOptions : ShardingPolicy {
   c10::ScalarType precision = c10::ScalarType::Float;  ///< of the three below where they are not given
   std::optional<c10::ScalarType> param_dtype, reduce_dtype, buffer_dtype, master_dtype;
   bool allow_emulated_bf16 = false;  ///< on a GPU without bf16 units
+  bool tf32 = false;                 ///< multiply float32 with ten bits of mantissa
   bool cpu_offload = false;
   OffloadConfig offload_optimizer;
   bool meta_init = false;    ///< accepted for the tutorials' sake: initialisation is always sharded

@@ -1,8 +1,13 @@
 #include "tests/support/torch_doctest.hpp"
 
+#include <ATen/Context.h>
+
+#include <cstdlib>
 #include <fstream>
 
+#include "lib/base/error.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "tests/support/environment.hpp"
 #include "tests/support/temp_files.hpp"
 
 using namespace fsdp;
@@ -18,5 +23,15 @@ TEST_SUITE("jobs/device") {
     std::ofstream(driver) << "";
     CHECK_FALSE(choose_device(RequestedDevice::automatic, *alone, driver).unused_gpu.empty());
     CHECK(choose_device(RequestedDevice::cpu, *alone, driver).unused_gpu.empty());
+  }
+
+  TEST_CASE("TF32 is off whatever the environment says, and on CPUs it cannot be asked for") {
+    const test::Environment environment(test::Environment::Variables{{"NVIDIA_TF32_OVERRIDE", "1"}});
+    at::globalContext().setFloat32MatmulPrecision("high");  // what TORCH_ALLOW_TF32_CUBLAS_OVERRIDE does
+    const auto device = choose_device(RequestedDevice::cpu, 0, 1);
+    CHECK((at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST));
+    CHECK(std::getenv("NVIDIA_TF32_OVERRIDE") == nullptr);
+    CHECK_THROWS_WITH_AS(allow_tf32(device), doctest::Contains("--tf32"), UsageError);
+    CHECK((at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST));
   }
 }

@@ -2,10 +2,12 @@
 
 #include <ATen/Parallel.h>
 
+#include "lib/base/error.hpp"
 #include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"
 #include "tests/support/attention_truth.hpp"
+#include "tests/support/environment.hpp"
 #include "tests/support/packed_rows.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -272,6 +274,22 @@ TEST_SUITE("ops/attention") {
     CHECK(on(86, wide_heads, at::kBFloat16) == blocks);  // flash has no backward for this width
     capped.dropout = 0.1;
     CHECK(on(90, capped, at::kBFloat16) == formula);
+    // A kernel that is asked for serves the shapes that it supports.
+    const auto asked = [](GpuAttention kernel, int capability, const AttentionShape& s, at::ScalarType type) {
+      return choose_gpu_attention({.compute_capability = capability, .has_cudnn = true, .asked = kernel}, s, type);
+    };
+    CHECK(asked(flash, 90, packed_rows, at::kBFloat16) == flash);
+    CHECK(asked(flash, 90, packed_rows, at::kFloat) == memory_efficient);
+    CHECK(asked(cudnn, 90, ragged, at::kBFloat16) == cudnn);
+    CHECK(asked(cudnn, 80, shared, at::kHalf) == cudnn);
+    CHECK(asked(cudnn, 75, packed_rows, at::kHalf) == memory_efficient);
+    CHECK(asked(cudnn, 90, slides, at::kFloat) == memory_efficient);
+    CHECK(asked(cudnn, 90, wide_heads, at::kBFloat16) == flash);
+    CHECK(asked(memory_efficient, 90, packed_rows, at::kBFloat16) == memory_efficient);
+    CHECK(asked(memory_efficient, 90, shared, at::kBFloat16) == cudnn);
+    CHECK(asked(memory_efficient, 75, packed_rows, at::kBFloat16) == blocks);
+    CHECK(asked(blocks, 90, packed_rows, at::kBFloat16) == blocks);
+    CHECK(asked(blocks, 90, dropped, at::kBFloat16) == formula);
     CHECK((gpu_block_type({75, true}, at::kBFloat16) == at::kFloat));
     CHECK((gpu_block_type({75, true}, at::kHalf) == at::kHalf));
     CHECK((gpu_block_type({80, true}, at::kBFloat16) == at::kBFloat16));
@@ -295,6 +313,17 @@ TEST_SUITE("ops/attention") {
     }
     windowed.softcap = 30;
     CHECK_FALSE(by_flash(90, windowed, at::kBFloat16));
+    auto together = packed_rows;
+    together.packing = packing.get();
+    CHECK_FALSE(packs_by_flash({.compute_capability = 90, .asked = blocks}, together, at::kBFloat16));
+    for (const auto& [word, kernel] :
+         {std::pair("cudnn", cudnn), {"flash", flash}, {"efficient", memory_efficient}, {"blocks", blocks}}) {
+      const test::Environment environment(test::Environment::Variables{{"FSDP_CUDA_ATTENTION", word}});
+      CHECK((asked_gpu_attention() == kernel));
+    }
+    CHECK_FALSE(asked_gpu_attention().has_value());
+    const test::Environment environment(test::Environment::Variables{{"FSDP_CUDA_ATTENTION", "fast"}});
+    CHECK_THROWS_WITH_AS(asked_gpu_attention(), doctest::Contains("cudnn, flash, efficient or blocks"), UsageError);
   }
 
   TEST_CASE("attention: one and three threads give the same bits for short rows") {
