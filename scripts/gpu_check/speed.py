@@ -16,7 +16,9 @@ SHAPES = {
 # Shape, rows per step, turns; required speed relative to compiled FSDP2, and MFU: llm.c publishes 60 % for minGPT.
 CASES = [("codellama", 16, 2, 1.05, 0.58), ("codellama", 4, 1, None, None), ("mingpt", 8, 2, None, 0.60)]
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
-OURS, EAGER, COMPILED, IN_FP8 = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8"
+OURS, EAGER, COMPILED, IN_FP8, BY_FLASH = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8", "ours with flash attention"
+# Options and variables of the contenders that are fsdp-finetune.
+VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: ((), {"FSDP_CUDA_ATTENTION": "flash"})}
 
 
 def layers_that_fit(gpu_bytes, shape):
@@ -53,7 +55,9 @@ class Speed:
     def contenders(self, name):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
         compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if name == "codellama" and self.machine.has_fp8() else [])]
+        variants = name == "codellama" and self.machine.has_fp8()
+        by_cudnn = variants and self.machine.facts["capability"].partition(".")[0] in ("9", "10")  # else flash is ours anyway
+        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if variants else []), *([BY_FLASH] if by_cudnn else [])]
 
     def turns(self, name, batch, turns, runs):
         """Lets the contenders run in turns, so that drift of the machine affects all; a turn's rate is the median of its steps."""
@@ -76,8 +80,9 @@ class Speed:
 
     def one_turn(self, name, batch, contender, turn, runs):
         what = f"{name} {batch} {contender} turn {turn + 1}"
-        if contender in (OURS, IN_FP8):
-            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100, ("--compute-dtype", "fp8") if contender == IN_FP8 else ())
+        if contender in VARIANTS:
+            options, variables = VARIANTS[contender]
+            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100, options, variables)
             totals = lines[-1]
         else:
             lines, totals = self.trainings.pytorch(what, name, ["bf16"], STEPS, batch, 150, contender == COMPILED)
@@ -103,8 +108,9 @@ class Speed:
         rates = {contender: found["tokens_per_second"] for contender, found in runs.items()}
         per_turn = {other: [a / b for a, b in zip(rates[OURS], rates[other])] for other in (COMPILED, EAGER) if other in rates}
         text = ", ".join(f"{spread(ratios)} times {other}" for other, ratios in per_turn.items())
-        if IN_FP8 in rates:
-            text += f", fp8 {spread([a / b for a, b in zip(rates[IN_FP8], rates[OURS])])} times ours"
+        for variant in (IN_FP8, BY_FLASH):
+            if variant in rates:
+                text += f", {variant} {spread([a / b for a, b in zip(rates[variant], rates[OURS])])} times ours"
         if COMPILED not in per_turn:
             why = "it failed" if COMPILED in self.contenders("") else "no C compiler on PATH, and CC names none"
             return skip(f"nothing of {COMPILED} to compare with ({why}){text and '; ' + text}")
