@@ -51,7 +51,8 @@ def run_stages(options, work):
         stage = Stage(name, machine, STAGE_SECONDS[name] - (time.monotonic() - begin), options.only)
         print(f"-- {name}", flush=True)
         STAGES[name](stage)
-        results.add(options.out, stage, machine, time.monotonic() - begin, options.json)
+        if stage.rows:
+            results.add(options.out, stage, machine, time.monotonic() - begin, options.json)
         rows += stage.rows
         begin = time.monotonic()
     if not rows:

@@ -40,5 +40,5 @@ def compare(truth, model, steps, rows, limit):
 def gradients(truth, model, rows, limit):
     if why := why_not(truth):
         return skip(why)
-    truth.pytorch(model)
+    truth.make(model)
     return by_parameter(truth, f"{model} fp8", model, "float32", rows, limit, GRADIENTS, (ARGUMENTS, (*ARGUMENTS, "--device", "cpu")))

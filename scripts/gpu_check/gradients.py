@@ -15,7 +15,7 @@ LEAST = 1e-5  # of a distance: float32's own
 def compare(truth, model, precision, rows, limit):
     if precision == "bf16" and not truth.machine.has_bf16():
         return skip("this GPU has no units for bf16")
-    truth.pytorch(model)
+    truth.make(model)
     return by_parameter(truth, f"{model} {precision}", model, precision, rows, limit, (0, MOST), ((),))
 
 

@@ -47,7 +47,7 @@ def check(truth, tool):
     program = machine.tool("compute-sanitizer")
     if not truth.on_gpu or program is None:
         return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin" if truth.on_gpu else "needs a GPU")
-    truth.pytorch("mingpt")  # which makes the model
+    truth.make("mingpt")
     sanitizer = Sanitizer(truth, program, tool)
     if not sanitizer.tool_failed("fsdp"):
         return PASS, "a step of minGPT in bf16: no errors in kernels of this project", {}

@@ -112,12 +112,17 @@ class Truth:
         counts = re.search(r"test cases: *(\d+) .*?(\d+) passed", log.read_text(encoding="utf-8", errors="replace"))
         return PASS, f"{counts[2] if counts else 'all'} test cases passed", {}
 
+    def make(self, model):
+        """Makes the model's folder once."""
+        if not self.trainings.folder(model).exists():
+            self.trainings.make_model(model, self.shapes[model], LIMIT)
+
     def pytorch(self, model):
         """Returns the lines of PyTorch's runs by precision; trains once per model."""
         if model not in self.theirs:
             precisions = ["float32", "float32-in-two", "bf16"] + (["fp16"] if model == "llama" else [])
             try:
-                self.trainings.make_model(model, self.shapes[model], LIMIT)
+                self.make(model)
                 self.theirs[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
             except (Late, Trouble) as reason:  # do not try again
                 self.theirs[model] = type(reason)(f"PyTorch's own run: {reason}")
@@ -143,7 +148,7 @@ class Truth:
             if self.machine.mpiexec is None:
                 return skip("no mpiexec beside the programs or on PATH: MPIEXEC names one")
             launch, over = self.two_ranks()
-        self.pytorch(run.model)  # which makes the model
+        self.pytorch(run.model)
         ours = self.trainings.ours(run.name, run.model, run.precision, STEPS, run.batch, LIMIT, run.options,
                                    None if run.kernels else {"FSDP_CUDA_KERNELS": "off"}, launch)
         good, text, figures = self.judged(run.name, run.model, run.precision, ours)
@@ -178,7 +183,7 @@ class Truth:
             return skip("CUDA graphs are a GPU's")
         if precision == "bf16" and not self.machine.has_bf16():
             return skip("this GPU has no units for bf16")
-        self.pytorch(model)
+        self.make(model)
         *without, replaying = [
             self.trainings.ours(f"{model} graphs {i}", model, precision, STEPS, ROWS // 2, LIMIT,
                                 ("--gradient-accumulation-steps", "2", "--cuda-graphs", way)) for i, way in enumerate(("off", "off", "off", "on"))]
@@ -198,7 +203,7 @@ class Truth:
         return verdict_of(not good and figures["ours"]["loss"] < 0.01), text, figures
 
     def memory(self, model, precision):
-        self.pytorch(model)
+        self.make(model)
         arguments = ["--model", self.trainings.folder(model) / "config.json", "--batch-size", ROWS, "--precision", precision,
                      "--seq-len", self.shapes[model]["length"], "--device", self.machine.device,
                      "--measure", "--json", "--quiet"]
