@@ -103,6 +103,14 @@ STAT(stat_at_64, "fstatat64", folder, path, flags, (int folder, const char* path
 STAT(stat_open, "fstat", file, "", AT_EMPTY_PATH, (int file, struct stat* out))
 STAT(stat_open_64, "fstat64", file, "", AT_EMPTY_PATH, (int file, struct stat* out))
 
+// --- 2.34: SIGSTKSZ and MINSIGSTKSZ of headers ask for 250 and 249, for which an older one returns -1 ----------------
+long __sysconf(int);
+long configured(int) PROVIDED("sysconf");
+long configured(int name) {
+  const long value = __sysconf(name);
+  return value == -1 && (name == 249 || name == 250) ? 65536 : value;  // AVX-512's registers take 3 KiB
+}
+
 // --- 2.34: names without underscores, for libldap and libkrb5 --------------------------------------------------------
 int old_expand(const unsigned char*, const unsigned char*, const unsigned char*, char*, int);
 int old_query(const char*, int, int, unsigned char*, int);

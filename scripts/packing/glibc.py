@@ -11,7 +11,8 @@
 A file asks for a function together with the version in which the linker's C library gave the function its present
 behaviour. Most newer versions only say that a function moved (2.34: from libpthread to libc) or reports errors in
 another way (2.29: pow): there the oldest version, which every C library has, is put in the newer one's place, as a
-linker would have done on an older machine. Functions that an older C library lacks are left to the shim.
+linker would have done on an older machine. Functions that an older C library lacks are left to the shim; so is
+sysconf, which newer headers ask for values that an older library does not know.
 """
 
 import argparse
@@ -121,14 +122,15 @@ def is_elf(path):
 def make_older(elf, newest, older, of_shim):
     """Replaces versions newer than `newest` in a file. `older` has the C library's versions of each symbol. Returns
     whether the file was changed, and the names of symbols that nothing provides."""
-    needs, oldest = elf.needs(), OLDEST[elf.machine]
-    too_new = {need.index: need for need in needs if need.name.startswith("GLIBC_") and number(need.name) > newest}
+    needs, oldest = [need for need in elf.needs() if need.name.startswith("GLIBC_")], OLDEST[elf.machine]
+    by_index = {need.index: need for need in needs}
+    too_new = [need for need in needs if number(need.name) > newest]
     if not too_new:
         return False, []
-    missing = [need.name for need in too_new.values() if need.name.startswith("GLIBC_ABI_")]
-    for name, _, weak, place in elf.symbols():  # also a variable of the C library that a program has its own copy of
-        need = too_new.get(elf.unpack("<H", place)[0] & 0x7FFF)
-        if need is None:
+    missing = [need.name for need in too_new if need.name.startswith("GLIBC_ABI_")]
+    for name, _, weak, place in elf.symbols():  # a program also defines variables that it takes, to copy them
+        need = by_index.get(elf.unpack("<H", place)[0] & 0x7FFF)
+        if need is None or (need not in too_new and name not in of_shim):
             continue
         versions = older.get(name, set())
         if name not in of_shim and oldest in versions:
@@ -140,7 +142,7 @@ def make_older(elf, newest, older, of_shim):
     name_places = [elf.unpack("<I", need.place + 8)[0] for need in needs if need.name == oldest]
     if not name_places:
         return False, [f"{oldest}, which nothing else in the file is taken from"]
-    for need in too_new.values():
+    for need in too_new:
         struct.pack_into("<I", elf.data, need.place, elf_hash(oldest))
         struct.pack_into("<I", elf.data, need.place + 8, name_places[0])
     return True, missing
@@ -153,7 +155,7 @@ def change(elfs, options):
             older.setdefault(name, set()).update(versions)
     of_shim = set(Elf(options.shim).versions_of_symbols())
     for elf in elfs:
-        was_changed, missing = make_older(elf, newest, older, of_shim)
+        was_changed, missing = make_older(elf, newest, older, set() if elf.path == options.shim else of_shim)
         if was_changed:
             print(elf.path)
         for name in missing:

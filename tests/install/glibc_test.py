@@ -92,8 +92,9 @@ class OlderGlibc(unittest.TestCase):
         self.assertIn("2.31", self.call("ldd", "--version"))
         for program in ("finetune", "eval", "ckpt-convert", "memprobe", "bf16check", "download"):
             self.assertIn(f"fsdp-{program} ", self.call(f"fsdp-{program}", "--version", LD_BIND_NOW="1"))
-        for test in (self.root / "opt/fsdp/tests").glob("*"):  # a variable of the C library is copied into these
-            self.assertIn("doctest", self.call(f"/opt/fsdp/tests/{test.name}", "--version", LD_LIBRARY_PATH="/opt/site/torch/lib"))
+        test = "/opt/fsdp/tests/gpu_backend"  # a variable of the C library is copied into it
+        if (self.root / test[1:]).exists():
+            self.assertIn("doctest", self.call(test, "--version", LD_LIBRARY_PATH="/opt/site/torch/lib"))
 
     def test_two_ranks(self):
         ranks = ("mpiexec", "-n", "2")
