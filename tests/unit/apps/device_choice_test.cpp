@@ -28,7 +28,7 @@ TEST_SUITE("jobs/device") {
   TEST_CASE("TF32 is off whatever the environment says, and on CPUs it cannot be asked for") {
     const test::Environment environment(test::Environment::Variables{{"NVIDIA_TF32_OVERRIDE", "1"}});
     at::globalContext().setFloat32MatmulPrecision("high");  // what TORCH_ALLOW_TF32_CUBLAS_OVERRIDE does
-    const auto device = choose_device(RequestedDevice::cpu, 0, 1);
+    const auto device = choose_device(RequestedDevice::cpu, *make_single_group());
     CHECK((at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST));
     CHECK(std::getenv("NVIDIA_TF32_OVERRIDE") == nullptr);
     CHECK_THROWS_WITH_AS(allow_tf32(device), doctest::Contains("--tf32"), UsageError);
