@@ -21,7 +21,7 @@ foreach(program IN LISTS programs)
 endforeach()
 install(DIRECTORY slurm pbs DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp COMPONENT rest USE_SOURCE_PERMISSIONS)
 install(DIRECTORY scripts/jobs scripts/gpu_check DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest
-  PATTERN __pycache__ EXCLUDE)
+  USE_SOURCE_PERMISSIONS PATTERN __pycache__ EXCLUDE)
 install(FILES tests/fixtures/tokenizers/tokenizer.model DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data/tiny_llama
   COMPONENT rest)
 install(PROGRAMS scripts/gpu-check scripts/lessons scripts/tiny_llama scripts/tiny_qwen

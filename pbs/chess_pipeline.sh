@@ -11,6 +11,7 @@
 #
 # Variables: those of chess_finetune.pbs and chess_download.pbs (RUN_NAME is chess), and
 #   DOWNLOAD   here, qsub (as a job: where compute nodes have internet) or no     here
+#   ACCOUNT, PARTITION (the queue)   the site file's
 #   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for qsub: for all jobs, for one,
 #              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert). Quotes hold: elsewhere
 #              than on Polaris SUBMIT='-C "" -l select=1:ncpus=32:ngpus=4 -l walltime=1:00:00' leaves the directives out
@@ -67,6 +68,7 @@ chess_settings chess
 # that hold commas.
 submit() {
     local words=(-V -N "chess_$1") script="$FSDP_HOME/pbs/chess_pipeline.sh" more
+    words+=(${ACCOUNT:+-A "$ACCOUNT"} ${PARTITION:+-q "$PARTITION"})
     if [[ -n $2 ]]; then words+=(-W "depend=afterok:$2"); fi
     case $1 in
         download) script=$FSDP_HOME/pbs/chess_download.pbs more=${SUBMIT_DOWNLOAD:-} ;;

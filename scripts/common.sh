@@ -28,6 +28,10 @@ die() {
     exit 1
 }
 
+# shellcheck source=jobs/site.sh
+source "$root/scripts/jobs/site.sh"
+read_site || exit
+
 # need_plain_path: ends the script if this clone lies in a folder whose name compiler wrappers, CMake lists or Makefiles
 # would split. MPI's mpicxx prints its folders without quotes, so quoting here would not help.
 need_plain_path() {

@@ -67,12 +67,4 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-finetune
 chess_arguments=("$@")
 chess_settings "chess-$SLURM_JOB_ID"
-chess_options "$@"
-check_inputs "$@"
-say "model $model_directory, data $train_data, validation ${val_data:-none}"
-if [[ -n ${SLURM_JOB_GPUS:-} && ! -e /dev/nvidiactl && $(configured device) == auto ]]; then
-    say "this job has GPUs, but the node has no NVIDIA driver: training on the CPU"
-fi
-export HF_HUB_OFFLINE=1
-choose_launcher
-train "$@"
+train_job chess_options "$@"

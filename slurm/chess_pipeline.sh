@@ -10,6 +10,7 @@
 #
 # Variables: those of chess_finetune.sh and chess_download.sh (RUN_NAME is chess), and
 #   DOWNLOAD   here, sbatch (as a job: where compute nodes have internet) or no     here
+#   ACCOUNT, PARTITION, QOS, CONSTRAINT   for all jobs, for those with GPUs: the site file's
 #   SUBMIT, SUBMIT_DOWNLOAD, SUBMIT_FINETUNE, SUBMIT_GPU, SUBMIT_CPU    further options for sbatch: for all jobs, for one,
 #              for the other jobs with GPUs (bf16check, memprobe, eval), for those without (convert); SBATCH_ACCOUNT and
 #              its like work as well
@@ -55,11 +56,14 @@ chess_settings chess
 # submit STAGE AFTER ARGUMENTS: submits a stage and sets job
 submit() {
     local words=(--parsable) script="$FSDP_HOME/slurm/chess_pipeline.sh" more
-    local gpus=(--nodes=1 --ntasks-per-node=4 --gres=gpu:4 --constraint=gpu80 --cpus-per-task=8 --mem=128G --time=01:00:00)
+    local gpus=(--nodes=1 --ntasks-per-node=4 --gres=gpu:4 --constraint="${CONSTRAINT:-gpu80}" --cpus-per-task=8 --mem=128G --time=01:00:00)
+    words+=(${ACCOUNT:+--account="$ACCOUNT"} ${PARTITION:+--partition="$PARTITION"} ${QOS:+--qos="$QOS"})
     if [[ -n $2 ]]; then words+=(--dependency="afterok:$2" --kill-on-invalid-dep=yes); fi
     case $1 in
         download) script=$FSDP_HOME/slurm/chess_download.sh more=${SUBMIT_DOWNLOAD:-} ;;
-        finetune) script=$FSDP_HOME/slurm/chess_finetune.sh more=${SUBMIT_FINETUNE:-} ;;
+        finetune)
+            script=$FSDP_HOME/slurm/chess_finetune.sh more=${SUBMIT_FINETUNE:-}
+            words+=(${CONSTRAINT:+--constraint="$CONSTRAINT"}) ;;
         convert)
             words+=(--job-name=chess_convert --nodes=1 --ntasks=1 --cpus-per-task=4 --mem=32G --time=01:00:00)
             more=${SUBMIT_CPU:-} ;;

@@ -47,6 +47,8 @@ done
 FSDP_HOME=$(cd "$FSDP_HOME" && pwd)
 # shellcheck source=../scripts/jobs/slurm.sh
 source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's folder, or set FSDP_HOME to it" && exit 2; }
+# shellcheck source=../scripts/jobs/train.sh
+source "$FSDP_HOME/scripts/jobs/train.sh"
 need_slurm
 cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-finetune

@@ -2,11 +2,23 @@
 # (for messages) and FSDP_HOME (the folder that holds scripts/jobs/).
 # shellcheck shell=bash disable=SC2034,SC2154
 
+# shellcheck source=site.sh
+source "$FSDP_HOME/scripts/jobs/site.sh"
+read_site || exit 2
+
 say() { printf '%s %s: %s\n' "$(date +%FT%T)" "$job_name" "$*"; }
 die() { say "$1"; exit "${2:-1}"; }
 
-# find_programs PROGRAM: sets FSDP_BIN, unless it is set, to the folder of the programs.
+# find_programs PROGRAM: sets FSDP_BIN, unless it is set, to the folder of the programs. With CONTAINER, that are scripts
+# which start them in the container.
 find_programs() {
+    if [[ -n ${CONTAINER:-} ]]; then
+        [[ -e $CONTAINER ]] || die "CONTAINER=$CONTAINER: no such image" 4
+        CONTAINER=$(realpath -s "$CONTAINER")
+        CONTAINER_BIND="$FSDP_HOME:${OUT_DIR:-runs}:${STAGE:-}:${CONTAINER_BIND:-}"
+        export CONTAINER CONTAINER_BIND
+        FSDP_BIN=$FSDP_HOME/scripts/jobs/container
+    fi
     if [[ -z ${FSDP_BIN:-} ]]; then
         # The last but one: programs installed with PREFIX/share/fsdp are in PREFIX/bin.
         for FSDP_BIN in build/bin bin "$FSDP_HOME"/{build/bin,bin,../../bin} \
@@ -42,16 +54,9 @@ check_run_name() {
     esac
 }
 
-# Sets DATA_DIR, unless it is set, to the shipped data: below the folder of submission, else with the project.
-find_shakespeare() {
-    if [[ -z ${DATA_DIR:-} ]]; then
-        DATA_DIR=data/shakespeare
-        if [[ ! -e $DATA_DIR ]]; then DATA_DIR=$FSDP_HOME/data/shakespeare; fi
-    fi
-}
-
 # option --name VALUE: adds both to options, unless VALUE is empty or the words of given hold the option, which then wins.
 options=()
+final=() # options that win over the arguments, too
 given=' '
 arguments_given() { given=" $* "; }
 option() {
@@ -74,42 +79,6 @@ option_variables() {
         if [[ -n ${!variable} ]]; then variables+=("$name=${!variable}"); fi
     done
     given=" ${variables[*]}$given"
-}
-
-# mingpt_options JOB ARGUMENTS of fsdp-finetune: sets run_dir and options by the variables that slurm/mingpt.sh lists. An
-# option that is among the arguments wins over its variable.
-mingpt_options() {
-    find_shakespeare
-    OUT_DIR=${OUT_DIR:-runs}
-    RUN_NAME=${RUN_NAME:-mingpt-$1}
-    check_run_name
-    run_dir=$OUT_DIR/$RUN_NAME
-    arguments_given "${@:2}"
-    option_variables
-    option --model "${MODEL:-mingpt}"
-    option --num-layers "${NUM_LAYERS-12}"
-    option --num-heads "${NUM_HEADS-12}"
-    option --embed-size "${EMBED_SIZE-768}"
-    option --seq-len "${SEQ_LEN-256}"
-    option --train-data "$DATA_DIR/train.h5"
-    option --val-data "$DATA_DIR/validation.h5"
-    option --batch-size "${BATCH_SIZE-4}"
-    option --total-batch-size "${TOTAL_BATCH_SIZE-}"
-    option --max-epochs "${MAX_EPOCHS-10}"
-    option --lr "${LR-3e-4}"
-    option --optimizer "${OPTIMIZER-}"
-    option --freeze "${FREEZE-}"
-    option --train-only "${TRAIN_ONLY-}"
-    option --child-tuning "${CHILD_TUNING-}"
-    option --offload-optimizer "${OFFLOAD-}"
-    option --sharding "${SHARDING-full-shard}"
-    option --precision "${PRECISION-bf16}"
-    option --device "${DEVICE-auto}"
-    option --save-interval-minutes "${SAVE_INTERVAL_MINUTES-15}"
-    option --keep-last "${KEEP_LAST-3}"
-    options+=("${variables[@]}")
-    option --out-dir "$OUT_DIR"
-    option --run-name "$RUN_NAME"
 }
 
 # --- a run that continues from its newest checkpoint: run_dir is its folder -------------------------------------------

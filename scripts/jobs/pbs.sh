@@ -1,5 +1,5 @@
 # Shared by the job scripts for PBS; made for Polaris (4 GPUs per node), fit for other sites by its variables.
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034,SC2154
 job_name=${PBS_JOBNAME:-${job_name:-$(basename "$0")}}
 # shellcheck source=common.sh
 source "$FSDP_HOME/scripts/jobs/common.sh"
@@ -17,6 +17,29 @@ enter_pbs_job() {
     cd "$PBS_O_WORKDIR" || exit
     job_facts=''
     read_job_facts || true
+}
+
+# site_words: prints the options of qsub by the variables that the site file and the user set, a word per line. The number
+# of nodes and their kind are one option, and so is everything in it.
+site_words() {
+    local select="${NODES:-1}${CPUS:+:ncpus=$CPUS}${CONSTRAINT:+:$CONSTRAINT}"
+    if ((${GPUS:-0} > 0)); then select+=:ngpus=$GPUS; fi
+    if [[ -n ${ACCOUNT:-} ]]; then printf '%s\n' -A "$ACCOUNT"; fi
+    if [[ -n ${PARTITION:-} ]]; then printf '%s\n' -q "$PARTITION"; fi
+    if [[ $select != 1 ]]; then printf '%s\n' -l "select=$select" -l place=scatter; fi
+    if [[ -n ${WALLTIME:-} ]]; then printf '%s\n' -l "walltime=$WALLTIME"; fi
+    if [[ -n ${MAIL:-} ]]; then printf '%s\n' -m ae -M "$MAIL"; fi
+}
+# submission ARGUMENTS: sets words to the command that submits this script. The environment takes the arguments along (-V):
+# qsub has none for a script, and its -v cannot pass values with commas.
+submission() {
+    ((show)) || command -v qsub >/dev/null || die "there is no qsub here: start this script with bash on a login node of PBS" 2
+    ARGS=$(join_words "$@")
+    mapfile -t words < <(site_words)
+    words=(env "ARGS=$ARGS" qsub -V "${words[@]}")
+    if ((sweep_size > 1)); then words+=(-J "0-$((sweep_size - 1))"); fi
+    split_words "${SUBMIT:-}"
+    words+=("${words_of[@]}" "$FSDP_HOME/pbs/$(basename "$0")")
 }
 
 # Reads job_facts again; the earlier ones stay if qstat fails.
@@ -79,7 +102,7 @@ train() {
     local code=0
     begin_run
     say "run $run_dir from step $step on $num_nodes node(s), $num_ranks ranks, start by ${launch[*]}"
-    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" || code=$?
+    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"
     submit_again
     exit 0

@@ -14,7 +14,8 @@ find_mpiexec() {
     die "no mpiexec on PATH but PBS's own, if that, nor in $FSDP_BIN: load the site's MPI module or set LAUNCHER" 2
 }
 
-# Sets launch, the command before a program that runs as RANKS_PER_NODE ranks on each node.
+# Sets launch, the command before a program that runs as RANKS_PER_NODE ranks on each node, and once_per_node, the one
+# before a program that runs once on each node (empty: not known).
 choose_launcher() {
     # The node file has one line per node, or per MPI process if select asked for mpiprocs: count the distinct hosts.
     temporary=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-job.XXXXXX")
@@ -30,6 +31,8 @@ choose_launcher() {
     export OMP_NUM_THREADS=$DEPTH
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"
+        once_per_node=()
+        if ((num_nodes == 1)); then once_per_node=(env); fi
         return
     fi
     find_mpiexec
@@ -37,11 +40,24 @@ choose_launcher() {
     case $mpiexec_version in
         *HYDRA*)
             launch=("$mpiexec" -f "$hosts" -ppn "$RANKS_PER_NODE" -n "$num_ranks")
+            once_per_node=("$mpiexec" -f "$hosts" -ppn 1 -n "$num_nodes")
             reach_hosts ;;
         *"Open MPI"* | *OpenRTE* | *PRRTE*)
-            launch=("$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" -n "$num_ranks") ;;
-        *) launch=("$mpiexec" -n "$num_ranks" --ppn "$RANKS_PER_NODE" --depth="$DEPTH" ${CPU_BIND:+--cpu-bind "$CPU_BIND"}) ;;
+            launch=("$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" -n "$num_ranks")
+            once_per_node=("$mpiexec" --hostfile "$hosts" --map-by ppr:1:node -n "$num_nodes")
+            pass_variables ;;
+        *)
+            launch=("$mpiexec" -n "$num_ranks" --ppn "$RANKS_PER_NODE" --depth="$DEPTH" ${CPU_BIND:+--cpu-bind "$CPU_BIND"})
+            once_per_node=("$mpiexec" -n "$num_nodes" --ppn 1) ;;
     esac
+}
+
+# Open MPI passes only its own variables on to other hosts.
+pass_variables() {
+    local name
+    for name in CONTAINER CONTAINER_BIND CONTAINER_OPTIONS HOST_MPI FSDP_STAGED; do
+        if [[ -n ${!name:-} ]]; then launch+=(-x "$name"); fi
+    done
 }
 
 # hydra starts its proxies on other hosts by ssh. If ssh needs a password, use PBS's pbs_tmrsh instead.
@@ -60,6 +76,7 @@ reach_hosts() {
     chmod +x "$temporary/tmrsh"
     say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")): pbs_tmrsh reaches the other hosts"
     launch=(env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC="$temporary/tmrsh" "${launch[@]}")
+    once_per_node=("${launch[@]:0:3}" "${once_per_node[@]}")
 }
 
 # find_pbs COMMAND: prints the path of PBS's command.

@@ -15,7 +15,7 @@ choose_srun_mpi() {
     local offered libraries name
     local -a fitting
     offered=" $(srun --mpi=list 2>&1 | tr -s ' \n\t,:' ' ') "
-    libraries=$(ldd "$FSDP_BIN/fsdp-finetune" | grep -o 'libmpi[^ ]*' || true)
+    libraries=$({ ls "${HOST_MPI:-/nowhere}"; ldd "$FSDP_BIN/fsdp-finetune"; } 2>/dev/null | grep -o 'libmpi[^ ]*' || true)
     case $libraries in
         *libmpi_cray* | *libmpi_gnu* | *libmpi_intel* | *libmpi_nvidia* | *libmpi_amd*) fitting=(cray_shasta pmi2) ;;
         *libmpi.so.40* | *libmpi_cxx*) fitting=(pmix pmix_v5 pmix_v4 pmix_v3) ;;
@@ -30,10 +30,14 @@ choose_srun_mpi() {
     return 1
 }
 
-# Sets launch, the command before a program that runs as one rank per task, and ranks for messages.
+# Sets launch, the command before a program that runs as one rank per task, and once_per_node, the one before a program
+# that runs once on each node (empty: not known).
 choose_launcher() {
+    once_per_node=(srun --mpi=none --nodes="${SLURM_JOB_NUM_NODES:-1}" --ntasks="${SLURM_JOB_NUM_NODES:-1}" --ntasks-per-node=1)
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"
+        once_per_node=()
+        if ((${SLURM_JOB_NUM_NODES:-1} == 1)); then once_per_node=(env); fi
     else
         local without="on one node LAUNCHER=\"$FSDP_BIN/mpiexec -n ${SLURM_NTASKS:-N}\" does without it" lacks
         command -v srun >/dev/null || die "there is no srun here, which starts the ranks: $without" 2
@@ -46,6 +50,26 @@ choose_launcher() {
         launch=(srun --mpi="$SRUN_MPI" --wait=60 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"})
     fi
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}; fi
+}
+
+# site_words: prints the options of sbatch by the variables that the site file and the user set, a word per line.
+site_words() {
+    local name
+    for name in ACCOUNT:account PARTITION:partition QOS:qos CONSTRAINT:constraint NODES:nodes WALLTIME:time MAIL:mail-user; do
+        local value=${name%:*}
+        if [[ -n ${!value:-} ]]; then echo "--${name#*:}=${!value}"; fi
+    done
+    if [[ -n ${MAIL:-} ]]; then echo --mail-type=END,FAIL; fi
+    if ((${GPUS:-0} > 0)); then printf '%s\n' "--gpus-per-node=$GPUS" "--ntasks-per-node=$GPUS"; fi
+}
+# submission ARGUMENTS: sets words to the command that submits this script with these arguments.
+submission() {
+    ((show)) || command -v sbatch >/dev/null || die "there is no sbatch here: start this script with bash on a login node of Slurm" 2
+    mapfile -t words < <(site_words)
+    words=(sbatch "${words[@]}")
+    if ((sweep_size > 1)); then words+=("--array=0-$((sweep_size - 1))"); fi
+    split_words "${SUBMIT:-}"
+    words+=("${words_of[@]}" "$FSDP_HOME/slurm/$(basename "$0")" "$@")
 }
 
 # called_off: true if a SIGTERM to the job came from scancel, preemption or a requeue instead of the time limit. A job that
@@ -80,7 +104,7 @@ train() {
     local code=0
     begin_run
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
-    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" || code=$?
+    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"
     say "stopped at step $step, requeueing"
     scontrol requeue "$SLURM_JOB_ID" || die "this Slurm did not requeue; submit again with RUN_NAME=$RUN_NAME to go on" 85

@@ -3,7 +3,8 @@
 # shellcheck shell=bash
 : "${FSDP_BIN:?}" "${FSDP_SOURCE:?}" "${FSDP_MPIEXEC:?}" "${FSDP_PYTHON:?}"
 here=$FSDP_SOURCE/tests/cluster
-export FSDP_CPU_FLOPS=1e11  # saves measuring at each start of a program
+export FSDP_CPU_FLOPS=1e11 # saves measuring at each start of a program
+export FSDP_SITE=''           # no site file of this machine
 
 fail() {
     echo "FAILED: $*"

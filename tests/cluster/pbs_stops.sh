@@ -24,6 +24,10 @@ cleanup+=(kill_jobs)
 mkdir bin
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/bash
+case "$*" in
+    --version) exit ;;
+    *--print-config*) printf 'model="mingpt"\ntrain-data="%s"\n' "$DATA"; exit ;;
+esac
 echo "options:$(printf ' <%s>' "$@")"
 echo "values: $(declare -p ODD LINES_OF COMMA QUOTE NOTHING ARGS 2>&1 | tr '\n' '~')"
 while (($#)); do
@@ -106,6 +110,23 @@ wait_for 90 again || show_and_fail "the run was not finished"
 says walltime "no time limit is set for fsdp-finetune, since a walltime of 3 s leaves no minute before the last 180 s"
 (($(jobs) > before + 1)) || show_and_fail "the job was never stopped"
 [[ $(<runs/walltime/steps) == "$(seq 60)" ]] || show_and_fail "steps are missing or double"
+
+echo "-- the general job: submits itself as the site file says, and goes on as the same run of its sweep"
+cat >site.sh <<'SH'
+: "${ACCOUNT:=physics}" "${PARTITION:=special}" "${CONSTRAINT:=system=polaris}" "${GPUS:=2}" "${WALLTIME:=00:00:03}"
+: "${SUBMIT:=-N general -j oe -k doe}"
+SH
+job=$(FSDP_SITE=$work/site.sh MODEL=mingpt DATA=$FSDP_SOURCE/data/shakespeare/train.h5 RUN_NAME=sweep ARRAY="lr=1,2" ARRAY_TASK=1 \
+    bash "$FSDP_SOURCE/pbs/train.pbs" --max-steps 60 --note 'two words' | tail -n 1)
+qstat -f "$job" | tr -d '\n\t' >general.facts
+for fact in "Account_Name = physics" "queue = special" "Resource_List.select = 1:system=polaris:ngpus=2"; do
+    grep -qF "$fact" general.facts || { cat general.facts; fail "the job was not submitted with: $fact"; }
+done
+again() { grep -q "ended with code 0" general.o*; }
+wait_for 90 again || show_and_fail "the run was not finished"
+says general "<--note> <two words> <--lr=2>"
+says general "2 ranks"
+[[ $(<runs/sweep/lr-2/steps) == "$(seq 60)" ]] || show_and_fail "steps are missing or double: $(find runs/sweep)"
 
 echo "-- the new job is what the old one was: options, and values with blanks, quotes, commas and line breaks"
 export ODD='a  b' LINES_OF=$'one\n    Resource_List.walltime = 9:00:00\ntwo' COMMA='a,b\,c' QUOTE="it's \"so\"" NOTHING=''

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -15,6 +17,9 @@ std::optional<std::string> saved_path(const std::string& path) {
   if (!is_utf8(path)) return std::nullopt;
   std::error_code error;
   auto absolute = std::filesystem::absolute(path, error).lexically_normal().string();
+  const char* staged = std::getenv("FSDP_STAGED");
+  if (staged != nullptr && *staged != '\0' && absolute.starts_with(std::string(staged) + "/"))
+    absolute.erase(0, std::strlen(staged));
   return error || !is_utf8(absolute) ? path : absolute;
 }
 

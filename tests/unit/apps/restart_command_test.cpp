@@ -4,9 +4,18 @@
 
 #include <filesystem>
 
+#include "tests/support/environment.hpp"
+
 using namespace fsdp;
 
 TEST_SUITE("jobs/restart_command") {
+  TEST_CASE("saved_path() names the original of a copy that a job script made on the node") {
+    const test::Environment environment(test::Environment::Variables{{"FSDP_STAGED", "/local/stage"}});
+    CHECK(saved_path("/local/stage/data/train.h5") == "/data/train.h5");
+    CHECK(saved_path("/local/stage2/train.h5") == "/local/stage2/train.h5");
+    CHECK(saved_path("/data/train.h5") == "/data/train.h5");
+  }
+
   TEST_CASE("restart_command() names the folder by its absolute path and the run, quoted for a shell") {
     const auto here = std::filesystem::current_path().string();
     TrainOptions options;

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# The decisions of the general job: site file, submission by itself, sweeps, copies on the nodes, container.
+# Programs, schedulers, modules and apptainer are stand-ins.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+cd "$work"
+mkdir -p bin launcher quiet model disk
+unset "${!SLURM_@}" "${!PBS_@}" "${!HF_@}" "${!SUBMIT@}" MODEL DATA VAL_DATA PLAN ARGS DEVICE PRECISION ARRAY STAGE CONTAINER GPUS ACCOUNT PARTITION
+# Prints the options as --print-config does, or as they are, with the variables that matter.
+cat >bin/fsdp-finetune <<'SH'
+#!/bin/sh
+case "$*" in
+    *--print-config*)
+        while [ $# -gt 0 ]; do
+            case $1 in --no-such*) exit 2 ;; --*=*) name=${1%%=*} value=${1#*=} ;; --*) name=$1 value=${2:-}; shift ;; *) exit 2 ;; esac
+            if [ $# -gt 0 ]; then shift; fi
+            echo "${name#--}=\"$value\""
+        done
+        exit ;;
+    --version) exit ;;
+esac
+echo "options: $* [FSDP_STAGED=${FSDP_STAGED:-} NCCL_IB_HCA=${NCCL_IB_HCA:-}]"
+if [ -n "${REACH_STEP:-}" ]; then
+    mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
+    ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
+fi
+exit "${END_WITH:-0}"
+SH
+printf '#!/bin/sh\nexit 0\n' >bin/fsdp-ckpt-convert
+for name in scontrol sbatch qsub; do printf '#!/bin/sh\necho "%s $*  [ARGS=${ARGS:-}]"\n' $name >launcher/$name; done
+printf '#!/bin/sh\nprintf "Job Id: 7[2].server\\n    Resource_List.select = 1\\n    Resource_List.walltime = 01:00:00\\n"\n' >launcher/qstat
+printf '#!/bin/sh\necho "apptainer $*"\n' >launcher/apptainer
+chmod +x bin/* launcher/*
+echo '{}' >model/config.json
+echo '{}' >model/tokenizer.json
+head -c 3000000 /dev/urandom >model/model.safetensors
+echo unread >model/pytorch_model.bin
+echo tokens >train.h5
+echo node1 >nodefile
+
+run() { # SCRIPT VARIABLE=VALUE... [-- ARGUMENTS of the script]
+    local -a variables=()
+    local script=$1
+    shift
+    while (($#)) && [[ $1 != -- ]]; do variables+=("$1"); shift; done
+    env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" FSDP_HOME="$FSDP_SOURCE" OUT_DIR="$work/runs" MODEL="$work/model" DATA="$work/train.h5" \
+        "${variables[@]}" bash "$FSDP_SOURCE/$script" "${@:2}" 2>&1
+}
+slurm() { run slurm/train.sh SLURM_JOB_ID=7 SLURM_SUBMIT_DIR="$work" LAUNCHER=env "$@"; }
+pbs() { run pbs/train.pbs PBS_JOBID="7[2].server" PBS_JOBNAME=train PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" LAUNCHER=env "$@"; }
+expect() { # CODE WORDS COMMAND...: COMMAND ends with CODE and prints WORDS
+    local code=$1 words=$2 got=0
+    shift 2
+    output=$("$@") || got=$?
+    if [[ $got != "$code" || $output != *"$words"* ]]; then
+        printf '%s\n' "$output"
+        fail "'$*' gave $got, expected $code and: $words"
+    fi
+}
+
+# --- the site file ----------------------------------------------------------------------------------------------------
+mkdir -p modules/init
+echo 'module() { echo "module $*"; return "$UNSET_BY_NOBODY"; }' >modules/init/bash
+cat >site.sh <<'SH'
+module load gcc/12 mpich
+: "${ACCOUNT:=physics}" "${PARTITION:=gpu}" "${GPUS:=4}" "${CONSTRAINT:=a100}"
+: "${SUBMIT:=--mem=0 --comment='two words'}"
+export NCCL_IB_HCA="${NCCL_IB_HCA-mlx5}"
+false
+SH
+site=(FSDP_SITE="$work/site.sh" MODULESHOME="$work/modules" LMOD_PKG=)
+expect 0 "module load gcc/12 mpich" run slurm/train.sh "${site[@]}" -- --show
+expect 0 "sbatch --account=physics --partition=gpu --constraint=a100 --gpus-per-node=4 --ntasks-per-node=4 --mem=0 '--comment=two words' $FSDP_SOURCE/slurm/train.sh --lr 1e-4" \
+    run slurm/train.sh "${site[@]}" -- --show --lr 1e-4
+expect 0 "--account=mine --partition=gpu --constraint=a100 --nodes=2 --time=2:00:00 --mail-user=me@x --mail-type=END,FAIL --gpus-per-node=1" \
+    run slurm/train.sh "${site[@]}" ACCOUNT=mine NODES=2 WALLTIME=2:00:00 MAIL=me@x GPUS=1 -- --show
+expect 0 "-A physics -q gpu -l select=2:ncpus=64:a100:ngpus=4 -l place=scatter --mem=0" run pbs/train.pbs "${site[@]}" NODES=2 CPUS=64 -- --show
+expect 0 "env 'ARGS=--run-config '\\''a b'\\''' qsub -V" run pbs/train.pbs "${site[@]}" -- --show --run-config 'a b'
+expect 0 "sbatch --account=physics" run slurm/train.sh "${site[@]}"
+expect 0 "NCCL_IB_HCA=mlx5" slurm "${site[@]}"
+expect 0 "NCCL_IB_HCA=own" slurm "${site[@]}" NCCL_IB_HCA=own
+expect 2 "no such file" slurm FSDP_SITE="$work/nothing"
+echo 'if' >broken.sh
+expect 2 "syntax error" slurm FSDP_SITE="$work/broken.sh"
+# The checks of the job come before the submission.
+expect 4 "no such directory" run slurm/train.sh MODEL=org/none -- --show
+expect 4 "training data $work/none" run slurm/train.sh DATA="$work/none" -- --show
+expect 2 "does not take these options" run slurm/train.sh -- --no-such-option
+expect 2 "RUN_NAME and OUT_DIR" run slurm/train.sh -- --show --run-name a
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+sweep="lr=1e-5,3e-5,1e-4 --seed=1,2"
+expect 0 "sbatch --array=0-5 $FSDP_SOURCE" run slurm/train.sh ARRAY="$sweep" -- --show
+expect 0 "qsub -V -J 0-5 $FSDP_SOURCE" run pbs/train.pbs ARRAY="$sweep" -- --show
+expect 0 "--run-name train-5/lr-1e-5,seed-1 --lr 9 --lr=1e-5 --seed=1 " slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_JOB_ID=5 -- --lr 9
+expect 0 "--run-name s/lr-1e-4,seed-1 --lr=1e-4 --seed=1 " slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=4 RUN_NAME=s
+expect 2 "has no combination" slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=6
+expect 2 "needs a job array, of 6 tasks" slurm ARRAY="$sweep"
+expect 2 "'lr' is not NAME=VALUE" slurm ARRAY="lr" SLURM_ARRAY_TASK_ID=0
+# A task of PBS that submits itself again is a job of its own, with the same run.
+expect 0 "qsub -V -C  -N train" pbs ARRAY="$sweep" PBS_ARRAY_INDEX=2 PBS_O_QUEUE=q END_WITH=85 REACH_STEP=00000010 RUN_NAME=p
+[[ $output == *"--run-name p/lr-3e-5,seed-1"* ]] || fail "the task's run: $output"
+expect 0 "--run-name p/lr-3e-5,seed-1 --time-limit 0:57:00 --restart-checkpoint-file latest --lr=3e-5 --seed=1 [" pbs PBS_JOBID=8.server ARRAY="$sweep" ARRAY_TASK=2 RUN_NAME=p/lr-3e-5,seed-1
+
+# --- copies on the nodes ----------------------------------------------------------------------------------------------
+stage="$work/disk/fsdp-stage-$(id -un)"
+expect 0 "--model $stage$work/model --train-data $stage$work/train.h5 [FSDP_STAGED=$stage" slurm STAGE="$work/disk"
+[[ $output == *"4 of 4 files, 2 MiB, copied"* ]] || fail "not four files: $output"
+cmp "$stage$work/model/model.safetensors" model/model.safetensors
+[[ ! -e $stage$work/model/pytorch_model.bin ]] || fail "weights were copied that no program reads"
+# shellcheck disable=SC2016 # the job's
+expect 0 "all 4 files are in" slurm 'STAGE=$TMPDIR/disk' TMPDIR="$work"
+echo more >>train.h5
+expect 0 "1 of 4 files" slurm STAGE="$work/disk"
+truncate -s 1000 "$stage$work/model/model.safetensors" # as a killed job or a full disk leaves a file
+expect 0 "1 of 4 files" slurm STAGE="$work/disk"
+cmp "$stage$work/model/model.safetensors" model/model.safetensors
+# Where a copy fails, the originals are read.
+printf '#!/bin/sh\ncat >/dev/null; echo $$\n' >quiet/sha256sum # no two hashes are equal
+printf '#!/bin/sh\nprintf "Avail\\n10\\n"\n' >quiet/df
+chmod +x quiet/*
+rm -rf disk/*
+for broken in sha256sum df; do
+    expect 0 "the copies failed (code 1): ranks read $work/model $work/train.h5" slurm STAGE="$work/disk" PATH="$work/quiet:$work/launcher:$PATH"
+    [[ $output == *"[FSDP_STAGED= "* ]] || fail "copies that failed are read: $output"
+    [[ -z $(find disk -name '*.part*' -o -name '*.staged' | head) ]] || fail "left behind: $(find disk)"
+    rm "quiet/$broken"
+    printf '#!/bin/sh\nprintf "Avail\\n10\\n"\n' >quiet/df
+    chmod +x quiet/df
+done
+rm -f quiet/*
+expect 2 "not the path of a folder" slurm STAGE=relative
+expect 0 "nothing is copied" slurm STAGE="$work/disk" SLURM_JOB_NUM_NODES=2 # LAUNCHER does not say how
+# shellcheck disable=SC2016
+expect 0 "is empty in this job" slurm 'STAGE=${NOBODY_SETS_THIS}'
+
+# --- container --------------------------------------------------------------------------------------------------------
+: >fsdp.sif
+container() { "$FSDP_SOURCE/scripts/jobs/container/fsdp-eval" "$@"; }
+export -f container
+expect 0 "apptainer exec --bind $work --bind $FSDP_SOURCE --bind /usr/lib --env FSDP_HOST_MPI=/usr/lib --writable-tmpfs $work/fsdp.sif fsdp-eval --model=$work/model $work/train.h5" \
+    env PATH="$work/launcher:$PATH" CONTAINER="$work/fsdp.sif" CONTAINER_BIND="$FSDP_SOURCE:/usr/lib" HF_HOME="$work/none" CONTAINER_OPTIONS=--writable-tmpfs \
+    HOST_MPI=/usr/lib bash -c 'container --model="$PWD/model" "$PWD/train.h5"'
+printf '#!/bin/sh\nwhile [ "$1" != "%s/fsdp.sif" ]; do echo "apptainer: $1" >&2; shift; done\nshift\nexec "%s/bin/$@"\n' "$work" "$work" >launcher/apptainer
+expect 0 "options: --model $work/model" slurm FSDP_BIN= CONTAINER=fsdp.sif
+expect 4 "no such image" slurm CONTAINER=none.sif
+rm launcher/apptainer
+if ! command -v apptainer singularity >/dev/null; then expect 2 "does not take these options" slurm CONTAINER=fsdp.sif; fi
+
+echo "as expected"
