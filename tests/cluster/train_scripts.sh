@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The decisions of the general job: site file, submission by itself, sweeps, copies on the nodes, container.
-# Programs, schedulers, modules and apptainer are stand-ins.
+# The decisions of the general job: site file, submission by itself, sweeps, copies on the nodes, container; and what
+# site-check writes. Programs, schedulers, modules and apptainer are stand-ins.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -89,6 +89,12 @@ expect 4 "training data $work/none" run slurm/train.sh DATA="$work/none" -- --sh
 expect 2 "does not take these options" run slurm/train.sh -- --no-such-option
 expect 2 "RUN_NAME and OUT_DIR" run slurm/train.sh -- --show --run-name a
 
+# The examples of site files.
+example() { run "$1" FSDP_SITE="$FSDP_SOURCE/docs/sites/$2.sh" MODULESHOME="$work/modules" LMOD_PKG= SCRATCH=/s USER=me OUT_DIR= -- --show; }
+expect 0 "qsub -V -A PROJECT -q debug -l select=1:system=polaris:ngpus=4 -l place=scatter -l filesystems=home:eagle" example pbs/train.pbs polaris
+expect 0 "sbatch --account=GROUP --partition=gpu --constraint=gpu80 --time=12:00:00 --mail-user=me@example.edu" example slurm/train.sh slurm-infiniband
+expect 0 "sbatch --account=PROJECT --qos=regular '--constraint=gpu&hbm80g' --gpus-per-node=4" example slurm/train.sh slingshot
+
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 sweep="lr=1e-5,3e-5,1e-4 --seed=1,2"
 expect 0 "sbatch --array=0-5 $FSDP_SOURCE" run slurm/train.sh ARRAY="$sweep" -- --show
@@ -148,4 +154,45 @@ expect 4 "no such image" slurm CONTAINER=none.sif
 rm launcher/apptainer
 if ! command -v apptainer singularity >/dev/null; then expect 2 "does not take these options" slurm CONTAINER=fsdp.sif; fi
 
+# --- site-check -------------------------------------------------------------------------------------------------------
+cat >launcher/sinfo <<'SH'
+#!/bin/sh
+case $* in --version) echo "slurm 23.11" ;; *)
+    echo "cpu|(null)|icelake|300|1-00:00:00|96|512000|up"
+    echo "gpu*|gpu:a100:4(S:0-1)|a100,ib|40|1-00:00:00|64|768000+|up"
+    echo "old|gpu:v100:2|v100|4|1-00:00:00|40|384000|up" ;;
+esac
+SH
+printf '#!/bin/sh\necho physics\necho chemistry\n' >launcher/sacctmgr
+printf '#!/bin/sh\necho "MPI plugin types are..." >&2\necho "pmi2" >&2\n' >launcher/srun
+mkdir -p root/sys/class/infiniband/mlx5_0 root/proc/driver/nvidia root/etc scratch
+echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5' >root/proc/driver/nvidia/version
+echo 'PRETTY_NAME="Rocky Linux 9.4"' >root/etc/os-release
+chmod +x launcher/*
+check() { env PATH="$work/launcher:$PATH" SITE_ROOT="$work/root" SCRATCH="$work/scratch" FSDP_SITE="$work/found.sh" MODULESHOME="$work/modules" LMOD_PKG= "$@" 2>&1; }
+expect 0 "written: $work/found.sh" check "$FSDP_SOURCE/scripts/site-check"
+for line in ': "${GPUS:=4}"' ': "${PARTITION:=gpu}"' ': "${ACCOUNT:=chemistry}"' "OUT_DIR:=$work/scratch/fsdp/runs" "a100 ib v100" "InfiniBand: mlx5_0" \
+    "srun --mpi     pmi2;" "550.54.15" "Rocky Linux 9.4" "375 GiB"; do
+    grep -qF -e "$line" found.sh || { cat found.sh; fail "site-check did not find: $line"; }
+done
+expect 0 "--account=chemistry --partition=gpu --gpus-per-node=4" run slurm/train.sh FSDP_SITE="$work/found.sh" OUT_DIR= -- --show
+expect 1 "is there" check "$FSDP_SOURCE/scripts/site-check"
+expect 0 "written" check "$FSDP_SOURCE/scripts/site-check" --force
+[[ -e found.sh.old ]] || fail "the former file is gone"
+rm launcher/sinfo
+cat >launcher/pbsnodes <<'SH'
+#!/bin/sh
+for node in x1 x2; do printf '%s\n     resources_available.ncpus = 64\n     resources_available.ngpus = 4\n' $node; done
+SH
+printf '#!/bin/sh\ncase $1 in -Q) printf "Queue Max Tot Ena Str\\n---\\ndebug 0 0 yes yes\\nprod 0 0 yes yes\\n" ;; *) echo "pbs_version = 2022" ;; esac\n' >launcher/qstat
+mkdir -p root/sys/class/cxi/cxi0
+chmod +x launcher/*
+# Only what lies in the launcher's folder is found: this machine may have another scheduler.
+mkdir plain && for tool in bash env awk sed grep sort uniq tail head tr cut paste ls find id df timeout cat mkdir mv dirname basename date getconf uname wc; do
+    ln -s "$(type -P "$tool")" "plain/$tool"
+done
+expect 0 ': "${CPUS:=64}"' check PATH="$work/launcher:$work/plain" "$FSDP_SOURCE/scripts/site-check" --print
+for line in ': "${GPUS:=4}"' ': "${PARTITION:=debug}"' 'NCCL_NET' 'UNKNOWN: PBS does not tell whose projects'; do
+    [[ $output == *"$line"* ]] || { echo "$output"; fail "site-check did not find: $line"; }
+done
 echo "as expected"
