@@ -7,13 +7,12 @@ site_file() { echo "${FSDP_SITE-${XDG_CONFIG_HOME:-${HOME:-}/.config}/fsdp/site.
 # Runs the site file, if there is one, in this shell. Returns 1 if it cannot be read or parsed. Modules are functions that
 # only login shells have, and that stop at unset variables under `set -u`.
 read_site() {
-    local file init shell_options
+    local file init flags=$-
     file=$(site_file)
     [[ -n $file ]] || return 0
     if [[ ! -e $file && -z ${FSDP_SITE:-} ]]; then return 0; fi
     [[ -r $file ]] || { echo "FSDP_SITE=$file: no such file, or it cannot be read" >&2; return 1; }
     bash -n "$file" || return 1
-    shell_options=$(set +o)
     set +eu
     if ! declare -F module >/dev/null; then
         for init in "${LMOD_PKG:-/nowhere}/init/bash" "${MODULESHOME:-/nowhere}/init/bash" /etc/profile.d/{lmod,modules,zz-modules}.sh \
@@ -24,5 +23,6 @@ read_site() {
     fi
     # shellcheck disable=SC1090
     source "$file"
-    eval "$shell_options"
+    if [[ $flags == *e* ]]; then set -e; fi
+    if [[ $flags == *u* ]]; then set -u; fi
 }

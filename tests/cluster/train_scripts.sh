@@ -83,6 +83,9 @@ expect 0 "NCCL_IB_HCA=own" slurm "${site[@]}" NCCL_IB_HCA=own
 expect 2 "no such file" slurm FSDP_SITE="$work/nothing"
 echo 'if' >broken.sh
 expect 2 "syntax error" slurm FSDP_SITE="$work/broken.sh"
+# shellcheck disable=SC2016
+env "${site[@]}" bash -c 'set -euo pipefail; source "$1/scripts/jobs/site.sh"; read_site >/dev/null; [[ $- == *e* && $- == *u* ]]' bash "$FSDP_SOURCE" ||
+    fail "after the site file, the script goes on after errors"
 # The checks of the job come before the submission.
 expect 4 "no such directory" run slurm/train.sh MODEL=org/none -- --show
 expect 4 "training data $work/none" run slurm/train.sh DATA="$work/none" -- --show
