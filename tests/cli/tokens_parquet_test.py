@@ -1,6 +1,7 @@
 """fsdp-download tokens on Parquet files written by pyarrow: every kind of text column, encoding and compression gives the
 same tokens as JSON Lines; damage is named."""
 
+import json
 import random
 import sys
 
@@ -8,6 +9,7 @@ import fsdp_cli
 
 try:
     import pyarrow
+    import pyarrow.ipc
     import pyarrow.parquet
 except ImportError as missing:
     print(f"SKIPPED: {missing}")
@@ -24,6 +26,67 @@ WORDS = ["e2e4", "e7e5", "", "knight", "é", "😀", "a longer piece of text, wi
 def random_lists(count, seed=7):
     generator = random.Random(seed)
     return [generator.choices(WORDS, k=generator.choice((0, 1, 2, 5, 30, 3000 if i % 500 == 3 else 7))) for i in range(count)]
+
+
+class ArrowStreams(TokensCase):
+    """Files and folders as datasets.save_to_disk writes them."""
+
+    def write(self, folder, table, name="data-00000-of-00001.arrow"):
+        folder.mkdir(exist_ok=True)
+        with pyarrow.ipc.new_stream(folder / name, table.schema) as stream:
+            stream.write_table(table, max_chunksize=1000)
+        for other in ("state.json", "dataset_info.json"):
+            (folder / other).write_text("{}")
+        return folder / name
+
+    def test_columns_of_texts(self):
+        saved, texts = self.folder / "saved", [f"text {i} é" if i % 7 else None for i in range(2500)]
+        column = pyarrow.array(texts)
+        lists = pyarrow.array([t.split() if t else t for t in texts])
+        output, expected = self.folder / "arrow.h5", self.folder / "lines.h5"
+        self.tokens(write_jsonl(self.folder / "lines.jsonl", texts), expected, "--documents")
+        for name, values in (("plain", column), ("large", column.cast(pyarrow.large_string())), ("dictionary", column.dictionary_encode()), ("lists", lists)):
+            with self.subTest(name):
+                path = self.write(saved, pyarrow.table({"id": range(2500), "text": values, "more": [[1]] * 2500}))
+                (saved / "cache-0123.arrow").write_bytes(path.read_bytes())
+                for source in (path, saved):
+                    self.tokens(source, output, "--documents")
+                    self.assert_same(output, expected)
+        self.write(saved, pyarrow.table({"Moves": column}))
+        self.tokens(saved, output, "--documents")
+        self.assert_same(output, expected)
+        self.write(saved, pyarrow.table({"body": column}))
+        self.tokens(saved, output, "--documents", "--field", "body")
+        self.assert_same(output, expected)
+        self.refused(saved, 4, "data-00000-of-00001.arrow: has no column 'text', only 'body'")
+
+    def test_pairs(self):
+        pairs = [{"prompt": f"a{i}", "completion": " b", "odd": {"x": i}} for i in range(5)]
+        (self.folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+        self.write(self.folder / "saved", pyarrow.Table.from_pylist(pairs))
+        self.tokens(self.folder / "saved", self.folder / "arrow.h5")
+        self.tokens(self.folder / "pairs.jsonl", self.folder / "lines.h5")
+        self.assert_same(self.folder / "arrow.h5", self.folder / "lines.h5")
+
+    def test_damage_and_splits(self):
+        saved = self.folder / "saved"
+        path = self.write(saved, pyarrow.table({"text": ["a b c"] * 3000}))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-8])
+        self.refused(saved, 4, "without its end; was it copied whole?")
+        for at in range(4, len(whole), 997):
+            broken = bytearray(whole)
+            broken[at] ^= 0xff
+            path.write_bytes(broken)
+            result = fsdp_cli.run("fsdp-download", ["tokens", "--input", saved, "--tokenizer", "gpt2", "--output", self.folder / "broken.h5"])
+            self.assertIn(result.code, (0, 4), str(result))
+        both = self.folder / "both"
+        both.mkdir()
+        for split in ("train", "test"):
+            self.write(both / split, pyarrow.table({"text": ["a"] * 300}))
+        (both / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+        self.refused(both, 2, "several splits", "both/test", "both/train")
+        self.tokens(both / "train", self.folder / "train.h5", "--documents")
 
 
 class Kinds(TokensCase):

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "lib/text/jinja/jinja_functions.hpp"
 
@@ -313,8 +314,8 @@ std::optional<double> parse_double(std::string_view text) {
   std::erase(digits, '_');
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc::result_out_of_range) return digits.starts_with('-') ? -HUGE_VAL : HUGE_VAL;
-  if (error != std::errc() || end != digits.data() + digits.size()) return {};
+  if (error == std::errc::result_out_of_range) value = std::strtod(digits.c_str(), nullptr);  // infinite, or 0
+  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != digits.data() + digits.size()) return {};
   return value;
 }
 

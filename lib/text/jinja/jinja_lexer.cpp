@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 
 #include "lib/base/error.hpp"
@@ -264,7 +265,7 @@ class Lexer {
     auto digits = source_.substr(at_, end - at_);
     std::erase(digits, '_');
     add(TokenKind::number, {});
-    tokens_.back().number = is_float ? Value(std::stod(digits)) : Value(whole(digits, base));
+    tokens_.back().number = is_float ? Value(std::strtod(digits.c_str(), nullptr)) : Value(whole(digits, base));
     at_ = end;
   }
 

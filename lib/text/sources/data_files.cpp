@@ -21,15 +21,16 @@ namespace {
 template <class Value, std::size_t count>
 using Table = std::array<std::pair<std::string_view, Value>, count>;
 
-constexpr Table<NamedKind, 9> kKinds{{{".parquet", NamedKind::parquet},
-                                      {".jsonl", NamedKind::json_lines},
-                                      {".ndjson", NamedKind::json_lines},
-                                      {".jsonlines", NamedKind::json_lines},
-                                      {".jl", NamedKind::json_lines},
-                                      {".csv", NamedKind::csv},
-                                      {".tsv", NamedKind::csv},
-                                      {".json", NamedKind::json},
-                                      {".txt", NamedKind::text}}};
+constexpr Table<NamedKind, 10> kKinds{{{".parquet", NamedKind::parquet},
+                                       {".jsonl", NamedKind::json_lines},
+                                       {".ndjson", NamedKind::json_lines},
+                                       {".jsonlines", NamedKind::json_lines},
+                                       {".jl", NamedKind::json_lines},
+                                       {".csv", NamedKind::csv},
+                                       {".tsv", NamedKind::csv},
+                                       {".arrow", NamedKind::arrow},
+                                       {".json", NamedKind::json},
+                                       {".txt", NamedKind::text}}};
 
 constexpr Table<const char*, 15> kUnpacking{{{".gz", "gunzip"},
                                              {".tgz", "tar -xf"},
@@ -232,7 +233,8 @@ std::filesystem::path unpacked_name(const std::filesystem::path& file) {
 
 NamedKind kind_by_name(const std::filesystem::path& file) {
   const auto kind = find_in(kKinds, unpacked_name(file), NamedKind::other);
-  return kind == NamedKind::parquet && lower_suffix(file) != ".parquet" ? NamedKind::other : kind;
+  return (kind == NamedKind::parquet || kind == NamedKind::arrow) && unpacked_name(file) != file ? NamedKind::other
+                                                                                                 : kind;
 }
 
 void refuse_foreign_format(const std::filesystem::path& file, std::string_view head) {
@@ -276,8 +278,8 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-constexpr std::array kKindNames{"Parquet", "JSON Lines", "CSV", "JSON", "text"};  // by NamedKind
-constexpr std::size_t kChosenKinds = 3;  ///< only one of the first three kinds may be there
+constexpr std::array kKindNames{"Parquet", "JSON Lines", "CSV", "Arrow", "JSON", "text"};  // by NamedKind
+constexpr std::size_t kChosenKinds = 4;  ///< only one of the first four kinds may be there
 
 /// The contents of a directory.
 struct Listing {
@@ -302,14 +304,11 @@ void check_entry(const fs::directory_entry& entry) {
     throw FormatError(path.string() + ": is compressed or an archive: unpack it first with " + command +
                       std::string(name_others));
   }
-  constexpr std::array<std::string_view, 6> tables{".arrow", ".feather", ".orc", ".avro", ".tfrecord", ".tfrecords"};
+  constexpr std::array<std::string_view, 5> tables{".feather", ".orc", ".avro", ".tfrecord", ".tfrecords"};
   const auto suffix = detail::lower_suffix(path);
   if (std::find(tables.begin(), tables.end(), suffix) == tables.end()) return;
-  const auto saved = fs::exists(path.parent_path() / "state.json") && suffix == ".arrow";
   throw FormatError(path.string() + ": is " + detail::foreign_kind(path) +
-                    (saved ? " of datasets.save_to_disk: write it as Parquet (load_from_disk(...).to_parquet(...))"
-                           : ": give the data as Parquet, JSON Lines, CSV or plain text") +
-                    std::string(name_others));
+                    ": give the data as Parquet, JSON Lines, CSV or plain text" + std::string(name_others));
 }
 
 /// Refuses a link to a folder that contains the link: following it would not end.
@@ -338,7 +337,9 @@ Listing list_directory(const fs::path& directory) {
       continue;
     }
     check_entry(*entry);
-    const auto kind = static_cast<std::size_t>(detail::kind_by_name(path));
+    auto kind = static_cast<std::size_t>(detail::kind_by_name(path));
+    // datasets keeps results of map() and filter() beside the data.
+    if (path.extension() == ".arrow" && path.filename().string().starts_with("cache-")) kind = found.data.size();
     (kind < found.data.size() ? found.data[kind] : found.others).push_back(path);
   }
   for (auto& files : found.data) std::sort(files.begin(), files.end());
@@ -362,12 +363,26 @@ std::size_t choose_kind(const fs::path& directory, const Listing& found) {
   if (chosen < found.data.size()) return chosen;
   auto rest = found.others;
   rest.insert(rest.end(), found.companions.begin(), found.companions.end());
-  throw FormatError(directory.string() +
-                    ": holds no data files (.parquet, .jsonl, .ndjson, .jsonlines, .jl, .csv, .tsv, .json, .txt)" +
-                    (rest.empty() ? "" : ", but " + file_list(rest) + "; name the files that are meant"));
+  throw FormatError(
+      directory.string() +
+      ": holds no data files (.parquet, .jsonl, .ndjson, .jsonlines, .jl, .csv, .tsv, .arrow, .json, .txt)" +
+      (rest.empty() ? "" : ", but " + file_list(rest) + "; name the files that are meant"));
+}
+
+/// Refuses a DatasetDict of several splits: a test set among the data would be trained on.
+void refuse_splits(const fs::path& directory) {
+  if (!fs::exists(directory / "dataset_dict.json")) return;
+  Paths splits;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (fs::exists(entry.path() / "state.json")) splits.push_back(entry.path());
+  }
+  std::sort(splits.begin(), splits.end());
+  if (splits.size() > 1)
+    throw UsageError(directory.string() + ": holds several splits; name the one that is meant: " + file_list(splits));
 }
 
 void add_directory(const fs::path& directory, DataFiles& all) {
+  refuse_splits(directory);
   auto found = list_directory(directory);
   const auto chosen = choose_kind(directory, found);
   const auto append = [](Paths& to, const Paths& from) { to.insert(to.end(), from.begin(), from.end()); };

@@ -15,12 +15,13 @@ struct DataFiles {
 };
 
 /// Lists the data files that `inputs` name, in this order. A directory stands for the data files in it and below it,
-/// sorted by path, without hidden ones: its Parquet, its JSON Lines or its CSV files (by the suffix in any case); if it
-/// has none of these, its .json files, else its .txt files, which beside other data usually are only descriptions.
-/// \throws MissingInput when an input does not exist, also for a dangling link in a directory; FormatError when a
+/// sorted by path, without hidden ones: its Parquet, its JSON Lines, its CSV or its Arrow files (by the suffix in any
+/// case); if it has none of these, its .json files, else its .txt files, which beside other data usually are only
+/// descriptions. \throws MissingInput when an input does not exist, also for a dangling link in a directory;
+/// FormatError when a
 ///   directory has no data files, or a file that may be a part of the data and cannot be read: a compressed file, a
-///   table of another format, a pipe; UsageError when a directory has several of the first three kinds, which often
-///   hold the same data twice
+///   table of another format, a pipe; UsageError when a directory has several of the first four kinds, which often
+///   hold the same data twice, or several splits of datasets.save_to_disk
 DataFiles find_data_files(const std::vector<std::filesystem::path>& inputs);
 
 /// Returns only the files of find_data_files().
@@ -35,7 +36,7 @@ namespace fsdp::detail {
 
 // Kind of a file by its name, in any case.
 
-enum class NamedKind { parquet, json_lines, csv, json, text, other };
+enum class NamedKind { parquet, json_lines, csv, arrow, json, text, other };
 
 /// ".jsonl" of "A.JSONL"
 std::string lower_suffix(const std::filesystem::path& file);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -74,6 +75,49 @@ bool holds_json_lines(const std::filesystem::path& file, std::string_view head) 
   return !detail::first_json_keys(file).empty();
 }
 
+/// A column of texts of an Arrow stream.
+class ArrowTexts : public Documents {
+ public:
+  ArrowTexts(const std::filesystem::path& file, const std::string& field)
+      : field_(field.empty() ? usual_field(file) : field), rows_(open_parquet_records(file, {field_})) {}
+
+  bool next(std::string& text) override {
+    if (!rows_->next(row_)) return false;
+    text.clear();
+    const auto row = nlohmann::json::parse(row_, nullptr, false);
+    if (row.is_discarded()) fail("is no UTF-8");
+    const auto& value = row[field_];
+    if (value.is_null()) return true;
+    if (value.is_string()) {
+      text = value.get<std::string>();
+      return true;
+    }
+    if (!value.is_array()) fail("holds something else than strings or lists of strings");
+    for (const auto& part : value) {
+      if (!part.is_string()) fail("holds a list of something else than strings");
+      text += (&part == &value.front() ? "" : " ") + part.get<std::string>();
+    }
+    return true;
+  }
+  std::string where() const override { return rows_->where(); }
+  std::int64_t bytes_read() const override { return rows_->bytes_read(); }
+
+ private:
+  static std::string usual_field(const std::filesystem::path& file) {
+    const auto columns = parquet_columns(file);
+    const bool games = std::find(columns.begin(), columns.end(), "text") == columns.end() &&
+                       std::find(columns.begin(), columns.end(), "Moves") != columns.end();
+    return games ? "Moves" : "text";
+  }
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw FormatError(where() + ": column '" + field_ + "' " + problem);
+  }
+
+  std::string field_;
+  std::unique_ptr<Documents> rows_;
+  std::string row_;
+};
+
 class PlainText : public Documents {
  public:
   explicit PlainText(const std::filesystem::path& file) : file_(file) {}
@@ -100,10 +144,11 @@ class PlainText : public Documents {
 
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
   const auto kind = data_file_kind(file);
-  const bool has_records = kind == DataFileKind::json_lines || kind == DataFileKind::parquet;
+  const bool has_columns = kind == DataFileKind::parquet || kind == DataFileKind::arrow;
+  const bool has_records = kind == DataFileKind::json_lines || has_columns;
   if (selection.form == DataForm::automatic) {
     if (!selection.field.empty() || !has_records) return DataForm::text;
-    return form_of(kind == DataFileKind::parquet ? parquet_columns(file) : detail::first_json_keys(file), file);
+    return form_of(has_columns ? parquet_columns(file) : detail::first_json_keys(file), file);
   }
   if (selection.form == DataForm::text || has_records) return selection.form;
   throw UsageError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
@@ -114,6 +159,7 @@ DataFileKind data_file_kind(const std::filesystem::path& file) {
   using detail::NamedKind;
   auto head = first_bytes(file);
   if (head.starts_with("PAR1")) return DataFileKind::parquet;
+  if (head.starts_with("\xff\xff\xff\xff")) return DataFileKind::arrow;
   if (head.starts_with("PARE")) {
     throw FormatError(file.string() + ": is encrypted Parquet, for which no key can be given: decrypt it first");
   }
@@ -123,6 +169,8 @@ DataFileKind data_file_kind(const std::filesystem::path& file) {
   if (named == NamedKind::parquet) {
     throw FormatError(file.string() + ": is not a Parquet file (it does not begin with PAR1); was it copied whole?");
   }
+  if (named == NamedKind::arrow)
+    throw FormatError(file.string() + ": is no Arrow stream, as datasets.save_to_disk writes it; was it copied whole?");
   if (named == NamedKind::json_lines || named == NamedKind::json) return DataFileKind::json_lines;
   detail::refuse_binary(file, head);
   if (named == NamedKind::csv) return DataFileKind::csv;
@@ -142,6 +190,8 @@ const char* name_of(DataFileKind kind) {
       return "CSV";
     case DataFileKind::parquet:
       return "Parquet";
+    case DataFileKind::arrow:
+      return "Arrow";
     default:
       return "plain text";
   }
@@ -160,6 +210,8 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
                               detail::lower_suffix(detail::unpacked_name(file)) == ".tsv" ? '\t' : ',');
     case DataFileKind::parquet:
       return open_parquet(file, field);
+    case DataFileKind::arrow:
+      return std::make_unique<ArrowTexts>(file, field);
     default:
       return detail::open_plain_text(file);
   }

@@ -54,15 +54,15 @@ class Documents {
   virtual std::int64_t bytes_read() const = 0;
 };
 
-enum class DataFileKind { json_lines, csv, text, parquet };
+enum class DataFileKind { json_lines, csv, text, parquet, arrow };
 
-/// Decides by the first bytes (Parquet), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json; .csv, .tsv;
-/// .parquet; other files are plain text.
-/// \throws IoError; FormatError for a file of another format, a compressed file, UTF-16, a file named .parquet that is
+/// Decides by the first bytes (Parquet, Arrow streams), then by the name: .jsonl, .ndjson, .jsonlines, .jl, .json;
+/// .csv, .tsv; .parquet; other files are plain text. \throws IoError; FormatError for a file of another format, a
+/// compressed file, UTF-16, a file named .parquet that is
 ///   not Parquet; CSV or a plain text whose first 64 KiB are not UTF-8 or contain a NUL byte; JSON Lines under the name
 ///   of a plain text
 DataFileKind data_file_kind(const std::filesystem::path& file);
-/// "JSON Lines", "CSV", "plain text", "Parquet"
+/// "JSON Lines", "CSV", "plain text", "Parquet", "Arrow"
 const char* name_of(DataFileKind kind);
 
 /// Opens a data file.
@@ -71,7 +71,8 @@ const char* name_of(DataFileKind kind);
 /// - CSV: RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank lines are skipped;
 ///   a cell may hold line ends.
 /// - Plain text: the whole file is one document, an empty file none.
-/// - Parquet: a column of strings or of lists of strings, joined by spaces; read page by page.
+/// - Parquet, and Arrow streams (of datasets.save_to_disk): a column of strings or of lists of strings, joined by
+///   spaces; read page by page, or batch by batch.
 /// A value that is null is an empty document. A UTF-8 byte-order mark at the start is dropped. A line or cell may have
 /// up to 1 GiB.
 /// \param field  key or column; empty: `text`, in Parquet files without that `Moves`

@@ -1,5 +1,7 @@
 #include "lib/text/sources/plugin/parquet_columns.hpp"
 
+#include <arrow/io/file.h>
+#include <arrow/ipc/reader.h>
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
 #include <parquet/arrow/reader.h>
@@ -11,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <fstream>
 #include <new>
 #include <numeric>
 #include <stdexcept>
@@ -342,10 +345,60 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
   return leaves;
 }
 
+/// True for an Arrow stream, as datasets.save_to_disk writes it.
+bool is_arrow_stream(const std::string& file) {
+  std::array<char, 4> head{};
+  std::ifstream(file, std::ios::binary).read(head.data(), head.size());
+  return std::string_view(head.data(), head.size()) == "\xff\xff\xff\xff";
+}
+
+/// \param columns  those that are read; empty: all
+std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file, const std::vector<int>& columns = {}) {
+  // A file that was cut between two batches reads well to its end, but for the mark that ends a stream.
+  std::array<char, 8> tail{};
+  std::ifstream(file, std::ios::binary).seekg(-8, std::ios::end).read(tail.data(), tail.size());
+  if (std::string_view(tail.data(), tail.size()) != std::string_view("\xff\xff\xff\xff\0\0\0\0", 8))
+    throw std::runtime_error("is an Arrow stream without its end; was it copied whole?");
+  auto options = arrow::ipc::IpcReadOptions::Defaults();
+  options.memory_pool = arrow::system_memory_pool();
+  options.use_threads = false;
+  options.included_fields = columns;
+  return checked(arrow::ipc::RecordBatchStreamReader::Open(
+      checked(arrow::io::ReadableFile::Open(file, arrow::system_memory_pool())), options));
+}
+
+std::string stream_column_names(const arrow::Schema& schema) {
+  std::string names;
+  for (const auto& field : schema.fields()) names += (names.empty() ? "'" : ", '") + field->name() + "'";
+  return names.substr(0, 300);
+}
+
+/// The columns of an Arrow stream that `fields` name, as choose_leaves().
+std::vector<int> choose_columns(const arrow::Schema& schema, std::string_view fields) {
+  std::vector<int> columns;
+  while (!fields.empty()) {
+    const auto end = std::min(fields.find('\n'), fields.size());
+    auto name = std::string(fields.substr(0, end));
+    fields.remove_prefix(std::min(end + 1, fields.size()));
+    const bool optional = name.starts_with('!') || name.starts_with('?');
+    if (optional) name.erase(0, 1);
+    const auto found = schema.GetAllFieldIndices(name);
+    if (found.size() > 1) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    if (!found.empty()) columns.push_back(found.front());
+    if (found.empty() && !optional)
+      throw std::runtime_error("has no column '" + name + "', only " + stream_column_names(schema));
+  }
+  return columns;
+}
+
 class RecordColumns : public RowReader {
  public:
-  RecordColumns(const std::string& file, std::string_view fields)
-      : fields_("\n" + std::string(fields) + "\n"), reader_(open_record_file(file)) {
+  RecordColumns(const std::string& file, std::string_view fields) : fields_("\n" + std::string(fields) + "\n") {
+    if (is_arrow_stream(file)) {
+      batches_ = open_stream(file, choose_columns(*open_stream(file)->schema(), fields));
+      return;
+    }
+    reader_ = open_record_file(file);
     const auto metadata = reader_->parquet_reader()->metadata();
     num_rows_ = metadata->num_rows();
     std::vector<int> groups(static_cast<std::size_t>(metadata->num_row_groups()));
@@ -360,8 +413,9 @@ class RecordColumns : public RowReader {
     while (batch_ == nullptr || at_ == batch_->num_rows()) {
       check(batches_->ReadNext(&batch_));
       at_ = 0;
+      if (batch_ != nullptr && reader_ == nullptr) check(batch_->ValidateFull());  // Parquet's reader has checked it
       if (batch_ != nullptr) continue;
-      if (next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      if (reader_ != nullptr && next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
       return false;
     }
     text = "{";
@@ -377,8 +431,8 @@ class RecordColumns : public RowReader {
     return true;
   }
 
-  std::string fields_;  ///< each between line ends
-  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::string fields_;                                  ///< each between line ends
+  std::unique_ptr<parquet::arrow::FileReader> reader_;  ///< null for an Arrow stream
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::int64_t at_ = 0;  ///< in the batch
@@ -396,6 +450,12 @@ std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std:
 }
 
 std::string column_lines(const std::string& file) {
+  if (is_arrow_stream(file)) {
+    std::string lines;
+    const auto schema = open_stream(file)->schema();
+    for (const auto& field : schema->fields()) lines += field->name() + "\n";
+    return lines;
+  }
   const auto reader = parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false);
   const auto& root = *reader->metadata()->schema()->group_node();
   std::string lines;

@@ -117,6 +117,11 @@ TEST_SUITE("jinja/jinja") {
     CHECK(has(problem_of("{{ ms | map(attribute='role') | length }}", messages), "has no length"));
   }
 
+  TEST_CASE("numbers beyond a double") {
+    CHECK(render("{{ 1e999 }} {{ -1e999 }} {{ 1e-999 }} {{ '1e999' | float }} {{ '-1e-999' | float }}") ==
+          "inf -inf 0.0 inf -0.0");
+  }
+
   TEST_CASE("an else of a loop: when no pass comes to its end") {
     CHECK(render("{% for x in [1, 2] %}{% continue %}{% else %}e{% endfor %}") == "e");
     CHECK(render("{% for x in [1, 2] %}{{ x }}{% if x == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}") == "12");

@@ -83,7 +83,6 @@ TEST_SUITE("corpus/data_files") {
     CHECK(says(refused("b.parquet.gz", write), "gunzip"));
     CHECK(says(refused("B.ZST", write), "zstd -d"));
     CHECK(says(refused("b.tar", write), "tar -xf"));
-    CHECK(says(refused("data-00000-of-00001.arrow", write), "Arrow"));
     CHECK(says(refused("b.orc", write), "ORC"));
     CHECK(says(refused("b.jsonl", [](const auto& file) { std::filesystem::create_symlink("../blobs/b", file); }),
                "../blobs/b"));
@@ -97,11 +96,23 @@ TEST_SUITE("corpus/data_files") {
                "unxz"));
   }
 
-  TEST_CASE("a folder of datasets.save_to_disk is named as such") {
+  TEST_CASE("a folder of datasets.save_to_disk: its data, and one split of several") {
     TempDir dir;
     for (const auto* name : {"dataset_info.json", "state.json", "data-00000-of-00001.arrow"})
       fsdp::replace_file(dir / name, "{}");
-    CHECK_THROWS_WITH_AS(fsdp::data_files({dir.path()}), doctest::Contains("save_to_disk"), fsdp::FormatError);
+    fsdp::replace_file(dir / "cache-0123.arrow", "{}");
+    const auto found = fsdp::find_data_files({dir.path()});
+    CHECK(found.files == std::vector{dir / "data-00000-of-00001.arrow"});
+    CHECK(found.unread == std::vector{dir / "cache-0123.arrow"});
+    CHECK(found.companions.size() == 2);
+    for (const auto* split : {"test", "train"}) {
+      std::filesystem::create_directory(dir / split);
+      fsdp::replace_file(dir / split / "state.json", "{}");
+    }
+    fsdp::replace_file(dir / "dataset_dict.json", "{}");
+    CHECK_THROWS_WITH_AS(fsdp::data_files({dir.path()}), doctest::Contains("several splits"), fsdp::UsageError);
+    std::filesystem::remove(dir / "dataset_dict.json");
+    std::filesystem::remove(dir / "cache-0123.arrow");
     std::filesystem::remove(dir / "data-00000-of-00001.arrow");
     CHECK_THROWS_WITH_AS(fsdp::data_files({dir.path()}), doctest::Contains("state.json"), fsdp::FormatError);
   }
@@ -139,7 +150,7 @@ TEST_SUITE("corpus/data_files") {
         {"a.bin", "\x05\0\x07\0"s, "raw token ids"},
         {"a.idx", "MMIDIDX\0\0\x01"s, "Megatron"},
         {"a.arrow", "ARROW1\0\0\xff"s, "Arrow"},
-        {"a.arrow", "\xff\xff\xff\xff\x10\0"s, "save_to_disk"},
+        {"a.arrow", "{}"s, "save_to_disk"},
         {"a.feather", "FEA1\0\0"s, "Feather"},
         {"a.orc", "ORC\x0a\0\x12"s, "ORC"},
         {"a.avro", "Obj\x01\x04"s, "Avro"},
