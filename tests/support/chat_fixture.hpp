@@ -25,7 +25,8 @@ inline std::vector<std::string> chat_templates() {
 }
 
 /// A template with the clock of the fixtures, 2026-03-09T07:05:03.
-inline std::shared_ptr<const ChatTemplate> fixture_template(const std::string& name, const nlohmann::ordered_json& truth) {
+inline std::shared_ptr<const ChatTemplate> fixture_template(const std::string& name,
+                                                            const nlohmann::ordered_json& truth) {
   std::tm now{};
   now.tm_year = 126;
   now.tm_mon = 2;
