@@ -315,7 +315,8 @@ std::optional<double> parse_double(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc::result_out_of_range) value = std::strtod(digits.c_str(), nullptr);  // infinite, or 0
-  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != digits.data() + digits.size()) return {};
+  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != digits.data() + digits.size())
+    return {};
   return value;
 }
 

@@ -244,12 +244,12 @@ std::unique_ptr<DeviceBackend> make_backend() {
     static_cast<void>(cudaDriverGetVersion(&driver));
     const auto has = cuda_version(driver);
     const auto needs = cuda_version(CUDART_VERSION);
-    throw RuntimeFailure(driver == 0
-                             ? "no NVIDIA driver on this machine"
-                             : fmt::format("the NVIDIA driver{} runs CUDA up to {}.{}, this build needs {}.{}: a newer "
-                                           "driver is needed, or a build with a torch for CUDA {} (docs/install.md, "
-                                           "Drivers and versions of torch)",
-                                           driver_release(), has.major, has.minor, needs.major, needs.minor, has.major));
+    throw RuntimeFailure(
+        driver == 0 ? "no NVIDIA driver on this machine"
+                    : fmt::format("the NVIDIA driver{} runs CUDA up to {}.{}, this build needs {}.{}: a newer "
+                                  "driver is needed, or a build with a torch for CUDA {} (docs/install.md, "
+                                  "Drivers and versions of torch)",
+                                  driver_release(), has.major, has.minor, needs.major, needs.minor, has.major));
   }
   check_cuda(code, "cudaGetDeviceCount");
   if (count == 0) throw RuntimeFailure("CUDA sees no device (CUDA_VISIBLE_DEVICES)");
