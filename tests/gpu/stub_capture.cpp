@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/gpu/stub_card.hpp"
+#include "tests/gpu/stub_races.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
 namespace stub {
@@ -111,6 +112,7 @@ int issue(Event event, std::vector<Touched> touched, Stream stream) {
     for (const auto& [other, theirs] : world().capturing) {
       if (theirs->thread == std::this_thread::get_id()) stop(event.name, "asked for beside the stream that captures");
     }
+    races::ran(event.name, touched, stream);
     log().add(std::move(event));
     return cudaSuccess;
   }
@@ -126,9 +128,9 @@ Stream library_stream(EventKind kind) {
   return world().library_streams[kind];
 }
 
-int issue_of_library(EventKind kind, const char* name) {
+int issue_of_library(EventKind kind, const char* name, std::vector<Touched> touched) {
   constexpr int kExecutionFailed = 13;  // CUBLAS_STATUS_EXECUTION_FAILED
-  return issue({kind, name}, {}, library_stream(kind)) == cudaSuccess ? 0 : kExecutionFailed;
+  return issue({kind, name}, std::move(touched), library_stream(kind)) == cudaSuccess ? 0 : kExecutionFailed;
 }
 
 void set_library_stream(EventKind kind, Stream stream) {
@@ -162,7 +164,9 @@ int refuse_wait_for(Happening event) {
 void recorded(Happening event, Stream stream) {
   const std::scoped_lock lock(world().mutex);
   world().marks.erase(event);
-  if (const auto capture = capture_of(stream)) world().marks[event] = {capture, capture->streams[stream]};
+  const auto capture = capture_of(stream);
+  if (capture == nullptr) return races::recorded(event, stream);
+  world().marks[event] = {capture, capture->streams[stream]};
 }
 
 int waits(Stream stream, Happening event) {
@@ -264,14 +268,17 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   Event launch{EventKind::graph, "graph"};
+  std::vector<Touched> all;
   for (const auto& node : nodes_of(graph)) {
     for (const auto& touched : node.touched) {
-      if (!memory().holds(touched.data, static_cast<std::size_t>(touched.bytes)))
+      const bool on_device = memory().contains(touched.data);
+      if (on_device && !memory().holds(touched.data, static_cast<std::size_t>(touched.bytes)))
         stop(node.event.name, "a graph goes on using memory that was given back");
     }
     launch.bytes += node.event.bytes;
+    all.insert(all.end(), node.touched.begin(), node.touched.end());
   }
-  return static_cast<cudaError_t>(issue(std::move(launch), {}, stream));
+  return static_cast<cudaError_t>(issue(std::move(launch), std::move(all), stream));
 }
 
 }  // extern "C"

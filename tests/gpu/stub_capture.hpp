@@ -19,7 +19,7 @@ using Happening = const void*;  ///< a CUDA event
 /// Adds the event to the log, or to the graph that the stream captures. \return CUDA's error; 0 if none
 int issue(Event event, std::vector<Touched> touched, Stream stream);
 /// Like issue(), for cuBLAS and cuDNN, on the stream that each was given last.
-int issue_of_library(EventKind kind, const char* name);
+int issue_of_library(EventKind kind, const char* name, std::vector<Touched> touched = {});
 Stream library_stream(EventKind kind);
 void set_library_stream(EventKind kind, Stream stream);
 

@@ -1,31 +1,12 @@
-// Functions of the driver, libcuda.so.1, that are looked up by name, and those of cuBLAS, cuDNN and NCCL that return
-// values.
+// Functions of the driver, libcuda.so.1, that are looked up by name, and those of cuBLAS and cuDNN that return values.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "tests/gpu/stub_capture.hpp"
 #include "tests/gpu/stub_card.hpp"
-#include "tests/gpu/stub_stall.hpp"
-
-namespace {
-
-/// A communicator is a bool: whether it exists. NCCL frees it with its end, so later uses would read freed memory.
-void check_communicator(const void* comm) {
-  if (*static_cast<const bool*>(comm)) return;
-  std::fprintf(stderr, "stub driver: a communicator is used after its end\n");
-  std::abort();
-}
-void end_communicator(void* comm) {
-  check_communicator(comm);
-  *static_cast<bool*>(comm) = false;
-  stub::communicator_ended();
-}
-
-}  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -117,30 +98,6 @@ int cudnnBackendGetAttribute(void*, int attribute, int type, std::int64_t asked,
   } else if (count != nullptr) {
     *count = 0;
   }
-  return 0;
-}
-
-// NCCL's collectives do nothing either: a receive buffer keeps its contents.
-int ncclCommInitRankConfig(void** comm) {
-  *comm = new bool(true);
-  stub::communicator_made();
-  return 0;
-}
-int ncclCommDestroy(void* comm) {
-  end_communicator(comm);
-  return 0;
-}
-int ncclCommAbort(void* comm) {
-  end_communicator(comm);
-  return 0;
-}
-int ncclGroupEnd() {
-  stub::collective_queued();
-  return 0;
-}
-int ncclCommGetAsyncError(void* comm, int* error) {
-  check_communicator(comm);
-  *error = 0;
   return 0;
 }
 

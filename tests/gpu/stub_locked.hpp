@@ -12,9 +12,11 @@ class LockedMemory {
     const std::scoped_lock lock(mutex_);
     blocks_[address] = bytes;
   }
-  void remove(const void* address) {
+  /// \return the bytes of the block
+  std::size_t remove(const void* address) {
     const std::scoped_lock lock(mutex_);
-    blocks_.erase(address);
+    const auto block = blocks_.extract(address);
+    return block.empty() ? 0 : block.mapped();
   }
   bool contains(const void* address) {
     const std::scoped_lock lock(mutex_);

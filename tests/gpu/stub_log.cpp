@@ -4,9 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "lib/compute/ops/fused_kernels.hpp"
+#include "tests/gpu/stub_card.hpp"
 
 namespace stub {
 namespace {
@@ -16,16 +19,21 @@ using Touches = std::vector<Touched>;
 
 std::int64_t size_of(Type type) { return type == Type::f32 ? 4 : 2; }
 
-void touch(Touches& all, const void* data, std::int64_t bytes) {
-  if (data != nullptr) all.push_back({data, bytes});
+/// Memory that a pass can write counts as written, although some passes only read it.
+template <typename T>
+void touch(Touches& all, T* data, std::int64_t bytes) {
+  if (data != nullptr) all.push_back({data, bytes, !std::is_const_v<T>});
+}
+template <typename... T>
+void touch_each(Touches& all, std::int64_t bytes, T*... data) {
+  (touch(all, data, bytes), ...);
 }
 
 Touches of_norm(const Norm& a) {
   Touches all;
   const auto row = a.dim * size_of(a.type), matrix = a.rows * row;
-  for (const void* x : {static_cast<const void*>(a.sum_ND), static_cast<const void*>(a.out_ND), a.x_ND, a.y_ND})
-    touch(all, x, matrix);
-  for (const void* x : {a.y_bias_D, a.gamma_D, a.beta_D}) touch(all, x, row);
+  touch_each(all, matrix, a.sum_ND, a.out_ND, a.x_ND, a.y_ND);
+  touch_each(all, row, a.y_bias_D, a.gamma_D, a.beta_D);
   touch(all, a.mean_N, 4 * a.rows);
   touch(all, a.rstd_N, 4 * a.rows);
   return all;
@@ -34,9 +42,7 @@ Touches of_norm(const Norm& a) {
 Touches of_norm_backward(const NormBackwardPass& a) {
   Touches all;
   const auto row = a.dim * size_of(a.type), matrix = a.rows * row;
-  for (const void* x :
-       {static_cast<const void*>(a.dx_ND), static_cast<const void*>(a.again_ND), a.grad_ND, a.residual_ND, a.x_ND})
-    touch(all, x, matrix);
+  touch_each(all, matrix, a.dx_ND, a.again_ND, a.grad_ND, a.residual_ND, a.x_ND);
   touch(all, a.gamma_D, row);
   touch(all, a.beta_D, row);
   touch(all, a.mean_N, 4 * a.rows);
@@ -69,7 +75,7 @@ Touches of_gated(const Gated& a) {
   Touches all;
   const auto bytes = a.rows * a.width * size_of(a.type);
   for (int round = 0; round < (a.backward ? 2 : 1); ++round) {
-    for (const void* x : {a.out_NF, a.gate_NF, a.up_NF}) touch(all, x, bytes);
+    touch_each(all, bytes, a.out_NF, a.gate_NF, a.up_NF);
   }
   return all;
 }
@@ -121,7 +127,11 @@ Touches of_cross_entropy(const CrossEntropy& a) {
 }
 
 Touches of_sum_losses(const CrossEntropy& a) {
-  return {{a.losses_N, 4 * a.rows}, {a.targets_N, 4 * a.rows}, {a.sums, 16}};
+  Touches all;
+  touch(all, a.losses_N, 4 * a.rows);
+  touch(all, a.targets_N, 4 * a.rows);
+  touch(all, a.sums, 16);
+  return all;
 }
 
 Touches of_sum_squares(const SumSquares& a) {
@@ -131,19 +141,33 @@ Touches of_sum_squares(const SumSquares& a) {
   return all;
 }
 
-Touches of_total_sum(const TotalSum& a) { return {{a.partial, 8 * a.blocks}, {a.sum, 8}}; }
+Touches of_total_sum(const TotalSum& a) {
+  Touches all;
+  touch(all, a.partial, 8 * a.blocks);
+  touch(all, a.sum, 8);
+  return all;
+}
 
-Touches of_decide_step(const DecideStep& a) { return {{a.squares, 8}, {a.nats, 8}, {a.decision, 8 * kDecisionSize}}; }
+Touches of_decide_step(const DecideStep& a) {
+  Touches all;
+  touch(all, a.squares, 8);
+  touch(all, a.nats, 8);
+  touch(all, a.decision, 8 * kDecisionSize);
+  return all;
+}
 
 Touches of_dropout_keys(const DropoutKeys& a) {
-  return {{a.samples, 8 * ((a.rows + a.rows_per_sample - 1) / a.rows_per_sample)}, {a.keys, 8 * a.rows}};
+  Touches all;
+  touch(all, a.samples, 8 * ((a.rows + a.rows_per_sample - 1) / a.rows_per_sample));
+  touch(all, a.keys, 8 * a.rows);
+  return all;
 }
 
 Touches of_adamw(const AdamW& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
     for (int round = 0; round < 2; ++round) {
-      for (const void* x : {a.param[i], a.exp_avg[i], a.exp_avg_sq[i]}) touch(all, x, 4 * a.elements[i]);
+      touch_each(all, 4 * a.elements[i], a.param[i], a.exp_avg[i], a.exp_avg_sq[i]);
     }
     touch(all, a.grad[i], 4 * a.elements[i]);
     touch(all, a.cast_params[i], size_of(a.cast_type) * a.elements[i]);
@@ -194,7 +218,10 @@ Touches of_fp8(const Fp8& a, bool cast) {
   return all;
 }
 Touches of_fp8_transpose(const Fp8Transpose& a) {
-  return {{a.rows_RC, a.rows * a.columns}, {a.columns_CR, a.rows * a.columns}};
+  Touches all;
+  touch(all, a.rows_RC, a.rows * a.columns);
+  touch(all, a.columns_CR, a.rows * a.columns);
+  return all;
 }
 Touches of_fp8_largest(const Fp8& a) { return of_fp8(a, false); }
 Touches of_fp8_cast(const Fp8& a) { return of_fp8(a, true); }
@@ -207,7 +234,7 @@ Touches of_band(const Band& a) {
   if (a.probs != a.scores) touch(all, a.probs, element * scores);
   for (int round = 0; round < 2; ++round) touch(all, a.grads, element * scores);
   touch(all, a.log_sums, 4 * a.matrices * a.length * a.group);
-  for (const void* x : {a.out_ND, a.grad_out_ND}) touch(all, x, tokens * a.kv_heads * a.group * a.head_size * element);
+  touch_each(all, tokens * a.kv_heads * a.group * a.head_size * element, a.out_ND, a.grad_out_ND);
   return all;
 }
 
@@ -218,8 +245,30 @@ auto reader(Touches (*read)(const Pass&)) {
 
 }  // namespace
 
+bool is_ours(const std::string& name) { return name.find("4fsdp4cuda") != std::string::npos; }
+
+std::vector<Touched> touched_by_aten(const std::string& name, void* const* arguments) {
+  Touches all;
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (has("vectorized_elementwise_kernel") || has("unrolled_elementwise_kernel")) {
+    // (int elements, functor, std::array<char*, K> data, ...): the result, then the inputs.
+    constexpr std::string_view kArray = "St5arrayIPcLm";
+    const auto at = name.find(kArray);
+    if (at == std::string::npos) return all;
+    const auto number = std::strtoul(name.c_str() + at + kArray.size(), nullptr, 10);
+    const auto elements = *static_cast<const std::int32_t*>(arguments[0]);
+    auto* const* data = static_cast<char* const*>(arguments[2]);
+    for (std::size_t i = 0; i < number; ++i) all.push_back({data[i], elements, i == 0});
+  } else if (has("flash_fwd") || has("flash_bwd")) {
+    // Flash_fwd_params begins with the addresses of q, k and v.
+    auto* const* data = static_cast<char* const*>(arguments[0]);
+    for (std::size_t i = 0; i < 3; ++i) all.push_back({data[i], 1, false});
+  }
+  std::erase_if(all, [](const Touched& one) { return !memory().contains(one.data); });
+  return all;
+}
+
 std::vector<Touched> touched_by(const std::string& name, const void* pass) {
-  if (name.find("4fsdp4cuda") == std::string::npos) return {};
   using Reader = std::function<Touches(const void*)>;
   static const std::vector<std::pair<std::string, Reader>> readers{{"norm_forward", reader(of_norm)},
                                                                    {"norm_backward", reader(of_norm_backward)},

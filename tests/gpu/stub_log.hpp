@@ -9,7 +9,7 @@
 
 namespace stub {
 
-enum class EventKind : std::uint8_t { kernel, product, attention, copy, wait, graph };
+enum class EventKind : std::uint8_t { kernel, product, attention, copy, wait, graph, collective };
 
 struct Event {
   EventKind kind;
@@ -33,8 +33,14 @@ Log& log();
 struct Touched {
   const void* data;
   std::int64_t bytes;
+  bool writes;
 };
-/// Returns the memory of a kernel of lib/compute/cuda, by its name and its one argument; nothing for other kernels.
+/// Returns the memory of a kernel of lib/compute/cuda, by its name and its one argument.
 std::vector<Touched> touched_by(const std::string& name, const void* pass);
+/// Returns what is known of the memory of a kernel of ATen: for elementwise ones the first byte of each element, and of
+/// attention's inputs their first bytes; nothing for others.
+std::vector<Touched> touched_by_aten(const std::string& name, void* const* arguments);
+/// True for a kernel of lib/compute/cuda.
+bool is_ours(const std::string& name);
 
 }  // namespace stub

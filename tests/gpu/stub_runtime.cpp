@@ -15,6 +15,7 @@
 #include "tests/gpu/stub_card.hpp"
 #include "tests/gpu/stub_locked.hpp"
 #include "tests/gpu/stub_log.hpp"
+#include "tests/gpu/stub_races.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
 namespace {
@@ -63,8 +64,10 @@ cudaError_t launched(const void* function, const LaunchSize& size, void** argume
   if (block.x * block.y * block.z == 0 || block.x * block.y * block.z > kMostThreads)
     refuse(name, "a block that no GPU takes");
   stub::Event event{stub::EventKind::kernel, name};
-  auto all = stub::touched_by(name, arguments[0]);
+  const bool ours = stub::is_ours(name);
+  auto all = ours ? stub::touched_by(name, arguments[0]) : stub::touched_by_aten(name, arguments);
   for (const auto& touched : all) {
+    if (!ours) continue;
     if (!memory().holds(touched.data, static_cast<std::size_t>(touched.bytes)))
       refuse(name, "an argument that leaves its allocation");
     event.bytes += touched.bytes;
@@ -88,8 +91,9 @@ cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t str
   std::vector<stub::Touched> touched;
   bool is_locked = true;
   for (const void* place : {static_cast<const void*>(to), from}) {
-    if (memory().contains(place)) touched.push_back({place, static_cast<std::int64_t>(count)});
-    is_locked = is_locked && (memory().contains(place) || locked().contains(place));
+    const bool known = memory().contains(place) || locked().contains(place);
+    if (known) touched.push_back({place, static_cast<std::int64_t>(count), place == to});
+    is_locked = is_locked && known;
   }
   if (stub::captures(stream) && !is_locked) return as_error(stub::refuse_wait(stream));
   const auto code = as_error(stub::issue({stub::EventKind::copy, "copy"}, std::move(touched), stream));
@@ -99,7 +103,10 @@ cudaError_t copy(void* to, const void* from, std::size_t count, cudaStream_t str
     return memory().contains(from) || locked().contains(from) ? cudaSuccess : waited("copy of pageable memory");
   }
   if (memory().contains(from)) {
-    if (!locked().contains(to)) waited("copy into pageable memory");
+    if (!locked().contains(to)) {
+      waited("copy into pageable memory");
+      stub::races::host_waited_on(stream);
+    }
     std::memset(to, 0, count);
   } else {
     std::memmove(to, from, count);
@@ -272,6 +279,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (const int code = stub::refuse_unsafe()) return as_error(code);
+  stub::races::host_waited_for_all();
   return waited("cudaDeviceSynchronize");
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
@@ -300,6 +308,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
 cudaError_t cudaFree(void* address) {
   if (const int code = stub::refuse_unsafe()) return as_error(code);
   stub::wait_for_device();
+  stub::races::host_waited_for_all();
   return address == nullptr || memory().free(address) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -316,7 +325,7 @@ cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* address) {
   stub::wait_for_device();  // the worst case
-  locked().remove(address);
+  stub::races::given_back(address, locked().remove(address));
   std::free(address);
   return cudaSuccess;
 }
@@ -325,8 +334,8 @@ cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
-  locked().remove(address);
   stub::wait_for_device();  // the worst case
+  stub::races::given_back(address, locked().remove(address));
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
@@ -342,7 +351,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t count, cudaMemcpyKind) {
   if (const int code = stub::refuse_unsafe()) return as_error(code);
   waited("cudaMemcpy");
-  return copy(to, from, count, nullptr);
+  const auto code = copy(to, from, count, nullptr);
+  stub::races::host_waited_on(nullptr);
+  return code;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t count, cudaMemcpyKind, cudaStream_t stream) {
   return copy(to, from, count, stream);
@@ -352,7 +363,8 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemsetAsync(void* to, int, std::size_t bytes, cudaStream_t stream) {
-  return as_error(stub::issue({stub::EventKind::copy, "memset"}, {{to, static_cast<std::int64_t>(bytes)}}, stream));
+  return as_error(
+      stub::issue({stub::EventKind::copy, "memset"}, {{to, static_cast<std::int64_t>(bytes), true}}, stream));
 }
 
 // --- streams and events: all work is done as soon as it is asked for
@@ -365,22 +377,25 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const int code = stub::refuse_wait(stream)) return as_error(code);
+  stub::races::host_waited_on(stream);
   return waited("cudaStreamSynchronize");
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   stub::queue_entry(stream);
+  stub::races::waits(stream, event);
   return as_error(stub::waits(stream, event));
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return make_handle(event); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return make_handle(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   stub::forget(event);
+  stub::races::forget(event);
   delete reinterpret_cast<char*>(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const int code = stub::refuse_wait_for(event)) return as_error(code);
-  return done_or_not();
+  return stub::races::reached(event) ? done_or_not() : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   stub::queue_entry(stream);
@@ -392,6 +407,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const int code = stub::refuse_wait_for(event)) return as_error(code);
+  stub::races::host_waited_for(event);
   return waited("cudaEventSynchronize");
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {

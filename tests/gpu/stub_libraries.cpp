@@ -1,0 +1,188 @@
+// Products of cuBLAS and collectives of NCCL: nothing is computed or sent, but the memory that they touch is known.
+// Other functions of both are in stub_driver.cpp and stub_symbols.inc.
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/stub_capture.hpp"
+#include "tests/gpu/stub_log.hpp"
+#include "tests/gpu/stub_stall.hpp"
+
+namespace {
+
+using stub::Touched;
+
+struct Workspace {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+thread_local Workspace workspace;  // given last
+
+/// Element size of a cudaDataType_t (library_types.h).
+std::int64_t size_of_data(int type) {
+  constexpr int kF64 = 1, kF16 = 2, kBf16 = 14, kE4m3 = 28, kE5m2 = 29;
+  return type == kF64 ? 8 : type == kF16 || type == kBf16 ? 2 : type == kE4m3 || type == kE5m2 ? 1 : 4;
+}
+
+/// A batch of matrices by columns.
+struct Matrices {
+  const void* data;
+  int type;
+  std::int64_t rows, columns, leading, stride;
+  bool transposed, written;
+};
+
+int product(const char* name, const std::array<Matrices, 3>& factors, std::int64_t batch) {
+  std::vector<Touched> touched;
+  for (const auto& x : factors) {
+    const auto rows = x.transposed ? x.columns : x.rows, columns = x.transposed ? x.rows : x.columns;
+    const auto elements = (batch - 1) * x.stride + (columns - 1) * x.leading + rows;
+    if (rows > 0 && columns > 0 && batch > 0) touched.push_back({x.data, elements * size_of_data(x.type), x.written});
+  }
+  if (workspace.data != nullptr) touched.push_back({workspace.data, workspace.bytes, true});
+  return stub::issue_of_library(stub::EventKind::product, name, std::move(touched));
+}
+
+/// A communicator of NCCL, which frees it with its end: later uses would read freed memory.
+struct Communicator {
+  std::int64_t ranks;
+  bool alive = true;
+};
+Communicator& checked(void* comm) {
+  auto& communicator = *static_cast<Communicator*>(comm);
+  if (communicator.alive) return communicator;
+  std::fprintf(stderr, "stub driver: a communicator is used after its end\n");
+  std::abort();
+}
+int end(void* comm) {
+  checked(comm).alive = false;
+  stub::communicator_ended();
+  return 0;
+}
+
+/// The calls since ncclGroupStart(), which run as one kernel.
+struct Group {
+  std::vector<Touched> touched;
+  const void* stream = nullptr;
+};
+thread_local Group group;
+
+/// Element size of an ncclDataType_t (nccl.h).
+std::int64_t size_of_nccl(int type) {
+  constexpr std::array<std::int64_t, 12> kSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return kSizes.at(static_cast<std::size_t>(type));
+}
+
+int collective(const void* from, std::int64_t sent, void* to, std::int64_t received, int type, const void* stream) {
+  const auto size = size_of_nccl(type);
+  if (from != nullptr) group.touched.push_back({from, sent * size, false});
+  if (to != nullptr) group.touched.push_back({to, received * size, true});
+  group.stream = stream;
+  return 0;
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int cublasSetWorkspace_v2(void*, void* data, std::size_t bytes) {
+  workspace = {data, static_cast<std::int64_t>(bytes)};
+  return 0;
+}
+int cublasGemmStridedBatchedEx(void*, int trans_a, int trans_b, int m, int n, int k, const void*, const void* a,
+                               int type_a, int lda, long long stride_a, const void* b, int type_b, int ldb,
+                               long long stride_b, const void*, void* c, int type_c, int ldc, long long stride_c,
+                               int batch, int, int) {
+  return product("cublasGemmStridedBatchedEx",
+                 {{{a, type_a, m, k, lda, stride_a, trans_a != 0, false},
+                   {b, type_b, k, n, ldb, stride_b, trans_b != 0, false},
+                   {c, type_c, m, n, ldc, stride_c, false, true}}},
+                 batch);
+}
+int cublasGemmEx(void*, int trans_a, int trans_b, int m, int n, int k, const void*, const void* a, int type_a, int lda,
+                 const void* b, int type_b, int ldb, const void*, void* c, int type_c, int ldc, int, int) {
+  return product("cublasGemmEx",
+                 {{{a, type_a, m, k, lda, 0, trans_a != 0, false},
+                   {b, type_b, k, n, ldb, 0, trans_b != 0, false},
+                   {c, type_c, m, n, ldc, 0, false, true}}},
+                 1);
+}
+int cublasSgemmStridedBatched(void*, int trans_a, int trans_b, int m, int n, int k, const void*, const void* a, int lda,
+                              long long stride_a, const void* b, int ldb, long long stride_b, const void*, void* c,
+                              int ldc, long long stride_c, int batch) {
+  return product("cublasSgemmStridedBatched",
+                 {{{a, 0, m, k, lda, stride_a, trans_a != 0, false},
+                   {b, 0, k, n, ldb, stride_b, trans_b != 0, false},
+                   {c, 0, m, n, ldc, stride_c, false, true}}},
+                 batch);
+}
+int cublasSgemm_v2(void*, int trans_a, int trans_b, int m, int n, int k, const void*, const void* a, int lda,
+                   const void* b, int ldb, const void*, void* c, int ldc) {
+  return product("cublasSgemm_v2",
+                 {{{a, 0, m, k, lda, 0, trans_a != 0, false},
+                   {b, 0, k, n, ldb, 0, trans_b != 0, false},
+                   {c, 0, m, n, ldc, 0, false, true}}},
+                 1);
+}
+/// The first bytes of the matrices stand for all, since their descriptors are empty here.
+int cublasLtMatmul(void*, void*, const void*, const void* a, void*, const void* b, void*, const void*, const void*,
+                   void*, void* d, void*, const void*, void* room, std::size_t room_bytes, const void* stream) {
+  std::vector<Touched> touched{{a, 1, false}, {b, 1, false}, {d, 1, true}};
+  if (room != nullptr) touched.push_back({room, static_cast<std::int64_t>(room_bytes), true});
+  constexpr int kExecutionFailed = 13;  // CUBLAS_STATUS_EXECUTION_FAILED
+  return stub::issue({stub::EventKind::product, "cublasLtMatmul"}, std::move(touched), stream) == 0 ? 0
+                                                                                                    : kExecutionFailed;
+}
+
+// A receive buffer keeps its contents.
+int ncclCommInitRankConfig(void** comm, int ranks, ...) {
+  *comm = new Communicator{ranks};
+  stub::communicator_made();
+  return 0;
+}
+int ncclCommDestroy(void* comm) { return end(comm); }
+int ncclCommAbort(void* comm) { return end(comm); }
+int ncclCommGetAsyncError(void* comm, int* error) {
+  checked(comm);
+  *error = 0;
+  return 0;
+}
+int ncclGroupStart() {
+  group = {};
+  return 0;
+}
+int ncclGroupEnd() {
+  stub::collective_queued();
+  if (group.touched.empty()) return 0;
+  constexpr int kUnhandledCudaError = 1;
+  const auto done = std::exchange(group, {});
+  return stub::issue({stub::EventKind::collective, "NCCL"}, done.touched, done.stream) == 0 ? 0 : kUnhandledCudaError;
+}
+int ncclAllGather(const void* from, void* to, std::size_t count, int type, void* comm, const void* stream) {
+  const auto each = static_cast<std::int64_t>(count);
+  return collective(from, each, to, each * checked(comm).ranks, type, stream);
+}
+int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int, void* comm, const void* stream) {
+  const auto each = static_cast<std::int64_t>(count);
+  return collective(from, each * checked(comm).ranks, to, each, type, stream);
+}
+int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int, void* comm, const void* stream) {
+  checked(comm);
+  const auto all = static_cast<std::int64_t>(count);
+  return collective(from, all, to, all, type, stream);
+}
+int ncclSend(const void* from, std::size_t count, int type, int, void* comm, const void* stream) {
+  checked(comm);
+  return collective(from, static_cast<std::int64_t>(count), nullptr, 0, type, stream);
+}
+int ncclRecv(void* to, std::size_t count, int type, int, void* comm, const void* stream) {
+  checked(comm);
+  return collective(nullptr, 0, to, static_cast<std::int64_t>(count), type, stream);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
