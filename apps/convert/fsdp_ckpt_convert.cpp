@@ -23,6 +23,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert llama/ start/ --to dcp --shards 4
   A run of 8 ranks, optimizer and all -> 4 ranks:
     fsdp-ckpt-convert step-00001000 step-on-4 --shards 4
+  DeepSpeed ZeRO, the folder with `latest` -> float32 weights in one file:
+    fsdp-ckpt-convert out/ model.safetensors --model-only
   The attention weights only, renamed:
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
   A base model and its adapters -> one model:
@@ -32,7 +34,7 @@ constexpr const char* kExamples = R"(Examples
   Inspect, check and compare checkpoints:
     fsdp-ckpt-convert --inspect full.pt
     fsdp-ckpt-convert --check runs/a/checkpoints/latest
-    fsdp-ckpt-convert --verify full.pt hf/ --model-only
+    fsdp-ckpt-convert --verify runs/a hf/
   On the cores of several nodes: mpiexec -n 8 fsdp-ckpt-convert IN OUT)";
 
 /// Replaces CLI11's generated usage line, whose description of the paths is of no use.
@@ -130,7 +132,8 @@ std::string version_text() {
 int main(int argc, char** argv) {
   fsdp::OptionTable app{
       "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
-      ".pt files, safetensors files and directories of them, and fsdp-finetune's own. It detects the input's format.\n"
+      ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"
+      "rank (verl, SkyRL, accelerate), and fsdp-finetune's own. It detects the input's format.\n"
       "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
       "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};
