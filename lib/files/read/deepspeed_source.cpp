@@ -658,13 +658,18 @@ void DeepSpeedSource::add_frozen(const TorchFile& model) {
   }
 }
 
-/// Adds tied parameters under their other names.
+/// Adds tied parameters under their other names, of which one may name another.
 void DeepSpeedSource::add_aliases() {
-  for (const auto& [name, other] : shared_) {
-    const auto holder = tensor_of_.find(other);
-    if (tensor_of_.contains(name) || holder == tensor_of_.end()) continue;
-    const SourceTensor held = tensors_[holder->second];
-    add_model(name, held.dtype, held.shape, places_[holder->second]);
+  for (bool is_new = true; is_new;) {
+    is_new = false;
+    for (const auto& [name, other] : shared_) {
+      const auto holder = tensor_of_.find(other);
+      if (tensor_of_.contains(name) || holder == tensor_of_.end()) continue;
+      const SourceTensor held = tensors_[holder->second];
+      const Place place = places_[holder->second];
+      add_model(name, held.dtype, held.shape, place);
+      is_new = true;
+    }
   }
 }
 
