@@ -453,12 +453,12 @@ Value indented(Call& call) {
   const bool wide_text = call.has(0) && is<Text>(call.value(0));
   const auto width = wide_text ? 0 : std::max<std::int64_t>(0, call.integer(0, 4));
   call.heap().room(static_cast<std::uint64_t>(width));
-  const auto indentation = wide_text ? call.text(0, "") : std::string(static_cast<std::size_t>(width), ' ');
+  const auto margin = wide_text ? call.text(0, "") : std::string(static_cast<std::size_t>(width), ' ');
   const bool blank = call.flag(2, false);
-  std::string out = call.flag(1, false) ? indentation : "";
+  std::string out = call.flag(1, false) ? margin : "";
   bool is_first = true;
   for (const auto line : lines_of(text, false)) {
-    if (!is_first) out += (blank || !line.empty()) ? "\n" + indentation : "\n";
+    if (!is_first) out += (blank || !line.empty()) ? "\n" + margin : "\n";
     out += line;
     is_first = false;
     call.heap().room(out.size());
