@@ -134,7 +134,7 @@ at::Tensor AtenOps::rms_norm_backward(const NormBackward& norm, const NormGrads&
 }
 
 at::Tensor AtenOps::bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const {
-  pre_NF.add_(bias_F);
+  if (bias_F.defined()) pre_NF.add_(bias_F);
   return at::gelu(pre_NF, "tanh");
 }
 

@@ -67,7 +67,8 @@ class Ops {
   /// \return x W^T
   at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
   /// out = x W^T; out may be a range of columns of a larger matrix.
-  void linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
+  /// \param add  adds to what `out` holds, before the sum is rounded
+  void linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI, bool add = false) const;
   /// \return the gradient of the input: grad W
   at::Tensor linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
   void linear_backward_into(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
@@ -178,7 +179,7 @@ class Ops {
                                        const NormAgain* again = nullptr) const = 0;
 
   // --- between products
-  /// pre_NF += bias in place; returns gelu_tanh(pre).
+  /// pre_NF += bias in place, unless undefined; returns gelu_tanh(pre).
   virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
   /// grad_NF becomes the gradient of pre_NF in place; its column sums are the bias's.
   /// \param again_NF  receives gelu(pre), so that the forward need not keep it; may be null

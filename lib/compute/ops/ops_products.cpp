@@ -14,8 +14,8 @@ at::Tensor Ops::linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) cons
   return out_NO;
 }
 
-void Ops::linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) const {
-  product(out_NO, x_NI, weight_OI.t(), false);
+void Ops::linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI, bool add) const {
+  product(out_NO, x_NI, weight_OI.t(), add);
 }
 
 at::Tensor Ops::linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {

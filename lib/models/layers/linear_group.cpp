@@ -78,9 +78,10 @@ void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8
 at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
 
-/// out = x W^T, computed in W's dtype.
-void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI) {
-  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI);
+/// out (+)= x W^T, computed in W's dtype; adds only where that is x's dtype.
+void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                       bool add) {
+  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI, add);
   out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
 }
 
@@ -176,24 +177,45 @@ bool LinearGroup::is_fp8(const Linear& matrix) const {
   return fp8_ && matrix.absmax < 0 && can_be_fp8(matrix.rows, matrix.columns);
 }
 
-void LinearGroup::multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
-                           const at::Tensor& weight_OI, Fp8Matrix& x8) const {
+void LinearGroup::multiply_one(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
+                               const at::Tensor& weight_OI, Fp8Matrix& x8, bool add) const {
   if (is_fp8(matrix)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
   auto out = out_NO;
-  multiply_as_it_is(ops_, out, x_NI, weight_OI);
+  multiply_as_it_is(ops_, out, x_NI, weight_OI, add);
+}
+
+bool LinearGroup::adds_bias_in_product(LayerParams p, at::ScalarType activations) const {
+  return c10::elementSize(activations) == 2 && std::ranges::all_of(matrices_, [&](const Linear& matrix) {
+           return !is_fp8(matrix) && matrix.absmax < 0 && matrix.magnitude < 0 &&
+                  p[matrix.weight].scalar_type() == activations;
+         });
 }
 
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
-                          LinearState* keep) const {
+                          LinearState* keep, std::span<const at::Tensor> biases_O) const {
+  const bool in_product = !biases_O.empty() && adds_bias_in_product(p, x_NI.scalar_type());
+  for (std::size_t i = 0; i < biases_O.size() && in_product; ++i) outs_NO[i].copy_(biases_O[i].expand_as(outs_NO[i]));
+  multiply(p, batch, x_NI, outs_NO, keep, in_product);
+  for (std::size_t i = 0; i < biases_O.size() && !in_product; ++i) {
+    if (outs_NO[i].is_contiguous()) {
+      ops_.add_bias(outs_NO[i], {}, biases_O[i]);
+    } else {
+      outs_NO[i].add_(biases_O[i]);
+    }
+  }
+}
+
+void LinearGroup::multiply(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
+                           std::span<at::Tensor> outs_NO, LinearState* keep, bool add) const {
   std::vector<at::Tensor> norms_O;
   auto joined_NO = joined_columns(outs_NO);
   const auto joined_OI = joined_NO.defined() ? joined_weight(p, x_NI.scalar_type()) : at::Tensor();
-  if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI);
+  if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI, add);
   Fp8Matrix x8;
   for (std::size_t i = 0; i < matrices_.size() && !joined_OI.defined(); ++i) {
     const auto& matrix = matrices_[i];
     const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
-    multiply(matrix, outs_NO[i], x_NI, weight_OI, x8);
+    multiply_one(matrix, outs_NO[i], x_NI, weight_OI, x8, add);
     if (matrix.magnitude >= 0)
       norms_O.push_back(
           ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
@@ -213,10 +235,11 @@ void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tens
   keep->norms_O = std::move(norms_O);
 }
 
-at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
-                                LinearState* keep) const {
+at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep,
+                                const at::Tensor& bias_O) const {
   auto outs_NO = make_outputs(p, x_NI);
-  forward(p, batch, x_NI, outs_NO, keep);
+  forward(p, batch, x_NI, outs_NO, keep,
+          bias_O.defined() ? std::span<const at::Tensor>(&bias_O, 1) : std::span<const at::Tensor>());
   return outs_NO[0];
 }
 
@@ -331,7 +354,7 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   if (slot(g, matrix.magnitude) == nullptr) return;
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
   Fp8Matrix x8;
-  multiply(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8);
+  multiply_one(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8, false);
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
   GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
   ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);

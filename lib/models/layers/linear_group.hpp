@@ -45,12 +45,17 @@ class LinearGroup {
 
   /// Allocates outputs, adjacent if one product can compute all of them.
   std::vector<at::Tensor> make_outputs(LayerParams p, const at::Tensor& x_NI) const;
-  /// outs[i] = x W_i^T plus the adapter's output, without the bias.
+  /// outs[i] = x W_i^T plus the adapter's output and the bias.
   /// \param keep  receives the state for the backward pass; null if there is none
+  /// \param biases_O  one for each matrix, or none
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
-               LinearState* keep) const;
-  /// Like forward(), for a group of one matrix; allocates and returns the output.
-  at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep) const;
+               LinearState* keep, std::span<const at::Tensor> biases_O = {}) const;
+  /// Like forward(), for a group of one matrix; allocates and returns the output. \param bias_O  may be undefined
+  at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep,
+                     const at::Tensor& bias_O = {}) const;
+  /// True if products in 16 bits add the bias before they are rounded, as PyTorch's do. A bias smaller than half a step
+  /// of the rounded product would otherwise be lost; in float32 a later pass may add the bias as well.
+  bool adds_bias_in_product(LayerParams p, at::ScalarType activations) const;
   /// Returns the gradient of x, without needing x; also computes the gradients of the adapters' B.
   at::Tensor backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch, std::span<const at::Tensor> grads_NO,
                             LinearState& state) const;
@@ -70,9 +75,12 @@ class LinearGroup {
   /// Returns the weight for the product: the parameter itself, or dequantized for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
   bool is_fp8(const Linear& matrix) const;
-  /// out = x W^T. \param x8  x in fp8, filled by the first use
-  void multiply(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
-                Fp8Matrix& x8) const;
+  /// out (+)= x W^T. \param x8  x in fp8, filled by the first use \param add  asks for adds_bias_in_product()
+  void multiply_one(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                    Fp8Matrix& x8, bool add) const;
+  /// forward() without biases. \param add  adds to the outputs; asks for adds_bias_in_product()
+  void multiply(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
+                LinearState* keep, bool add) const;
   bool has_adapters() const { return !adapted_.empty(); }
   at::Tensor adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const;
   at::Tensor dropout_keys(const MicroBatch& batch) const;

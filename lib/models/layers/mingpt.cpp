@@ -116,8 +116,7 @@ class BlockLayer final : public DecoderBlock {
     auto* keep = state != nullptr ? &s : nullptr;
     s.x_ND = x_ND;
     s.norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    s.qkv_N3D = matrices_.attn.project(p, batch, s.norm1.out_ND, keep ? &keep->attn_state : nullptr);
-    ops_.add_bias(s.qkv_N3D, {}, p[attn_b]);
+    s.qkv_N3D = matrices_.attn.project(p, batch, s.norm1.out_ND, keep ? &keep->attn_state : nullptr, p[attn_b]);
     s.norm1.out_ND.reset();
     s.heads_ND = ops_.attention(s.qkv_N3D, attention_shape(batch), keep ? &keep->attention : nullptr);
     if (keep == nullptr) s.qkv_N3D.reset();
@@ -130,9 +129,10 @@ class BlockLayer final : public DecoderBlock {
     }
     s.norm2 = ops_.add_layer_norm(x_ND, projected_ND, bias, p[ln2_w], p[ln2_b], config_.layer_norm_eps);
     projected_ND.reset();
-    s.pre_NF = matrices_.fc.project(p, batch, s.norm2.out_ND, keep ? &keep->fc_state : nullptr);
+    const auto fc_bias = bias_of_fc(p, x_ND.scalar_type());
+    s.pre_NF = matrices_.fc.project(p, batch, s.norm2.out_ND, keep ? &keep->fc_state : nullptr, fc_bias.of_product);
     s.norm2.out_ND.reset();
-    auto act_NF = ops_.bias_gelu(s.pre_NF, p[fc_b]);
+    auto act_NF = ops_.bias_gelu(s.pre_NF, fc_bias.of_gelu);
     if (keep == nullptr) s.pre_NF.reset();
     auto out_ND = matrices_.out.project(p, batch, act_NF, keep ? &keep->out_state : nullptr);
     act_NF.reset();
@@ -161,19 +161,29 @@ class BlockLayer final : public DecoderBlock {
     const auto heads = config_.num_heads;
     const auto head_size = config_.embed_size / heads;
     const auto norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
-    auto qkv = matrices_.attn.project(p, batch, norm1.out_ND, nullptr);
-    ops_.add_bias(qkv, {}, p[attn_b]);
+    auto qkv = matrices_.attn.project(p, batch, norm1.out_ND, nullptr, p[attn_b]);
     const auto mixed = cached_attention(qkv, {1, n, heads, head_size}, cache, cache_length, config_.block_size);
     const auto norm2 = ops_.add_layer_norm(x_ND, matrices_.proj.project(p, batch, mixed, nullptr), p[proj_b], p[ln2_w],
                                            p[ln2_b], config_.layer_norm_eps);
-    auto pre = matrices_.fc.project(p, batch, norm2.out_ND, nullptr);
-    auto out_ND = matrices_.out.project(p, batch, ops_.bias_gelu(pre, p[fc_b]), nullptr);
+    const auto fc_bias = bias_of_fc(p, x_ND.scalar_type());
+    auto pre_NF = matrices_.fc.project(p, batch, norm2.out_ND, nullptr, fc_bias.of_product);
+    auto out_ND = matrices_.out.project(p, batch, ops_.bias_gelu(pre_NF, fc_bias.of_gelu), nullptr);
     ops_.add_bias(out_ND, norm2.sum_ND, p[out_b]);
     return out_ND;
   }
 
  private:
   bool dropping(const MicroBatch& batch) const { return config_.dropout > 0 && batch.sample_keys.defined(); }
+
+  /// The bias before GELU, where it is added: in the product, or in float32 by GELU's pass, which costs nothing there.
+  struct BiasOfFc {
+    at::Tensor of_product, of_gelu;
+  };
+  BiasOfFc bias_of_fc(LayerParams p, at::ScalarType activations) const {
+    if (matrices_.fc.adds_bias_in_product(p, activations)) return {p[fc_b], {}};
+    return {{}, p[fc_b]};
+  }
+
   std::uint64_t place(std::uint64_t which) const { return static_cast<std::uint64_t>(index_ + 1) * 4 + which; }
 
   at::Tensor undo_dropout(const at::Tensor& grad_ND, const MicroBatch& batch, std::uint64_t which) const {
