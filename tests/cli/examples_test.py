@@ -69,7 +69,7 @@ def first_difference(shown, said):
 class Examples(fsdp_cli.Case):
     def environment(self):
         path = f"{fsdp_cli.folder('FSDP_BIN')}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
-        return fsdp_cli.environment({"PATH": path, "FSDP_CPU_FLOPS": ""})
+        return fsdp_cli.environment({"PATH": path, "FSDP_CPU_FLOPS": "", "HOME": str(self.folder)})
 
     def test_commands_of_all_pages(self):
         chosen = os.environ.get("PAGES", "").split()  # to try some: PAGES='README own-data'

@@ -84,9 +84,9 @@ class Runs(fsdp_cli.Case):
         self.assertRegex(view, r"live   running .* step \d+/1000000 .* eta ")
         speed = re.search(r"^speed     ([\d,]+) ± [\d,]+ tok/s   [\d.]+ s/step   last step ([\d,]+) tok/s", view, re.MULTILINE)
         self.assertIsNotNone(speed, view)
-        # The run continues between the two commands, so the figures cover different steps.
-        for rate in speed.groups():
-            self.assertTrue(0.1 < int(rate.replace(",", "")) / run["tokens_per_second"]["median"] < 10, view)
+        # The run continues between the two commands, so the figures cover different steps, and one step may have waited.
+        for rate, factor in zip(speed.groups(), (10, 1000)):
+            self.assertTrue(1 / factor < int(rate.replace(",", "")) / run["tokens_per_second"]["median"] < factor, view)
         last = fsdp_cli.steps(self.run_directory("live"))[-1]
         job = json.loads((self.run_directory("live") / "job.json").read_text())
         self.assert_memory(view, last["peak_memory_bytes"], job["predicted_bytes"])

@@ -40,7 +40,7 @@ grep -q 'NodeList=toy1' excluded.job || { cat excluded.job; fail "toy2 was not l
 
 echo "-- the wrong srun --mpi: N jobs of size 1"
 job=$(SRUN_MPI=none submit wrong 2)
-exits wrong "$job" 1
+exits wrong "$job" 4
 cat wrong.out
 grep -q -e '--mpi=pmi2' wrong.out || show_and_fail wrong "the message does not name srun --mpi=pmi2"
 

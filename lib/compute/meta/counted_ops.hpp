@@ -119,6 +119,10 @@ class CountedOps : public Base {
     const Pass pass(*this, bytes_of_backward(norm, again));
     return Base::rms_norm_backward(norm, grads, again);
   }
+  void fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const override {
+    const Pass pass(*this, size_of({&out_NO}));
+    Base::fill_rows(out_NO, bias_O);
+  }
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override {
     const Pass pass(*this, 3 * size_of({&pre_NF}));
     return Base::bias_gelu(pre_NF, bias_F);

@@ -179,6 +179,8 @@ class Ops {
                                        const NormAgain* again = nullptr) const = 0;
 
   // --- between products
+  /// Every row of out becomes the bias, to which a product is then added.
+  virtual void fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const;
   /// pre_NF += bias in place, unless undefined; returns gelu_tanh(pre).
   virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
   /// grad_NF becomes the gradient of pre_NF in place; its column sums are the bias's.

@@ -18,6 +18,8 @@ void Ops::linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tens
   product(out_NO, x_NI, weight_OI.t(), add);
 }
 
+void Ops::fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const { out_NO.copy_(bias_O.expand_as(out_NO)); }
+
 at::Tensor Ops::linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {
   auto out_NI = at::empty({grad_NO.size(0), weight_OI.size(1)}, grad_NO.options());
   linear_backward_into(out_NI, grad_NO, weight_OI);

@@ -194,7 +194,7 @@ bool LinearGroup::adds_bias_in_product(LayerParams p, at::ScalarType activations
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                           LinearState* keep, std::span<const at::Tensor> biases_O) const {
   const bool in_product = !biases_O.empty() && adds_bias_in_product(p, x_NI.scalar_type());
-  for (std::size_t i = 0; i < biases_O.size() && in_product; ++i) outs_NO[i].copy_(biases_O[i].expand_as(outs_NO[i]));
+  for (std::size_t i = 0; i < biases_O.size() && in_product; ++i) ops_.fill_rows(outs_NO[i], biases_O[i]);
   multiply(p, batch, x_NI, outs_NO, keep, in_product);
   for (std::size_t i = 0; i < biases_O.size() && !in_product; ++i) {
     if (outs_NO[i].is_contiguous()) {
