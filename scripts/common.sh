@@ -6,12 +6,10 @@ venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross sets FSDP_VENV to the librar
 # shellcheck disable=SC2034 # for the scripts that source this
 stamp=$venv/.fsdp-requirements
 
-# Versions are pinned. FSDP_TORCH chooses another torch, as does a choice that scripts/setup made earlier.
-if [[ ! ${FSDP_TORCH:-2.11} =~ ^[0-9]+(\.[0-9]+)+$ ]]; then
-    echo "FSDP_TORCH=$FSDP_TORCH is no version such as 2.9.1; for a LibTorch of your own set Torch_DIR" >&2
-    exit 1
-fi
-chosen_torch=${FSDP_TORCH:-$(sed -n 's/^chosen torch==//p' "$stamp" 2>/dev/null || true)}
+# Versions are pinned. A version in FSDP_TORCH chooses another torch, as does a choice that scripts/setup made earlier.
+# (A folder in FSDP_TORCH is for programs of a thin tarball.)
+chosen_torch=$(sed -n 's/^chosen torch==//p' "$stamp" 2>/dev/null || true)
+if [[ ${FSDP_TORCH:-} =~ ^[0-9]+(\.[0-9]+)+$ ]]; then chosen_torch=$FSDP_TORCH; fi
 # shellcheck disable=SC2034
 torch_pin=torch==${chosen_torch:-2.11.0} mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
 # Packages that tests use to read the programs' output files.
