@@ -29,8 +29,9 @@ struct DeviceChoice {
 
 /// --device auto: a usable GPU if there is one. Products in float32 are exact to float32, whatever the environment says
 /// about TF32. Collective over the ranks of a host.
-/// 	hrows UsageError when --device cuda names one that is unusable, or with --device auto when there are several
-/// GPUs and not one for each rank \param driver  a file that is there where the node has a GPU and its driver
+/// \param driver  a file that is there where the node has a GPU and its driver
+/// \throws UsageError when --device cuda names one that is unusable, or with --device auto when there are several GPUs
+///         and not one for each rank
 DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
 

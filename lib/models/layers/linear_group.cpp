@@ -78,13 +78,6 @@ void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8
 at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
 GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
 
-/// out (+)= x W^T, computed in W's dtype; adds only where that is x's dtype.
-void multiply_as_it_is(const Ops& ops, at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
-                       bool add) {
-  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops.linear_into(out_NO, x_NI, weight_OI, add);
-  out_NO.copy_(ops.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
-}
-
 /// out (+)= grad W, computed in W's dtype. \param out_NI  undefined for the first matrix, which allocates it
 void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) {
   if (weight_OI.scalar_type() != grad_NO.scalar_type()) {
@@ -181,7 +174,15 @@ void LinearGroup::multiply_one(const Linear& matrix, const at::Tensor& out_NO, c
                                const at::Tensor& weight_OI, Fp8Matrix& x8, bool add) const {
   if (is_fp8(matrix)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
   auto out = out_NO;
-  multiply_as_it_is(ops_, out, x_NI, weight_OI, add);
+  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops_.linear_into(out, x_NI, weight_OI, add);
+  out.copy_(ops_.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
+}
+
+std::vector<at::Tensor> LinearGroup::biases(LayerParams p) const {
+  std::vector<at::Tensor> found;
+  for (const auto& matrix : matrices_)
+    if (matrix.bias >= 0) found.push_back(param(p, matrix.bias));
+  return found;
 }
 
 bool LinearGroup::adds_bias_in_product(LayerParams p, at::ScalarType activations) const {

@@ -53,6 +53,8 @@ class LinearGroup {
   /// Like forward(), for a group of one matrix; allocates and returns the output. \param bias_O  may be undefined
   at::Tensor project(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, LinearState* keep,
                      const at::Tensor& bias_O = {}) const;
+  /// Returns the biases of the matrices, for forward(); none if the matrices have none.
+  std::vector<at::Tensor> biases(LayerParams p) const;
   /// True if products in 16 bits add the bias before they are rounded, as PyTorch's do. A bias smaller than half a step
   /// of the rounded product would otherwise be lost; in float32 a later pass may add the bias as well.
   bool adds_bias_in_product(LayerParams p, at::ScalarType activations) const;
@@ -65,8 +67,6 @@ class LinearGroup {
   /// True if backward_weights() needs x.
   bool needs_input(LayerGrads g) const;
 
-  const Linear& operator[](std::size_t i) const { return matrices_[i]; }
-
  private:
   /// Returns the weights as one matrix if they are adjacent and multiplied without conversion; otherwise undefined.
   at::Tensor joined_weight(LayerParams p, at::ScalarType activations) const;
@@ -75,7 +75,8 @@ class LinearGroup {
   /// Returns the weight for the product: the parameter itself, or dequantized for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
   bool is_fp8(const Linear& matrix) const;
-  /// out (+)= x W^T. \param x8  x in fp8, filled by the first use \param add  asks for adds_bias_in_product()
+  /// out (+)= x W^T, computed in W's dtype. \param x8  x in fp8, filled by the first use \param add  asks for
+  /// adds_bias_in_product()
   void multiply_one(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
                     Fp8Matrix& x8, bool add) const;
   /// forward() without biases. \param add  adds to the outputs; asks for adds_bias_in_product()

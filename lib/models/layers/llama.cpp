@@ -322,9 +322,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
   const auto shape = attention_shape(batch);
   auto qkv_NC = at::empty({x_ND.size(0), shape.packed_width()}, x_ND.options());
   auto parts = qkv_parts(qkv_NC);
-  std::vector<at::Tensor> biases;
-  for (std::size_t i = 0; i < parts.size() && config_.has_qkv_bias(); ++i) biases.push_back(at_place(p, qkv_[i].bias));
-  qkv_.forward(p, batch, x_ND, parts, keep ? &keep->qkv_state : nullptr, biases);
+  qkv_.forward(p, batch, x_ND, parts, keep ? &keep->qkv_state : nullptr, qkv_.biases(p));
   if (head_norms_.are_there())
     head_norms_.forward(qkv_NC, at_place(p, places_.q_norm), at_place(p, places_.k_norm),
                         keep ? &keep->head_norms : nullptr);
@@ -409,9 +407,7 @@ at::Tensor GatedBlock::feed_forward(LayerParams p, const MicroBatch& batch, cons
 std::pair<at::Tensor, at::Tensor> GatedBlock::project_gate_up(LayerParams p, const MicroBatch& batch,
                                                               const at::Tensor& x_ND, BlockState* keep) const {
   auto outs = gate_up_.make_outputs(p, x_ND);
-  std::vector<at::Tensor> biases;
-  for (std::size_t i = 0; i < outs.size() && config_.mlp_bias; ++i) biases.push_back(at_place(p, gate_up_[i].bias));
-  gate_up_.forward(p, batch, x_ND, outs, keep ? &keep->gate_up_state : nullptr, biases);
+  gate_up_.forward(p, batch, x_ND, outs, keep ? &keep->gate_up_state : nullptr, gate_up_.biases(p));
   if (outs.size() == 2) return {outs[0], outs[1]};
   if (keep != nullptr) keep->gate_up_N2F = outs[0];
   const auto f = config_.ffn_hidden_size;
