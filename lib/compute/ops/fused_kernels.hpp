@@ -213,7 +213,7 @@ struct Embed {
   bool packed;
 };
 
-/// Gradients of rows with equal ids are summed in float32, in order, and added to the table once.
+/// Gradients of rows with equal ids are summed in float32, always in the same order, and added to the table once.
 struct EmbedBackward {
   Type type;
   const void* grad_ND;

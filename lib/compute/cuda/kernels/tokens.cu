@@ -5,6 +5,9 @@
 namespace fsdp::cuda {
 
 constexpr int kEmbedThreads = 128, kEmbedColumns = 8 * kEmbedThreads;
+/// Threads of four times the columns sum the rows of an id, each group those of its tokens: one group after another would
+/// wait for each row of a frequent id, of which a batch can have thousands.
+constexpr int kEmbedGroups = 4, kEmbedGroupsThreads = kEmbedGroups * kEmbedThreads;
 
 /// One thread block for each token and 1024 columns.
 template <typename T>
@@ -40,29 +43,40 @@ __device__ __forceinline__ void put_row(const fused::EmbedBackward& a, long long
   if (column < a.dim) put_eight(a.to, row * a.dim + column, sum, a.dim - column, a.packed);
 }
 
-/// One thread block for each token and 1024 columns. The block of an id's first token sums all tokens of this id.
+/// One thread block for each token and 1024 columns. The block of an id's first token sums all tokens of this id: each
+/// group of threads in order those of 128 of 512 tokens, then the groups' sums in order.
 template <typename T>
-__global__ void __launch_bounds__(kEmbedThreads) embed_backward_tokens(fused::EmbedBackward a) {
+__global__ void __launch_bounds__(kEmbedGroupsThreads) embed_backward_tokens(fused::EmbedBackward a) {
   constexpr int kWarps = kEmbedThreads / 32;
-  __shared__ unsigned found[2][kWarps];  // a thread may be one barrier ahead of another
+  __shared__ unsigned found[2][kEmbedGroups][kWarps];  // a thread may be one barrier ahead of another
+  __shared__ float sums[kEmbedGroups][kEmbedColumns];
   const long long first = blockIdx.x;
-  const int me = static_cast<int>(threadIdx.x);
+  const int me = static_cast<int>(threadIdx.x) % kEmbedThreads, group = static_cast<int>(threadIdx.x) / kEmbedThreads;
   const int id = a.ids_N[first];
   int earlier = 0;
-  for (long long t = me; t < first && earlier == 0; t += kEmbedThreads) earlier = a.ids_N[t] == id;
+  for (long long t = threadIdx.x; t < first && earlier == 0; t += kEmbedGroupsThreads) earlier = a.ids_N[t] == id;
   if (__syncthreads_or(earlier) != 0) return;
   const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + me * 8;
   float sum[8] = {};
   int turn = 0;
-  for (long long from = first; from < a.rows; from += kEmbedThreads, turn ^= 1) {
-    const long long t = from + me;
+  for (long long all_from = first; all_from < a.rows; all_from += kEmbedGroupsThreads, turn ^= 1) {
+    const long long from = all_from + group * kEmbedThreads, t = from + me;
     const unsigned mine = __ballot_sync(0xffffffffu, t < a.rows && a.ids_N[t] == id);
-    if (me % 32 == 0) found[turn][me / 32] = mine;
+    if (me % 32 == 0) found[turn][group][me / 32] = mine;
     __syncthreads();
     for (int w = 0; w < kWarps; ++w) {
-      for (unsigned left = found[turn][w]; left != 0; left &= left - 1)
+      for (unsigned left = found[turn][group][w]; left != 0; left &= left - 1)
         add_row<T>(sum, a, from + 32 * w + __ffs(static_cast<int>(left)) - 1, column);
     }
+  }
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sums[group][me + k * kEmbedThreads] = sum[k];  // without conflicts of banks
+  __syncthreads();
+  if (group != 0) return;
+#pragma unroll
+  for (int other = 1; other < kEmbedGroups; ++other) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) sum[k] += sums[other][me + k * kEmbedThreads];
   }
   put_row(a, id, column, sum);
 }
@@ -163,7 +177,7 @@ void LaunchedKernels::embed_backward(const fused::EmbedBackward& a) const {
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
     if (a.ids_N != nullptr) {
-      launch(embed_backward_tokens<T>, rows_by_columns(a.rows, a.dim), kEmbedThreads, stream(), a);
+      launch(embed_backward_tokens<T>, rows_by_columns(a.rows, a.dim), kEmbedGroupsThreads, stream(), a);
     } else {
       const auto positions = a.rows < a.row_length ? a.rows : a.row_length;
       launch(embed_backward_positions<T>, rows_by_columns(positions, a.dim), kEmbedThreads, stream(), a);

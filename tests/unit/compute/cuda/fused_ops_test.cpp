@@ -241,6 +241,22 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
+  TEST_CASE("embedding's backward: a frequent id's rows are summed by groups, in one order") {
+    const std::int64_t rows = 1300, dim = 24;  // more than two turns of all groups; the last is not full
+    const auto ids = at::ones({rows}, at::kInt), grad = randn({rows, dim}, at::kFloat);
+    ids[600].fill_(3);  // between the others, in one group alone
+    auto want = at::zeros({5, dim}, at::kDouble);
+    want.index_add_(0, ids.to(at::kLong), grad.to(at::kDouble));
+    at::Tensor before;
+    for (const auto order : {Order::forward, Order::shuffled}) {
+      auto got = at::zeros({5, dim});
+      EmulatedOps(order).embed_backward(&got, nullptr, grad, ids, {rows, 0});
+      CHECK((got.to(at::kDouble) - want).abs().max().item<double>() < 1e-4);  // sums of 1300 numbers of about 1
+      CHECK((!before.defined() || same_bits(got, before)));
+      before = got;
+    }
+  }
+
   TEST_CASE("dropout: the host's masks") {
     for_all([](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type);
