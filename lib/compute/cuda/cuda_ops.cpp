@@ -178,6 +178,11 @@ class CudaOps final : public FusedOps {
     return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
+  /// The product's last pass adds the bias (cuBLASLt) if `out` is contiguous; otherwise PyTorch copies the bias first.
+  void biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                      const at::Tensor& bias) const override {
+    at::addmm_out(out, bias, a, b);
+  }
   /// 16-bit factors into float32 without intermediate rounding.
   void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     const bool widens = out.scalar_type() != a.scalar_type();

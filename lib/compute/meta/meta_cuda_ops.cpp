@@ -225,6 +225,12 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     count(detail::product_work(out, a, b, add));
     take_blas_workspace();
   }
+  void biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                      const at::Tensor& bias) const override {
+    if (!out.is_contiguous() || out.size(0) < 2) return FusedOps::biased_product(out, a, b, bias);
+    product(out, a, b, false);
+    take_lt_workspace();
+  }
   void take_blas_workspace() const {
     if (blas_workspace_.defined()) return;
     constexpr std::int64_t kKibibyte = 1024;
@@ -234,6 +240,11 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
   /// cuBLASLt products have a workspace of their own, which is kept as well (CUDABlas.cpp, getCUDABlasLtWorkspace()).
+  void take_lt_workspace() const {
+    if (lt_workspace_.defined()) return;
+    const MemoryScope scope(MemoryCategory::workspace);
+    lt_workspace_ = at::empty({std::int64_t{1} << 20}, at::TensorOptions(at::kByte).device(at::kMeta));
+  }
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
     const bool apart = add || !can_take_fp8(out);
     const auto sum = apart ? at::empty(out.sizes(), out.options()) : at::Tensor();
@@ -246,9 +257,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
       pass.bytes = detail::bytes_of({&out, &sum}) + (add ? detail::bytes_of({&out}) : 0);
       count(pass);
     }
-    if (lt_workspace_.defined()) return;
-    const MemoryScope scope(MemoryCategory::workspace);
-    lt_workspace_ = at::empty({std::int64_t{1} << 20}, at::TensorOptions(at::kByte).device(at::kMeta));
+    take_lt_workspace();
   }
   at::ScalarType block_type(at::ScalarType dtype) const override { return gpu_block_type(traits(), dtype); }
   bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {

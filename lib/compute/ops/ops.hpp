@@ -69,6 +69,9 @@ class Ops {
   /// out = x W^T; out may be a range of columns of a larger matrix.
   /// \param add  adds to what `out` holds, before the sum is rounded
   void linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI, bool add = false) const;
+  /// out = x W^T + bias, rounded once.
+  void linear_biased_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                          const at::Tensor& bias_O) const;
   /// \return the gradient of the input: grad W
   at::Tensor linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
   void linear_backward_into(at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) const;
@@ -251,6 +254,8 @@ class Ops {
   static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D with any strides; 3-D only without addition.
   virtual void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const = 0;
+  /// out = a @ b + bias, the bias added to each row before the sum is rounded.
+  virtual void biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) const;
   /// Product of 16-bit factors into a float32 `out` without intermediate rounding. \return false if not supported
   virtual bool wide_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const;
   /// \return beta x + alpha a @ b, 2-D, rounded once

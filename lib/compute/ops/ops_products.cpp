@@ -18,6 +18,16 @@ void Ops::linear_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tens
   product(out_NO, x_NI, weight_OI.t(), add);
 }
 
+void Ops::linear_biased_into(at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
+                             const at::Tensor& bias_O) const {
+  biased_product(out_NO, x_NI, weight_OI.t(), bias_O);
+}
+
+void Ops::biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) const {
+  fill_rows(out, bias);
+  product(out, a, b, true);
+}
+
 void Ops::fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const { out_NO.copy_(bias_O.expand_as(out_NO)); }
 
 at::Tensor Ops::linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {

@@ -171,10 +171,11 @@ bool LinearGroup::is_fp8(const Linear& matrix) const {
 }
 
 void LinearGroup::multiply_one(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI,
-                               const at::Tensor& weight_OI, Fp8Matrix& x8, bool add) const {
+                               const at::Tensor& weight_OI, Fp8Matrix& x8, const at::Tensor& bias_O) const {
   if (is_fp8(matrix)) return fp8_forward(ops_, out_NO, x8, x_NI, weight_OI);
   auto out = out_NO;
-  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops_.linear_into(out, x_NI, weight_OI, add);
+  if (bias_O.defined()) return ops_.linear_biased_into(out, x_NI, weight_OI, bias_O);
+  if (weight_OI.scalar_type() == x_NI.scalar_type()) return ops_.linear_into(out, x_NI, weight_OI);
   out.copy_(ops_.linear(x_NI.to(weight_OI.scalar_type()), weight_OI));
 }
 
@@ -195,8 +196,7 @@ bool LinearGroup::adds_bias_in_product(LayerParams p, at::ScalarType activations
 void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
                           LinearState* keep, std::span<const at::Tensor> biases_O) const {
   const bool in_product = !biases_O.empty() && adds_bias_in_product(p, x_NI.scalar_type());
-  for (std::size_t i = 0; i < biases_O.size() && in_product; ++i) ops_.fill_rows(outs_NO[i], biases_O[i]);
-  multiply(p, batch, x_NI, outs_NO, keep, in_product);
+  multiply(p, batch, x_NI, outs_NO, keep, in_product ? biases_O : std::span<const at::Tensor>());
   for (std::size_t i = 0; i < biases_O.size() && !in_product; ++i) {
     if (outs_NO[i].is_contiguous()) {
       ops_.add_bias(outs_NO[i], {}, biases_O[i]);
@@ -207,16 +207,20 @@ void LinearGroup::forward(LayerParams p, const MicroBatch& batch, const at::Tens
 }
 
 void LinearGroup::multiply(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
-                           std::span<at::Tensor> outs_NO, LinearState* keep, bool add) const {
+                           std::span<at::Tensor> outs_NO, LinearState* keep,
+                           std::span<const at::Tensor> biases_O) const {
   std::vector<at::Tensor> norms_O;
   auto joined_NO = joined_columns(outs_NO);
   const auto joined_OI = joined_NO.defined() ? joined_weight(p, x_NI.scalar_type()) : at::Tensor();
-  if (joined_OI.defined()) ops_.linear_into(joined_NO, x_NI, joined_OI, add);
+  if (joined_OI.defined()) {
+    for (std::size_t i = 0; i < biases_O.size(); ++i) ops_.fill_rows(outs_NO[i], biases_O[i]);
+    ops_.linear_into(joined_NO, x_NI, joined_OI, !biases_O.empty());
+  }
   Fp8Matrix x8;
   for (std::size_t i = 0; i < matrices_.size() && !joined_OI.defined(); ++i) {
     const auto& matrix = matrices_[i];
     const auto weight_OI = weight(p, matrix, x_NI.scalar_type());
-    multiply_one(matrix, outs_NO[i], x_NI, weight_OI, x8, add);
+    multiply_one(matrix, outs_NO[i], x_NI, weight_OI, x8, biases_O.empty() ? at::Tensor() : biases_O[i]);
     if (matrix.magnitude >= 0)
       norms_O.push_back(
           ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
@@ -355,7 +359,7 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   if (slot(g, matrix.magnitude) == nullptr) return;
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
   Fp8Matrix x8;
-  multiply_one(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8, false);
+  multiply_one(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8, {});
   ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
   GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
   ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);

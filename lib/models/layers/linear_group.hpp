@@ -75,13 +75,13 @@ class LinearGroup {
   /// Returns the weight for the product: the parameter itself, or dequantized for as long as the caller holds it.
   at::Tensor weight(LayerParams p, const Linear& matrix, at::ScalarType activations) const;
   bool is_fp8(const Linear& matrix) const;
-  /// out (+)= x W^T, computed in W's dtype. \param x8  x in fp8, filled by the first use \param add  asks for
-  /// adds_bias_in_product()
+  /// out = x W^T + bias, computed in W's dtype. \param x8  x in fp8, filled by the first use \param bias_O  may be
+  /// undefined; asks for adds_bias_in_product()
   void multiply_one(const Linear& matrix, const at::Tensor& out_NO, const at::Tensor& x_NI, const at::Tensor& weight_OI,
-                    Fp8Matrix& x8, bool add) const;
-  /// forward() without biases. \param add  adds to the outputs; asks for adds_bias_in_product()
+                    Fp8Matrix& x8, const at::Tensor& bias_O) const;
+  /// forward() with biases in the products. \param biases_O  may be empty; ask for adds_bias_in_product()
   void multiply(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI, std::span<at::Tensor> outs_NO,
-                LinearState* keep, bool add) const;
+                LinearState* keep, std::span<const at::Tensor> biases_O) const;
   bool has_adapters() const { return !adapted_.empty(); }
   at::Tensor adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const;
   at::Tensor dropout_keys(const MicroBatch& batch) const;
