@@ -1,7 +1,7 @@
 """fsdp-finetune on a stub driver (stub_card.hpp): its memory figures and its refusals.
 
 Kernels compute nothing, so losses mean nothing; memory is that of PyTorch's own operators and allocator, over the
-program's NCCL path.
+program's NCCL path. FSDP_ALL=1: all combinations; without it a share of them.
 """
 
 import json
@@ -38,12 +38,13 @@ class Gpu(fsdp_cli.Case):
         return json.loads((self.run_directory(name) / "memory.json").read_text())
 
     def test_what_was_predicted_is_what_it_takes(self):
-        for ranks, more in ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
-                            (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
-                            (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
-                            (2, ["--optimizer", "muon", "--precision", "bf16"]),  # Muon moves whole matrices between ranks
-                            (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"]),
-                            (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"])):
+        jobs = ((1, []), (2, ["--precision", "bf16"]), (2, ["--sharding", "grad-shard", "--gradient-accumulation-steps", 2]),
+                (2, ["--sharding", "no-shard", "--precision", "bf16", "--activation-checkpointing", "all"]),
+                (2, ["--sharding", "no-shard", "--cpu-offload", "--precision", "bf16"]),
+                (2, ["--optimizer", "muon", "--precision", "bf16"]),  # Muon moves whole matrices between ranks
+                (1, ["--cpu-offload", "--precision", "bf16", "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"]),
+                (4, ["--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--cpu-offload"]))
+        for ranks, more in fsdp_cli.share(jobs, 3, 1):
             with self.subTest(ranks=ranks, more=more):
                 result = self.train("run", *more, ranks=ranks)
                 self.assertEqual(result.code, 0, str(result))
@@ -54,7 +55,7 @@ class Gpu(fsdp_cli.Case):
 
     def test_documents_are_padded_to_a_multiple_of_64_tokens(self):
         """Lengths are padded because cuDNN's attention builds a plan for each new length."""
-        for longest, on_gpu in (38, 64), (90, 128), (129, 128):
+        for longest, on_gpu in fsdp_cli.share(((38, 64), (90, 128), (129, 128)), 2):
             texts = [[1 + i % 90 for i in range(length)] for length in (12, longest, 30, 5)]
             data = llama_cli.write_documents(self.folder / "documents.h5", texts)
             for device, expected in ("cuda", on_gpu), ("cpu", longest - 1):
@@ -70,13 +71,13 @@ class Gpu(fsdp_cli.Case):
         self.assertNotEqual(stopped.code, 0, str(stopped))
 
     def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
-        for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--batch-size", 64], "2 gathers in flight  "):
+        for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--embed-size", 1024, "--batch-size", 64], "2 gathers in flight  "):
             result = self.train("graphs", *more, ranks=1)
             self.assertEqual(result.code, 0, str(result))
             self.assertIn(line, result.err)
             metrics = [json.loads(text) for text in (self.run_directory("graphs") / "metrics.jsonl").read_text().splitlines()]
             self.assertEqual([step["cuda_graphs"] for step in metrics if "cuda_graphs" in step], [0, 0, 0] if more else [0, 1, 2])
-        for node in (1, 60, 100):
+        for node in fsdp_cli.share((1, 60, 100), 2, 1):
             failed = self.train("failed", ranks=1, env={"FSDP_STUB_CAPTURE": str(node)})
             self.assertEqual(failed.code, 0, str(failed))
             self.assertEqual(failed.err.count("a CUDA graph could not be captured"), 1, failed.err)
@@ -105,7 +106,7 @@ class Gpu(fsdp_cli.Case):
             self.assertRegex(result.err, expected)
 
     def test_ranks_over_nccl_measure_what_was_predicted(self):
-        for sharding, precision in (("full-shard", "bf16"), ("no-shard", "float32"), ("grad-shard", "bf16")):
+        for sharding, precision in fsdp_cli.share((("full-shard", "bf16"), ("no-shard", "float32"), ("grad-shard", "bf16")), 2, 1):
             with self.subTest(sharding=sharding):
                 result = self.run_on("a100-40g", "fsdp-memprobe", [*MODEL, "--batch-size", 2, "--sharding", sharding, "--precision", precision,
                                                                    "--device", "cuda", "--measure", "--json", "--quiet"], ranks=2)

@@ -25,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-constexpr std::int64_t kMostWork16 = std::int64_t{1} << 33, kMostWork32 = std::int64_t{1} << 30;
+constexpr std::int64_t kMostWork16 = std::int64_t{1} << 36, kMostWork32 = std::int64_t{1} << 33;
 
 std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
   if (ops.recorder() == nullptr) return "it needs a GPU, this program's CUDA kernels and PyTorch's own allocator";
@@ -46,11 +46,12 @@ std::int64_t block_parameters(const Decoder& decoder) {
 }
 
 /// Returns the largest number of tokens of a micro-batch that runs as a CUDA graph; 0: none does. The result depends on
-/// sizes alone, so that every run of a job decides alike. CudaGraphs::automatic chooses graphs on a single GPU, for
-/// micro-batches whose kernels take little longer than their launches take the host: forward and backward of a block
-/// are about 36 launches of 5 us, and 6 multiply-adds per token and parameter. At 150 TFLOP/s in 16 bits (an eighth of
-/// that in float32), twice the launch time is 2^33 tokens x parameters of a block (2^30 in float32). \throws UsageError
-/// that names what rules out CudaGraphs::on
+/// sizes alone, so that every run of a job decides alike. CudaGraphs::automatic chooses graphs on a single GPU, where
+/// they save 2 % or more: forward and backward of a block are about 36 launches and 6 operations per token and
+/// parameter. Between two kernels that wait for each other the GPU idles 1 to 2 us longer than inside a graph, 54 us
+/// per block. At 150 TFLOP/s in 16 bits (an eighth of that in float32), 54 us are 2 % of 2^36 tokens x parameters of a
+/// block (2^33 in float32). Below 2^32 the launches take the host longer than the kernels take the GPU, so that graphs
+/// save more. \throws UsageError that names what rules out CudaGraphs::on
 std::int64_t graph_max_tokens(const ShardingOptions& options, const Decoder& decoder, const Mesh& mesh,
                               const Ops& ops) {
   if (options.cuda_graphs == CudaGraphs::off) return 0;

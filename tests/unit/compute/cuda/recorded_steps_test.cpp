@@ -248,14 +248,14 @@ TEST_SUITE("cuda/recorded steps") {
       return limit;
     };
     const std::int64_t block = 4 * 16 * 16 + 4 * 16 + 4 * 16 + 2 * 16 * 28 + 28 + 16;  // products, biases, norms
-    CHECK(tokens(1) == (std::int64_t{1} << 30) / block);
+    CHECK(tokens(1) == (std::int64_t{1} << 33) / block);
     job.sharding.lora = {4, 8, 0, {"c_attn"}, false, false};
     job.sharding.quantize.nf4 = true;  // two codes per byte, and scales
-    CHECK(tokens(1) == (std::int64_t{1} << 30) / (block + 4 * (16 + 48)));
+    CHECK(tokens(1) == (std::int64_t{1} << 33) / (block + 4 * (16 + 48)));
     job.sharding.lora = {};
     job.sharding.quantize = {};
     job.sharding.precision = at::kBFloat16;
-    CHECK(tokens(1) == (std::int64_t{1} << 33) / block);
+    CHECK(tokens(1) == (std::int64_t{1} << 36) / block);
     job.sharding.sharding = Sharding::no_shard;
     CHECK(tokens(2) == 0);
     job.sharding.sharding = Sharding::full_shard;
