@@ -67,9 +67,14 @@ def first_difference(shown, said):
 
 
 class Examples(fsdp_cli.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.programs = fsdp_cli.link_programs(cls.folder / "programs")
+
     def environment(self):
-        path = f"{fsdp_cli.folder('FSDP_BIN')}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
-        return fsdp_cli.environment({"PATH": path, "FSDP_CPU_FLOPS": "", "HOME": str(self.folder)})
+        path = f"{self.folder / 'programs'}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
+        return fsdp_cli.environment({**self.programs, "PATH": path, "FSDP_CPU_FLOPS": "", "HOME": str(self.folder)})
 
     def test_commands_of_all_pages(self):
         chosen = os.environ.get("PAGES", "").split()  # to try some: PAGES='README own-data'
@@ -80,7 +85,7 @@ class Examples(fsdp_cli.Case):
                 continue
             folder = self.folder / page.stem
             (folder / "build").mkdir(parents=True)
-            os.symlink(fsdp_cli.folder("FSDP_BIN"), folder / "build/bin")
+            os.symlink(self.folder / "programs", folder / "build/bin")
             for name in ("data", "scripts", "examples"):
                 os.symlink(ROOT / name, folder / name)
             with self.subTest(page.name):

@@ -1,7 +1,6 @@
 """Shared by the tests of model families: the fixtures' models, results of transformers, and the fixtures' rows as data."""
 
 import json
-import os
 
 import fsdp_cli
 import llama_cli
@@ -11,7 +10,7 @@ TOLERANCE = 5e-6
 FAMILIES = ["mistral_window", "mistral_full", "qwen2_tied", "qwen2_untied", "qwen2_window", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_scaled", "gpt2",
             "phi3", "phi3_partial", "olmo2"]
 # For costly products: FSDP_ALL=1 tries all families, else one of each kind of block.
-SOME = FAMILIES if os.environ.get("FSDP_ALL") else ["mistral_window", "qwen3", "gemma3", "gpt2", "phi3", "olmo2"]
+SOME = FAMILIES if fsdp_cli.ALL else ["mistral_window", "qwen3", "gemma3", "gpt2", "phi3", "olmo2"]
 
 
 def folder_of(model):

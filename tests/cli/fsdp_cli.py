@@ -40,6 +40,14 @@ TINY_MODEL = ["--num-layers", "2", "--num-heads", "2", "--embed-size", "32", "--
 COMMON = ["--device", "cpu"]
 
 
+ALL = bool(os.environ.get("FSDP_ALL"))  # whole products: tests labelled long
+
+
+def share(cases, every, first=0):
+    """Returns every n-th case from number `first` on; all with FSDP_ALL=1. n is prime to the length of runs of similar cases."""
+    return list(cases) if ALL else list(cases)[first::every]
+
+
 def folder(variable):
     return pathlib.Path(os.environ[variable])
 

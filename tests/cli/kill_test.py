@@ -11,7 +11,7 @@ import time
 
 import fsdp_cli
 
-KILLS = 100 if os.environ.get("FSDP_ALL") else 6
+KILLS = 100 if fsdp_cli.ALL else 6
 RANKS = 2
 
 

@@ -2,7 +2,6 @@
 command continues. 12 instants; FSDP_ALL=1: 100. (kill_test.py kills single ranks of a training run.)"""
 
 import json
-import os
 import random
 import shutil
 import time
@@ -13,8 +12,7 @@ from download_cli import FOLDER, MIB, NAME, DownloadCase, random_bytes
 from hub_server import Repo
 from tokens_cli import DATA, documents
 
-ALL = bool(os.environ.get("FSDP_ALL"))
-INSTANTS = {name: every if ALL else few for name, few, every in (
+INSTANTS = {name: every if fsdp_cli.ALL else few for name, few, every in (
     ("train", 4, 33), ("convert", 3, 25), ("download", 2, 17), ("tokens", 2, 17), ("plan", 1, 8))}
 CONVERT = "fsdp-ckpt-convert"
 

@@ -1,7 +1,7 @@
 """fsdp-memprobe on several ranks: a rank is killed or stopped, the search is interrupted, trials fail, the launcher is another MPI's.
 
 Nothing may hang and no process may stay behind. Limits only catch hangs: what they guard ends within seconds, or would run
-for many minutes.
+for many minutes. FSDP_ALL=1: each rank, each launcher; without it one or some.
 """
 
 import os
@@ -116,7 +116,7 @@ class Measure(fsdp_cli.Case):
         return log
 
     def test_a_killed_rank_ends_the_job(self):
-        for rank in (0, 2):
+        for rank in fsdp_cli.share((0, 2), 2, 1):
             job = Job(self, STEPS, 3)
             job.kill(job.rank_in_a_step(rank), signal.SIGKILL)
             self.assertRegex(self.fails(job), "signal 9|rank .*did not arrive")
@@ -139,14 +139,14 @@ class Measure(fsdp_cli.Case):
 
 class Search(fsdp_cli.Case):
     def test_a_killed_rank_takes_the_trial_along(self):
-        for ranks, rank in ((0, 0), (2, 0), (2, 1)):
+        for ranks, rank in fsdp_cli.share(((0, 0), (2, 0), (2, 1)), 2):
             job = Job(self, TRIALS, ranks)
             job.trial(resident=300 * MIB)
             job.kill(job.rank(rank) if ranks else job.process.pid, signal.SIGKILL)
             self.assertNotEqual(job.ends(), 0)
 
     def test_an_interrupt_ends_everything(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in fsdp_cli.share((signal.SIGINT, signal.SIGTERM), 2):
             job = Job(self, TRIALS, 2)
             job.trial()
             job.kill(job.process.pid, number)
@@ -213,7 +213,7 @@ class OtherLaunchers(fsdp_cli.Case):
         launchers = (("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("PALS_SIZE", "PALS_RANKID"), ("PMI_SIZE", "PMI_RANK"),
                      ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("FLUX_JOB_SIZE", "FLUX_TASK_RANK"), ("WORLD_SIZE", "RANK"))
         for arguments, known in (((), launchers), (("--search", "--measure", "--memory", "600MiB"), launchers[:1])):
-            for size, rank in known:
+            for size, rank in fsdp_cli.share(known, 4):
                 with self.subTest(arguments=arguments, size=size):
                     result = self.launched(arguments, **{size: "4", rank: "0"})
                     self.assert_refused(result, 4, "MPI sees only this one")
@@ -223,7 +223,7 @@ class OtherLaunchers(fsdp_cli.Case):
                     self.assertEqual((other.code, other.err), (4, ""))
 
     def test_a_rank_that_the_first_does_not_know_of_speaks_itself(self):
-        for name in ("ALPS_APP_PE", "PALS_RANKID", "PBS_TASKNUM"):
+        for name in fsdp_cli.share(("ALPS_APP_PE", "PALS_RANKID", "PBS_TASKNUM"), 3):
             with self.subTest(name=name):
                 self.assert_refused(self.launched(**{name: "3"}), 4, "MPI sees only this one", f"{name}=3")
 

@@ -14,7 +14,6 @@ import time
 import fsdp_cli
 from memory_group import MemoryGroup
 
-ALL = bool(os.environ.get("FSDP_ALL"))
 BATCH = ["--total-batch-size", 12]
 BF16 = ["--precision", "bf16", "--allow-emulated-bf16"]
 
@@ -68,7 +67,7 @@ class Offload(fsdp_cli.Case):
             self.assertEqual(list((self.folder / "scratch").iterdir()), [], "a scratch file has no name")
             # A run continues from either kind of checkpoint: weights, states, steps.
             moves = [([], self.on_disk()), (self.on_disk(), []), (self.on_disk(), self.on_disk())]
-            for first, second in moves if ALL else moves[:1] if ranks == 1 else moves[1:]:
+            for first, second in moves if fsdp_cli.ALL else moves[:1] if ranks == 1 else moves[1:]:
                 name = f"moved-{ranks}-{len(first)}-{len(second)}"
                 self.train(name, "--max-steps", 4, *options, *first, ranks=ranks)
                 self.train(name, "--max-steps", 6, "--batch-size", 12 // ranks, *second, "--restart", "latest", ranks=ranks)
@@ -88,7 +87,7 @@ class Offload(fsdp_cli.Case):
 
     def test_memory_limit(self):
         """States of two (or four) times the limit: memory holds little more than bf16 rows of the whole model."""
-        layers, ratio = (120, 4) if ALL else (36, 2)
+        layers, ratio = (120, 4) if fsdp_cli.ALL else (36, 2)
         width, steps = 512, 3
         model = ["--num-layers", layers, "--num-heads", 8, "--embed-size", width, "--vocab-size", 512, "--seq-len", 32, "--batch-size", 1,
                  "--activation-checkpointing", "all", *BF16, "--max-steps", steps, "--no-save"]

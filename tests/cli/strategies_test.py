@@ -3,8 +3,6 @@
 FSDP_ALL=1: under all of them; without it under a few that have each value of each option.
 """
 
-import os
-
 import fsdp_cli
 
 STEPS = 20
@@ -31,7 +29,7 @@ SELECTION = [
     (4, "hybrid-grad-shard", "pre", False, "all", False, "size:10000", 1),
     (4, "no-shard", "pre", True, "all", False, "none", 1),
 ]
-if not os.environ.get("FSDP_ALL"):
+if not fsdp_cli.ALL:
     SELECTION = [SELECTION[i] for i in (2, 5, 6, 8, 11, 14, 15)]
 GLOBAL_BATCH = 12
 
@@ -65,7 +63,7 @@ class Strategies(fsdp_cli.Case):
         fsdp_cli.say(f"{len(SELECTION)} runs of {STEPS} steps: largest difference of a loss {worst:.3g}")
 
     def test_full_shard_and_grad_shard_are_bitwise_equal(self):
-        for ranks, micro_batches in ((2, 1), (3, 2), (4, 3)) if os.environ.get("FSDP_ALL") else ((3, 2),):
+        for ranks, micro_batches in ((2, 1), (3, 2), (4, 3)) if fsdp_cli.ALL else ((3, 2),):
             batch = ["--batch-size", GLOBAL_BATCH // ranks // micro_batches, "--total-batch-size", GLOBAL_BATCH]
             full = self.losses("full", ranks, "--sharding", "full-shard", *batch)
             grad = self.losses("grad", ranks, "--sharding", "grad-shard", *batch)

@@ -61,8 +61,9 @@ class DeadPeer(chess_cli.Case):
         self.assertRegex(log.read_text() if log else result.out + result.err, expected, str(result))
         return result
 
-    def check(self, *cases):
+    def check(self, *cases, every=1):
         """Runs six cases at once, because the jobs mostly wait."""
+        cases = fsdp_cli.share(cases, every)
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             started = {case[0]: pool.submit(self.ends, *case) for case in cases}
             for name, end in started.items():
@@ -88,7 +89,7 @@ class DeadPeer(chess_cli.Case):
                    # Collectives of optimizers, on the host.
                    ("stopped-adafactor", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adafactor"], missing("all-reduce")),
                    ("stopped-muon", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "muon"], missing("all-to-all")),
-                   ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING))
+                   ("stopped-adamw8bit", "18:1:stop", [*fifty, "--cpu-offload", "--optimizer", "adamw8bit"], MISSING), every=5)
 
     def test_a_full_queue_of_launches(self):
         """The layers launch more than a driver takes, so the host would block in a launch. Limited to the collectives of a few
@@ -98,7 +99,7 @@ class DeadPeer(chess_cli.Case):
                     "--batch-size", 1, "--max-steps", 50, "--activation-checkpointing", "all"]
         self.check(("stopped-deep", "175:1:stop", layers(40), MISSING),
                    ("stopped-deep-replicas", "86:1:stop", [*layers(40), "--sharding", "no-shard"], missing("all-reduce|reduce-scatter")),
-                   ("stopped-deep-units", "13:1:stop", [*layers(100), "--wrap", f"size:{50 * 49984}"], MISSING))
+                   ("stopped-deep-units", "13:1:stop", [*layers(100), "--wrap", f"size:{50 * 49984}"], MISSING), every=2)
 
     def test_a_rank_that_stops_in_a_validation_or_a_text(self):
         """The stall counts select collectives after the first step and before the second."""
@@ -110,7 +111,7 @@ class DeadPeer(chess_cli.Case):
         self.check(("stopped-validating", "60:1:stop", self.job("--max-steps", 1, *validated), behind),
                    ("stopped-prompt", "26:1:stop", self.job("--max-steps", 1, *words, "--prompt", "5 6", "--num-tokens", 4), "(?s)done +1 step.*" + MISSING),
                    ("stopped-sample", "33:1:stop", self.job("--max-steps", 1, *words, "--val-data", short, "--eval-every", 1, "--sample-prompt", "5 6"), behind),
-                   ("stopped-chess", "24:1:stop", [*chess, "--max-steps", 1, "--batch-size", 2], "(?s)saved .*" + MISSING))
+                   ("stopped-chess", "24:1:stop", [*chess, "--max-steps", 1, "--batch-size", 2], "(?s)saved .*" + MISSING), every=2)
 
     def test_a_killed_rank_ends_the_job(self):
         """mpiexec may end the others before they notice; without its clean-up they name the killed rank themselves."""
