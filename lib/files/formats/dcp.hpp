@@ -1,7 +1,7 @@
 #pragma once
 // PyTorch's distributed checkpoint (DCP): a directory of data files `__<rank>_<n>.distcp`, each a concatenation of
 // torch.save archives, and the pickle `.metadata`, which says where every block of every tensor lies.
-// Format: torch 2.11 torch/distributed/checkpoint/{filesystem,metadata}.py.
+// Format: torch 2.15 torch/distributed/checkpoint/{filesystem,metadata}.py.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,9 +104,10 @@ struct DcpMetadata {
   std::optional<std::map<std::string, StatePath>> paths;  ///< absent in checkpoints of torch 1.13
   std::vector<std::string> keys;                          ///< of tensors and values, in the order of the file
   std::string producer;                                   ///< what wrote the checkpoint, as far as the class names tell
+  std::set<std::string> unknown;  ///< fields that no known version of torch writes: "ChunkStorageMetadata.codec"
 };
 
-/// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.11 write it, or the metadata files of all ranks that
+/// Reads and validates DIRECTORY/.metadata as torch 1.13 to 2.15 write it, or the metadata files of all ranks that
 /// use_collectives=False leaves. Where the data files are safetensors, the offset of every item is 0.
 /// \throws FormatError with the reason for anything else; IoError
 DcpMetadata read_dcp_metadata(const std::filesystem::path& directory);

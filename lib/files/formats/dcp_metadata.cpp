@@ -1,4 +1,4 @@
-// Reads `.metadata`. Source: torch 1.13 to 2.11 torch/distributed/checkpoint/metadata.py and filesystem.py.
+// Reads `.metadata`. Source: torch 1.13 to 2.15 torch/distributed/checkpoint/metadata.py and filesystem.py.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -90,6 +90,7 @@ void merge_rank_metadata(DcpMetadata& all, DcpMetadata rank, const std::string& 
   if (rank.paths && !all.paths) all.paths.emplace();
   if (rank.paths) all.paths->merge(*rank.paths);
   if (all.producer.empty()) all.producer = rank.producer;
+  all.unknown.merge(rank.unknown);
 }
 
 constexpr std::uint64_t kMaxMetadataBytes = 4ull << 30;
@@ -99,6 +100,22 @@ constexpr std::array<std::string_view, 5> kMetadataModules{
     "torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem",
     "torch.distributed._shard.checkpoint.metadata", "torch.distributed._shard.checkpoint.filesystem",
     "torch.distributed._shard.sharded_tensor.metadata"};
+
+/// The fields that torch 1.13 to 2.15 and Megatron-core (all_local_plans) write. Fields of a later version are named to
+/// the user and passed over.
+struct KnownFields {
+  std::string_view type;
+  std::array<std::string_view, 6> names;
+};
+constexpr std::array<KnownFields, 6> kKnownFields{
+    {{"Metadata",
+      {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version", "all_local_plans"}},
+     {"TensorStorageMetadata", {"properties", "size", "chunks"}},
+     {"BytesStorageMetadata", {}},
+     {"ChunkStorageMetadata", {"offsets", "sizes"}},
+     {"MetadataIndex", {"fqn", "offset", "index"}},
+     {"_StorageInfo", {"relative_path", "offset", "length", "transform_descriptors"}}}};
+constexpr std::size_t kMostTensorProperties = 6;  ///< torch 2.15: dtype, layout, ..., strides of the local piece
 
 /// Identifies a stored item: the key and, for tensors, the offsets of the chunk.
 using StorageKey = std::tuple<std::string, bool, Shape>;
@@ -184,12 +201,23 @@ class MetadataParser {
         std::find(kMetadataModules.begin(), kMetadataModules.end(), name->module) != kMetadataModules.end();
     return known && name->name == class_name ? object : nullptr;
   }
-  const PickleDict& state_of(const PickleValue& value, std::string_view class_name) const {
+  const PickleDict& state_of(const PickleValue& value, std::string_view class_name) {
     const auto* object = instance(value, class_name);
     if (object == nullptr || object->state == nullptr || object->state->dict() == nullptr) {
       fail(value, "a DCP " + std::string(class_name) + " was expected, found " + describe(value));
     }
+    note_unknown(*object->state->dict(), class_name);
     return *object->state->dict();
+  }
+  void note_unknown(const PickleDict& fields, std::string_view class_name) {
+    constexpr std::size_t most = 20;  // names for a message
+    const auto known = std::ranges::find(kKnownFields, class_name, &KnownFields::type);
+    for (const auto& [key, item] : fields.items) {
+      if (key->string() == nullptr || std::ranges::find(known->names, key->string()->text) != known->names.end())
+        continue;
+      if (metadata_.unknown.size() >= most) return;
+      metadata_.unknown.insert(std::string(class_name) + "." + std::string(key->string()->text.substr(0, 100)));
+    }
   }
   Shape shape(const PickleValue& value) const {
     const auto* object = value.object_of("torch", "Size");
@@ -267,7 +295,9 @@ class MetadataParser {
     if (metadata_.tensors.contains(key) || metadata_.values.contains(key))
       fail(entry, "key \"" + key + "\" occurs twice");
     metadata_.keys.push_back(key);
-    if (instance(entry, "BytesStorageMetadata") != nullptr) {
+    if (const auto* bytes = instance(entry, "BytesStorageMetadata")) {
+      if (bytes->state != nullptr && bytes->state->dict() != nullptr)
+        note_unknown(*bytes->state->dict(), "BytesStorageMetadata");
       const auto& place = place_of(entry, {key, false, {}});
       metadata_.values[key] = {.file = place.file,
                                .offset_bytes = place.offset_bytes,
@@ -284,16 +314,18 @@ class MetadataParser {
     if (chunks.list() == nullptr) fail(chunks, "a list was expected, found " + describe(chunks));
     for (const auto chunk : chunks.list()->items) tensor.chunks.push_back(parse_chunk(key, tensor.shape, *chunk));
   }
-  DType dtype_of(const PickleValue& properties) const {
+  DType dtype_of(const PickleValue& properties) {
     const auto* object = instance(properties, "TensorProperties");
     const auto* state = object != nullptr && object->state != nullptr ? object->state->tuple() : nullptr;
     if (state == nullptr || state->items.empty() || state->items[0]->global() == nullptr ||
         state->items[0]->global()->module != "torch") {
       fail(properties, "a DCP TensorProperties was expected, found " + describe(properties));
     }
+    if (state->items.size() > kMostTensorProperties)
+      metadata_.unknown.insert("TensorProperties[" + std::to_string(kMostTensorProperties) + "]");
     return in_this_file(properties, [&] { return dtype_from_torch(state->items[0]->global()->name); });
   }
-  DcpTensor::Chunk parse_chunk(const std::string& key, const Shape& tensor_shape, const PickleValue& value) const {
+  DcpTensor::Chunk parse_chunk(const std::string& key, const Shape& tensor_shape, const PickleValue& value) {
     const auto& fields = state_of(value, "ChunkStorageMetadata");
     DcpTensor::Chunk chunk;
     chunk.offsets = shape(field(fields, "offsets"));

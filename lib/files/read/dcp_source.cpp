@@ -1,4 +1,7 @@
 // A DCP directory as a source; see lib/files/formats/dcp.hpp for the format.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -92,6 +95,10 @@ DcpSource::DcpSource(const std::filesystem::path& directory) : index_(directory 
   if (!std::filesystem::exists(index_, ignored)) index_ = directory;
   auto metadata = read_dcp_metadata(directory);
   info_.producer = metadata.producer;
+  if (!metadata.unknown.empty())
+    info_.remarks.push_back(fmt::format(
+        "{}: has fields that this version does not know, which are passed over (a newer PyTorch wrote them): {}",
+        index_.string(), fmt::join(metadata.unknown, ", ")));
   add_items(metadata);
   check_names(index_.string());
   check_files();
