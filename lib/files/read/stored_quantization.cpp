@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/compute/kernels/eight_bit_code.hpp"
 #include "lib/compute/kernels/nf4_code.hpp"
@@ -171,6 +172,46 @@ bool can_be_codes(DType dtype) { return !is_float(dtype) || dtype_size_bytes(dty
 }  // namespace
 
 std::map<std::string, StoredNf4> find_stored_nf4(const Source& source) { return Finder(source).find(); }
+
+std::map<std::string, StoredFp8> find_stored_fp8(const Source& source) {
+  constexpr std::string_view scale = "_scale_inv";
+  constexpr std::int64_t largest_block = 1 << 20;
+  const auto file = source.info().directory / "config.json";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return {};
+  const auto config = parse_json_or_discard(read_text_file(file, 1u << 20), file.string());
+  const auto quantization = config.is_object() ? config.value("quantization_config", nlohmann::json()) : config;
+  if (!quantization.is_object() || quantization.value("quant_method", nlohmann::json()) != "fp8") return {};
+  const auto sizes = quantization.value("weight_block_size", nlohmann::json());
+  if (!sizes.is_array() || sizes.size() != 2) return {};
+  StoredFp8 block;
+  for (const auto& [number, place] : {std::pair(sizes[0], &block.block_rows), std::pair(sizes[1], &block.block_cols)}) {
+    if (!number.is_number_unsigned() || number == 0 || number > largest_block)
+      throw FormatError(file.string() + ": weight_block_size is no size of a block");
+    *place = number.get<std::int64_t>();
+  }
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < source.tensors().size(); ++i) numbers.emplace(source.tensors()[i].name, i);
+  std::map<std::string, StoredFp8> found;
+  for (const auto& [name, number] : numbers) {
+    if (!name.ends_with(scale)) continue;
+    const auto matrix = numbers.find(name.substr(0, name.size() - scale.size()));
+    if (matrix == numbers.end() || source.tensors()[matrix->second].dtype != DType::f8_e4m3fn) continue;
+    const auto& codes = source.tensors()[matrix->second];
+    const auto& scales = source.tensors()[number];
+    const bool fits =
+        codes.shape.size() == 2 && scales.dtype == DType::f32 &&
+        scales.shape == Shape{parts_of(codes.shape[0], block.block_rows), parts_of(codes.shape[1], block.block_cols)};
+    if (!fits)
+      throw FormatError(fmt::format("{}: '{}' of shape [{}] does not fit '{}' of shape [{}] in blocks of {} x {}",
+                                    source.info().directory.string(), scales.name, fmt::join(scales.shape, ", "),
+                                    codes.name, fmt::join(codes.shape, ", "), block.block_rows, block.block_cols));
+    block.codes = matrix->second;
+    block.scales = number;
+    found.emplace(codes.name, block);
+  }
+  return found;
+}
 
 bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string& name) {
   if (const auto at = name.find(kState); at != std::string::npos) return found.contains(name.substr(0, at));

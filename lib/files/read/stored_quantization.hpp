@@ -1,7 +1,7 @@
 #pragma once
 // Weights that a checkpoint stores as codes of a quantization. Codes in 4 bits of bitsandbytes and transformers are
-// read, those of other methods are refused. Of a 4-bit matrix W, the tensor W holds codes, W.absmax and W.nested_absmax
-// scales, and W.quant_state.bitsandbytes__nf4 the rest as JSON.
+// read, float8 in blocks for --dequantize alone, those of other methods are refused. Of a 4-bit matrix W, the tensor W
+// holds codes, W.absmax and W.nested_absmax scales, and W.quant_state.bitsandbytes__nf4 the rest as JSON.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,6 +24,16 @@ struct StoredNf4 {
 /// Finds the 4-bit matrices, by name; empty when there are none. Reads the small tensors that describe the codes.
 /// \throws FormatError naming what is missing, is stored in an unsupported way, or does not fit
 std::map<std::string, StoredNf4> find_stored_nf4(const Source& source);
+
+/// A matrix X.weight of float8 whose blocks have a scale each in X.weight_scale_inv (DeepSeek's fp8).
+struct StoredFp8 {
+  std::size_t codes = 0, scales = 0;            ///< numbers of tensors of the source
+  std::int64_t block_rows = 0, block_cols = 0;  ///< blocks at the edges are smaller
+};
+
+/// Finds these matrices, by name, where config.json beside the tensors says quant_method "fp8" and weight_block_size;
+/// else none. \throws FormatError naming scales that do not fit
+std::map<std::string, StoredFp8> find_stored_fp8(const Source& source);
 
 /// True when `name` belongs to a matrix W in `found` without being W itself: its absmax, quant_map, ...
 bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string& name);

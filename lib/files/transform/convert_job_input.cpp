@@ -217,10 +217,13 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   const auto map = parse_name_map(options.map);
   const bool makes_numbers = options.dequantize || !options.merge_adapter.empty() || !options.dtype.empty() ||
                              options.quantize.enabled() || map != NameMap::none;
-  if (makes_numbers) refuse_other_quantization(*source);
-  if (options.dequantize && find_stored_nf4(*source).empty())
+  const bool has_fp8 = options.dequantize && !find_stored_fp8(*source).empty();
+  if (has_fp8) source = dequantize_fp8(std::move(source));
+  if (makes_numbers && !has_fp8) refuse_other_quantization(*source);
+  if (options.dequantize && !has_fp8 && find_stored_nf4(*source).empty())
     throw FormatError(source->info().directory.string() +
-                      ": --dequantize found no matrix in 4 bits, so there is nothing to make numbers of: leave it out");
+                      ": --dequantize found no matrix in 4 bits, and none in float8 with scales of blocks, so there is "
+                      "nothing to make numbers of: leave it out");
   // Must come before names change, since adapters have the names of the base.
   if (options.dequantize || !options.merge_adapter.empty()) source = as_numbers(std::move(source), options);
   SelectOptions selection;

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -303,6 +304,61 @@ class DequantizedSource final : public DecoratedSource {
   std::map<std::size_t, StoredNf4> matrices_;  ///< by tensor number
 };
 
+class Fp8Source final : public DecoratedSource {
+ public:
+  Fp8Source(std::shared_ptr<const Source> source, const std::map<std::string, StoredFp8>& stored)
+      : DecoratedSource(std::move(source)), floats_(inner_) {
+    std::set<std::size_t> scales;
+    for (const auto& [name, matrix] : stored) scales.insert(matrix.scales);
+    for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
+      if (scales.contains(i)) continue;
+      auto tensor = inner_->tensors()[i];
+      if (const auto found = stored.find(tensor.name); found != stored.end()) {
+        tensor.dtype = DType::f32;
+        matrices_.emplace(tensors_.size(), found->second);
+      }
+      add_tensor(i, std::move(tensor));
+    }
+    add_all_values();
+  }
+
+  std::optional<std::uint32_t> read(std::size_t tensor, std::uint64_t first, std::uint64_t count,
+                                    std::span<std::byte> out, std::vector<ReadSum>* sums) const override {
+    const auto found = matrices_.find(tensor);
+    if (found == matrices_.end() || count == 0) return DecoratedSource::read(tensor, first, count, out, sums);
+    check_read(tensors_[tensor], first, count, out.size());
+    constexpr std::uint64_t at_once = 1u << 20;
+    const auto step = inner_->prefers_whole(found->second.codes) ? count : at_once;
+    for (std::uint64_t done = 0; done < count; done += step) {
+      const auto piece = std::min(step, count - done);
+      const auto values = elements(found->second, first + done, piece, sums);
+      std::memcpy(out.data() + done * sizeof(float), values.data(), values.size() * sizeof(float));
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::vector<float> elements(const StoredFp8& matrix, std::uint64_t first, std::uint64_t count,
+                              std::vector<ReadSum>* sums) const {
+    const auto columns = static_cast<std::uint64_t>(inner_->tensors()[matrix.codes].shape[1]);
+    const auto rows_of_block = static_cast<std::uint64_t>(matrix.block_rows);
+    const auto columns_of_block = static_cast<std::uint64_t>(matrix.block_cols);
+    const auto scales_of_row = static_cast<std::uint64_t>(inner_->tensors()[matrix.scales].shape[1]);
+    const auto first_row = first / columns / rows_of_block, last_row = (first + count - 1) / columns / rows_of_block;
+    auto values = floats_.read(matrix.codes, first, count, sums);
+    const auto scales =
+        floats_.read(matrix.scales, first_row * scales_of_row, (last_row + 1 - first_row) * scales_of_row, sums);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto row = (first + i) / columns / rows_of_block - first_row;
+      values[i] *= scales[row * scales_of_row + (first + i) % columns / columns_of_block];
+    }
+    return values;
+  }
+
+  FloatReader floats_;
+  std::map<std::size_t, StoredFp8> matrices_;  ///< by tensor number
+};
+
 }  // namespace
 
 std::unique_ptr<Source> quantize_nf4(std::shared_ptr<const Source> source, const QuantizeConfig& quantize) {
@@ -329,6 +385,12 @@ std::shared_ptr<const Source> dequantize(std::shared_ptr<const Source> source) {
   const auto stored = find_stored_nf4(*source);
   if (stored.empty()) return source;
   return std::make_shared<DequantizedSource>(std::move(source), stored);
+}
+
+std::shared_ptr<const Source> dequantize_fp8(std::shared_ptr<const Source> source) {
+  const auto stored = find_stored_fp8(*source);
+  if (stored.empty()) return source;
+  return std::make_shared<Fp8Source>(std::move(source), stored);
 }
 
 }  // namespace fsdp

@@ -27,4 +27,9 @@ nlohmann::json hf_quantization_config(const QuantizeConfig& quantize, DType comp
 /// no such matrix. Lazy. \throws what find_stored_nf4() throws
 std::shared_ptr<const Source> dequantize(std::shared_ptr<const Source> source);
 
+/// Returns `source` with each matrix of float8 in blocks as float32: the code times the scale of its block, as
+/// PyTorch's QuantizedHuggingFaceStorageReader does. Scales are left out. Returns `source` itself when there is no such
+/// matrix. Lazy. \throws what find_stored_fp8() throws
+std::shared_ptr<const Source> dequantize_fp8(std::shared_ptr<const Source> source);
+
 }  // namespace fsdp
