@@ -25,6 +25,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert step-00001000 step-on-4 --shards 4
   DeepSpeed ZeRO, the folder with `latest` -> float32 weights in one file:
     fsdp-ckpt-convert out/ model.safetensors --model-only
+  A checkpoint of Lightning, Composer or a Trainer -> one .pt with model, optimizer and counters:
+    fsdp-ckpt-convert out/checkpoint-500 full.pt
   The attention weights only, renamed:
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
   A base model and its adapters -> one model:
@@ -88,8 +90,10 @@ void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
   t.add("merge-adapter", o.merge_adapter,
         "directory of an adapter in peft's format (LoRA, rsLoRA, DoRA) to add to IN's matrices",
         {.path = PathKind::folder});
-  t.add("dequantize", o.dequantize,
-        "convert 4-bit matrices (bitsandbytes' nf4) back to the type that they were quantized from");
+  t.add(
+      "dequantize", o.dequantize,
+      "convert 4-bit matrices (bitsandbytes' nf4) back to the type that they were quantized from, float8 with a scale "
+      "per block to float32");
   fsdp::add_quantize_options(
       t, o.quantize, "quantize the matrices of the model's blocks to 4-bit form, as bitsandbytes does: nf4 or none");
   t.add("map", o.map, "map of names: mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
@@ -133,7 +137,8 @@ int main(int argc, char** argv) {
   fsdp::OptionTable app{
       "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
       ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"
-      "rank (verl, SkyRL, accelerate), and fsdp-finetune's own. It detects the input's format.\n"
+      "rank (verl, SkyRL, torch-checkpointing), checkpoints of trainers (accelerate, Hugging Face's Trainer,\n"
+      "Lightning, Composer, torchtitan), and fsdp-finetune's own. It detects the input's format.\n"
       "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
       "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};

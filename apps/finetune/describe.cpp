@@ -168,7 +168,7 @@ namespace {
 void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
   if (setup.restart || setup.options.model.directory.empty()) return;
   try {
-    open_source(setup.options.model.directory);
+    open_weights(setup.options.model.directory);
   } catch (const Error& error) {
     log.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()));
   }

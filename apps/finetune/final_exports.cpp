@@ -133,7 +133,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
 std::string export_dtype(const RunSetup& setup) {
   // A folder may hold only config.json, with the weights in a checkpoint.
   const auto weights = first_weights(setup);
-  if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_source(weights));
+  if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_weights(weights));
   if (!setup.restart) return "";
   if (setup.restart->knows_run) return setup.restart->manifest.data.value("weights_dtype", std::string());
   const auto& checkpoint = *setup.restart->checkpoint;

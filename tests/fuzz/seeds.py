@@ -17,6 +17,10 @@ HF_NAMES = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", 
 DEEPSPEED_NAMES = ["mp_rank_00_model_states.pt", *(f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt" for kind in ("optim", "model") for rank in (0, 1)),
                    "zero/w/fp32.pt", "zero/w/exp_avg.pt", "zero/b/fp32.pt", "zero/b/step.pt", "zero/optimizer_state.pt"]
 RANK_NAMES = [*(f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)), "extra_state_world_size_2_rank_0.pt"]
+TRAINER_NAMES = ["model.safetensors", "optimizer.bin", "scheduler.bin", "trainer_state.json", "config.json", "rng_state_0.pth", "pytorch_model_fsdp.bin",
+                 *(f"{folder}/{name}" for folder in ("pytorch_model_fsdp_0", "optimizer_0") for name in (".metadata", "__0_0.distcp")), ".metadata",
+                 "__0_0.distcp", "meta.pt", "latest-rank0.pt", "ep0-ba2-rank0.pt", "metadata.pkl", "model_0.safetensors", "model_1.safetensors",
+                 "optimizer_0.pt", "config_0.json"]
 LARGEST = 64 * 1024
 
 
@@ -112,6 +116,15 @@ def per_rank_seeds(checkpoints):
     return door_seeds(checkpoints, ("small/dtensor", "ranks_t26_fsdp1_ws2_shardedtensor/ckpt"), RANK_NAMES)
 
 
+def trainer_seeds(checkpoints):
+    seeds = door_seeds(checkpoints, ("small/trainer", "small/accelerate", "small/lightning", "small/lightning_dcp", "small/composer"), TRAINER_NAMES)
+    for folder in sorted((checkpoints.parent / "trainers").glob("*/ckpt")):
+        files = {path.relative_to(folder).as_posix().removeprefix("checkpoint-4/").replace("optimizer.pt", "optimizer.bin"): path
+                 for path in folder.rglob("*") if path.is_file()}
+        seeds.append(text_seeds.packed([(number, without_checksums(files[name].read_bytes())) for number, name in enumerate(TRAINER_NAMES) if name in files]))
+    return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
+
+
 def hf_seeds(checkpoints):
     def header(tensors, size):
         text = json.dumps(tensors).encode()
@@ -126,7 +139,7 @@ def hf_seeds(checkpoints):
 
 
 MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
-          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
+          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "trainer": trainer_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
 
 
 def write(target, folder):

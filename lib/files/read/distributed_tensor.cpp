@@ -57,6 +57,13 @@ struct Mesh {
   std::vector<std::size_t> sizes, coordinate;
 };
 
+/// Sets the coordinate of number `place` of a row-major list of ranks. \pre no axis has size 0
+void set_coordinate(Mesh& mesh, std::size_t place) {
+  mesh.coordinate.resize(mesh.sizes.size());
+  for (std::size_t axis = mesh.sizes.size(); axis-- > 0; place /= mesh.sizes[axis])
+    mesh.coordinate[axis] = place % mesh.sizes[axis];
+}
+
 /// The numbers of an int or a nested tuple of ints.
 void flatten_numbers(const PickleNode& node, std::vector<std::size_t>& numbers) {
   if (node.value->integer() != nullptr) {
@@ -124,15 +131,13 @@ Mesh mesh_of(const PickleNode& node, std::size_t rank, const ReadIntegers& read)
   if (found == ranks.end() || (own && own->value->integer() != nullptr && own->count() != rank))
     node.fail("is not that of rank " + std::to_string(rank) +
               ", whose number the file's name has: was the file renamed?");
-  auto place = static_cast<std::size_t>(found - ranks.begin());
+  const auto place = static_cast<std::size_t>(found - ranks.begin());
   Mesh mesh;
   if (const auto layout = state.find("_layout")) {
     mesh = mesh_of_layout(*layout, place);
   } else {
     for (const auto size : view->sizes) mesh.sizes.push_back(static_cast<std::size_t>(size));
-    mesh.coordinate.resize(mesh.sizes.size());
-    for (std::size_t axis = mesh.sizes.size(); axis-- > 0; place /= mesh.sizes[axis])
-      mesh.coordinate[axis] = place % mesh.sizes[axis];
+    set_coordinate(mesh, place);
   }
   const auto recorded = state.find("_coordinate_on_dim");
   if (!recorded || recorded->value->is_none()) return mesh;
@@ -197,16 +202,9 @@ std::vector<std::size_t> cutting_order(const PickleNode& spec, const std::vector
   return order;
 }
 
-DistributedTensor from_dtensor(const PickleNode& node, const PickleNode& state, const Shape& shape, std::size_t rank,
-                               const ReadIntegers& read) {
-  const auto local = state.at("_local_tensor");
-  auto view = plain_tensor(local);
-  if (!view) local.fail("should be a tensor and is " + describe(*local.value));
-  const auto spec = attributes(state.at("_spec"), "DTensorSpec");
-  const auto mesh = mesh_of(spec.at("mesh"), rank, read);
-  std::vector<Placement> placements;
-  for (const auto& item : spec.at("placements").items()) placements.push_back(placement_of(item, shape.size()));
-  if (placements.size() != mesh.sizes.size()) node.fail("has more placements than its mesh has axes, or fewer");
+/// The block of the rank at `mesh.coordinate`. \pre as many placements as axes
+Block block_on_mesh(const PickleNode& spec, const Shape& shape, const std::vector<Placement>& placements,
+                    const Mesh& mesh) {
   Block block{Shape(shape.size(), 0), shape};
   for (const auto axis : cutting_order(spec, placements, mesh.sizes)) {
     const auto dim = placements[axis].dim;
@@ -218,6 +216,20 @@ DistributedTensor from_dtensor(const PickleNode& node, const PickleNode& state, 
     block.offsets[dim] += begin;
     block.sizes[dim] = std::min(each, whole - begin);
   }
+  return block;
+}
+
+DistributedTensor from_dtensor(const PickleNode& node, const PickleNode& state, const Shape& shape, std::size_t rank,
+                               const ReadIntegers& read) {
+  const auto local = state.at("_local_tensor");
+  auto view = plain_tensor(local);
+  if (!view) local.fail("should be a tensor and is " + describe(*local.value));
+  const auto spec = attributes(state.at("_spec"), "DTensorSpec");
+  const auto mesh = mesh_of(spec.at("mesh"), rank, read);
+  std::vector<Placement> placements;
+  for (const auto& item : spec.at("placements").items()) placements.push_back(placement_of(item, shape.size()));
+  if (placements.size() != mesh.sizes.size()) node.fail("has more placements than its mesh has axes, or fewer");
+  auto block = block_on_mesh(spec, shape, placements, mesh);
   if (view->sizes != block.sizes) {
     const bool both_empty = num_elements(view->sizes) == 0 && num_elements(block.sizes) == 0;
     if (!both_empty)
@@ -246,6 +258,16 @@ DistributedTensor from_sharded_tensor(const PickleNode& node, const PickleNode& 
     found.blocks.push_back(std::move(block));
   }
   return found;
+}
+
+Placement described_placement(const PickleNode& node, std::size_t num_dims) {
+  const auto type = node.at("type").text();
+  if (type == "Replicate") return {};
+  if (type != "Shard")
+    node.fail("is the placement " + type.substr(0, 100) + ", which is not read: only Shard and Replicate are");
+  const Placement placement{.is_shard = true, .dim = node.at("dim").count(), .split_factor = 0};
+  if (placement.dim >= num_dims) node.fail("is a shard along a dim that the tensor does not have");
+  return placement;
 }
 
 DType dtype_of_global(const PickleNode& node, const PickleValue& value) {
@@ -277,6 +299,34 @@ DistributedTensor distributed_tensor(const PickleNode& node, std::size_t rank, c
   }
   if (found.dtype != dtype) node.fail("has a piece of another type");
   return found;
+}
+
+DescribedTensor described_tensor(const PickleNode& data) {
+  DescribedTensor tensor;
+  tensor.shape = data.at("global_shape").shape();
+  const auto dtype = data.at("dtype").text();
+  if (!dtype.starts_with("torch.")) data.at("dtype").fail("is no element type");
+  tensor.dtype = dtype_from_torch(dtype.substr(std::string_view("torch.").size()));
+  const auto spec = data.at("mesh_spec");
+  std::vector<std::size_t> ranks;
+  Mesh mesh;
+  flatten_numbers(spec.at("mesh_data"), ranks);
+  flatten_numbers(spec.at("mesh_shape"), mesh.sizes);
+  std::size_t size = 1;
+  for (const auto axis : mesh.sizes) {
+    if (axis == 0 || axis > kLargestMesh || size * axis > kLargestMesh) spec.fail("is no mesh");
+    size *= axis;
+  }
+  if (size != ranks.size()) spec.fail("has more ranks than places, or fewer");
+  std::vector<Placement> placements;
+  for (const auto& item : data.at("placements").items())
+    placements.push_back(described_placement(item, tensor.shape.size()));
+  if (placements.size() != mesh.sizes.size()) data.fail("has more placements than its mesh has axes, or fewer");
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    set_coordinate(mesh, place);
+    tensor.blocks.emplace(ranks[place], block_on_mesh(data, tensor.shape, placements, mesh));
+  }
+  return tensor;
 }
 
 }  // namespace fsdp

@@ -4,7 +4,7 @@
 // torch/distributed/_shard/sharded_tensor/api.py.
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <map>
 #include <vector>
 
 #include "lib/files/formats/block.hpp"
@@ -30,5 +30,17 @@ bool is_distributed_tensor(const PickleValue& value);
 /// \param rank  that wrote the file
 /// \throws FormatError naming what is not supported (partial sums), or does not fit the piece
 DistributedTensor distributed_tensor(const PickleNode& node, std::size_t rank, const ReadIntegers& read);
+
+/// The pieces of a tensor as plain data describe them.
+struct DescribedTensor {
+  DType dtype = DType::f32;
+  Shape shape;
+  std::map<std::size_t, Block> blocks;  ///< by rank
+};
+
+/// \param data  a dict of global_shape, dtype, mesh_spec (mesh_shape, mesh_data) and placements, as metadata.pkl of
+/// torch-checkpointing 0.1 has
+/// \throws FormatError naming what is missing, is not supported, or does not fit
+DescribedTensor described_tensor(const PickleNode& data);
 
 }  // namespace fsdp

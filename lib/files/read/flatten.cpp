@@ -28,7 +28,7 @@ class Flattener {
  public:
   Flattener(const PickleDocument& document, const std::string& file) : document_(document), file_(file) {}
 
-  FlatObject run() {
+  FlatObject run(bool may_lack_tensors) {
     const PickleValue& root = *document_.root;
     if (pickled_mapping(root) == nullptr && root.list() == nullptr && root.tuple() == nullptr) {
       fail(root, "a dict of tensors was expected, found " + describe(root));
@@ -39,7 +39,7 @@ class Flattener {
     visit(root);
     check_names();
     // Without a single tensor in the file, the value that was not read is the likely place of the tensors: report it.
-    if (flat_.tensors.empty())
+    if (flat_.tensors.empty() && !may_lack_tensors)
       for (const auto& found : flat_.values) check_plain_value(*found.value, found.name, file_);
     return std::move(flat_);
   }
@@ -163,6 +163,8 @@ class Flattener {
 
 }  // namespace
 
-FlatObject flatten(const PickleDocument& document, const std::string& file) { return Flattener(document, file).run(); }
+FlatObject flatten(const PickleDocument& document, const std::string& file, bool may_lack_tensors) {
+  return Flattener(document, file).run(may_lack_tensors);
+}
 
 }  // namespace fsdp

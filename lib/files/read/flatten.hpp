@@ -29,6 +29,7 @@ struct FlatObject {
 /// plain lists and tuples.
 /// \throws FormatError, with `file` in the message, for a root that is no container, values that are not plain
 /// (check_plain_value()), tensors that are not supported, and two entries with one name
-FlatObject flatten(const PickleDocument& document, const std::string& file);
+/// \param may_lack_tensors  else a value that is not plain is refused where the object has no tensor: it may hold them
+FlatObject flatten(const PickleDocument& document, const std::string& file, bool may_lack_tensors = false);
 
 }  // namespace fsdp

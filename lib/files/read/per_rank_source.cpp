@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -16,7 +15,6 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/files/read/distributed_tensor.hpp"
 #include "lib/files/read/plain_value.hpp"
 #include "lib/files/read/rank_files_source.hpp"
 
@@ -113,17 +111,6 @@ RankFolder choose_save(const std::filesystem::path& directory) {
   return std::move(save);
 }
 
-/// A tensor of the ranks: blocks of a distributed one, or a plain one of rank 0.
-struct RankTensor {
-  DType dtype = DType::f32;
-  Shape shape;
-  bool is_plain = false;
-  bool is_seen = false;  ///< on a rank
-  std::vector<Block> blocks;
-  std::vector<OwnPlace> places;  ///< by block; of a plain tensor by rank
-  std::set<Shape> offsets;       ///< of blocks: replicas repeat them
-};
-
 /// A state of the optimizer: a tensor or a python value of rank 0.
 struct RankState {
   std::string key;
@@ -180,86 +167,6 @@ class PerRankSource : public RankFilesSource {
     }
   }
 
-  /// Adds one rank's part of a tensor. \param in_model  plain tensors are copies of one another
-  void take(const TorchFile& file, std::size_t rank, const PickleNode& node, RankTensor& tensor,
-            const std::string& name, bool in_model) {
-    const bool is_first = !std::exchange(tensor.is_seen, true);
-    if (!is_distributed_tensor(*node.value)) {
-      const auto view = tensor_view(*node.value, node.file);
-      if (!view) node.fail("should be a tensor and is " + describe(*node.value));
-      take_plain(file, rank, *view, node, tensor, name, in_model, is_first);
-      return;
-    }
-    const auto read = [&](const TensorView& view) { return integers(file, view); };
-    auto part = distributed_tensor(node, rank, read);
-    if (is_first) {
-      tensor.dtype = part.dtype;
-      tensor.shape = part.shape;
-    }
-    if (tensor.is_plain || tensor.dtype != part.dtype || tensor.shape != part.shape)
-      node.fail("of rank " + std::to_string(rank) +
-                " is of another type or shape than that of other ranks: files of "
-                "two saves lie in one folder");
-    for (std::size_t i = 0; i < part.blocks.size(); ++i) {
-      if (num_elements(part.blocks[i].sizes) == 0 || !tensor.offsets.insert(part.blocks[i].offsets).second) continue;
-      auto place = own_place(file, part.views[i]);
-      place.view.storage_key.clear();
-      tensor.places.push_back(std::move(place));
-      tensor.blocks.push_back(std::move(part.blocks[i]));
-    }
-  }
-
-  void take_plain(const TorchFile& file, std::size_t rank, const TensorView& view, const PickleNode& node,
-                  RankTensor& tensor, const std::string& name, bool in_model, bool is_first) {
-    if (is_first) {
-      tensor.is_plain = true;
-      tensor.dtype = view.dtype;
-      tensor.shape = view.sizes;
-    }
-    const bool is_flat = !in_model && view.sizes.size() == 1;
-    if (!tensor.is_plain || tensor.dtype != view.dtype || (!is_flat && tensor.shape != view.sizes))
-      node.fail("of rank " + std::to_string(rank) +
-                " is of another type or shape than that of other ranks: files of "
-                "two saves lie in one folder");
-    if (is_first || is_flat) {
-      tensor.places.push_back(own_place(file, view));
-      return;
-    }
-    if (view.length_bytes() > kMostCompared || same_bytes(tensor.places.front(), own_place(file, view))) return;
-    if (!in_model)
-      node.fail("of rank " + std::to_string(rank) +
-                " differs from that of rank 0: files of two saves lie in one folder");
-    if (std::ranges::find(differing_, name) == differing_.end()) differing_.push_back(name);
-  }
-
-  bool same_bytes(const OwnPlace& a, const OwnPlace& b) const {
-    std::vector<std::byte> first(a.view.length_bytes()), second(b.view.length_bytes());
-    const auto count = static_cast<std::uint64_t>(num_elements(a.view.sizes));
-    if (count == 0) return true;
-    read_view(a.storage, a.view, 0, count, first, nullptr);
-    read_view(b.storage, b.view, 0, count, second, nullptr);
-    return first == second;
-  }
-
-  /// \pre `view` is small
-  std::vector<std::int64_t> integers(const TorchFile& file, const TensorView& view) {
-    const auto place = own_place(file, view);
-    const auto count = static_cast<std::uint64_t>(num_elements(view.sizes));
-    std::vector<std::byte> bytes(view.length_bytes());
-    if (count > 0) read_view(place.storage, view, 0, count, bytes, nullptr);
-    std::vector<std::int64_t> numbers(count);
-    const auto item = dtype_size_bytes(view.dtype);
-    if (view.dtype != DType::i32 && view.dtype != DType::i64)
-      throw FormatError(file.file().path().string() + ": the ranks of a mesh are no integers");
-    for (std::size_t i = 0; i < count; ++i) {
-      if (view.dtype == DType::i64) std::memcpy(&numbers[i], bytes.data() + i * item, item);
-      std::int32_t small = 0;
-      if (view.dtype == DType::i32) std::memcpy(&small, bytes.data() + i * item, item);
-      if (view.dtype == DType::i32) numbers[i] = small;
-    }
-    return numbers;
-  }
-
   void read_optimizer(std::size_t rank, const std::filesystem::path& path) {
     const auto file = open_torch_file(path);
     info_.files.push_back(path);
@@ -279,14 +186,6 @@ class PerRankSource : public RankFilesSource {
     if (rank != 0) return;
     optimizer_document_ = file->document();
     groups_ = PickleNode{optimizer_document_->root, path.string(), ""}.at("param_groups").items();
-  }
-
-  void add_whole(StatePath path, const RankTensor& tensor) {
-    if (tensor.is_plain) {
-      add(std::move(path), tensor.dtype, tensor.shape, tensor.places.front());
-    } else {
-      add(std::move(path), tensor.dtype, tensor.shape, tensor.blocks, tensor.places);
-    }
   }
 
   /// The model's tensors that an optimizer can have, a tied one once: without buffers where these can be told.
@@ -492,13 +391,10 @@ class PerRankSource : public RankFilesSource {
     if (save_.world > 1) remark("of the ranks' extra state (random numbers), that of rank 0 is taken");
   }
 
-  static constexpr std::uint64_t kMostCompared = 64u << 10;
-
   std::string folder_;
   RankFolder save_;
   std::map<std::string, RankTensor> model_;
   std::vector<std::string> model_order_;
-  std::vector<std::string> differing_;
   std::map<std::string, std::vector<RankState>> optimizer_;  // by number or name
   std::vector<PickleNode> groups_;
   std::shared_ptr<const PickleDocument> model_document_, optimizer_document_;

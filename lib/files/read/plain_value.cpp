@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/files/formats/pickle_reader.hpp"
 #include "lib/files/formats/pickle_value.hpp"
+#include "lib/files/formats/pickle_writer.hpp"
 
 namespace fsdp {
 namespace {
@@ -114,6 +117,21 @@ bool is_tensor_like(const PickleValue& value) {
   if (object == nullptr) return false;
   const auto module = object->callable->global()->module;
   return module == "torch._utils" || module == "torch._tensor";
+}
+
+std::shared_ptr<const PickleDocument> document_of_json(const nlohmann::json& json, const std::string& name) {
+  PickleWriter writer;
+  writer.json(json);
+  PickleSource pickle;
+  pickle.text = std::make_shared<const std::string>(writer.finish());
+  pickle.file = name;
+  return std::make_shared<const PickleDocument>(read_pickle(pickle));
+}
+
+bool holds_tensor(const PickleValue& value) {
+  bool found = is_tensor_like(value);
+  if (!found) for_each_child(value, [&](PickleRef child) { found = found || holds_tensor(*child); });
+  return found;
 }
 
 }  // namespace fsdp

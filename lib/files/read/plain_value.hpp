@@ -1,5 +1,7 @@
 #pragma once
 // Python values that a checkpoint may hold besides tensors.
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lib/base/error.hpp"
@@ -24,5 +26,11 @@ bool is_plain_value(const PickleValue& value);
 
 /// True when `value` itself is a tensor or any other object that PyTorch rebuilds from a storage. Validates nothing.
 bool is_tensor_like(const PickleValue& value);
+
+/// The pickle of a JSON value that no pickle of the checkpoint has. \param name  for messages
+std::shared_ptr<const PickleDocument> document_of_json(const nlohmann::json& json, const std::string& name);
+
+/// True when `value` is a tensor or has one at any depth. Validates nothing.
+bool holds_tensor(const PickleValue& value);
 
 }  // namespace fsdp

@@ -3,25 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/pickle_reader.hpp"
-#include "lib/files/formats/pickle_writer.hpp"
+#include "lib/files/read/distributed_tensor.hpp"
 #include "lib/files/read/plain_value.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 
 namespace fsdp {
 namespace {
-
-bool holds_tensor(const PickleValue& value) {
-  bool found = is_tensor_like(value);
-  if (!found) for_each_child(value, [&](PickleRef child) { found = found || holds_tensor(*child); });
-  return found;
-}
 
 /// The number of segments that have some of the elements [first, first + count).
 std::int64_t segments_in(const std::vector<Segment>& segments, std::uint64_t first, std::uint64_t count) {
@@ -32,6 +26,13 @@ std::int64_t segments_in(const std::vector<Segment>& segments, std::uint64_t fir
     begin += segment.count;
   }
   return number;
+}
+
+constexpr std::uint64_t kMostCompared = 64u << 10;
+
+[[noreturn]] void fail_of_two_saves(const PickleNode& node, std::size_t rank) {
+  node.fail("of rank " + std::to_string(rank) +
+            " is of another type or shape than that of other ranks: files of two saves lie in one folder");
 }
 
 }  // namespace
@@ -53,14 +54,18 @@ LoadedValue RankFilesSource::value(std::size_t value) const {
 }
 
 std::uint32_t RankFilesSource::add_storage(const TorchFile& file, const TensorView& view) {
-  const auto& path = file.file().path();
+  const auto own = file.storage_number(view);
+  return add_storage(file.file().path(), own, [&] { return file.storage(own); });
+}
+
+std::uint32_t RankFilesSource::add_storage(const std::filesystem::path& path, std::uint32_t own,
+                                           const std::function<TorchStorage()>& describe) {
   const auto [known, is_new] = number_of_file_.emplace(path, static_cast<std::uint32_t>(data_files_.paths().size()));
   if (is_new) data_files_.add(path);
-  const auto own = file.storage_number(view);
   const auto [number, is_first] =
       number_of_.emplace(std::pair(known->second, own), static_cast<std::uint32_t>(storages_.size()));
   if (!is_first) return number->second;
-  const TorchStorage found = file.storage(own);
+  const TorchStorage found = describe();
   storages_.push_back({.file = known->second,
                        .begin_bytes = found.begin_bytes,
                        .size_bytes = found.size_bytes,
@@ -198,6 +203,91 @@ Segment RankFilesSource::segment_of(const TorchFile& file, const PickleNode& nod
   return segment;
 }
 
+void RankFilesSource::take(const TorchFile& file, std::size_t rank, const PickleNode& node, RankTensor& tensor,
+                           const std::string& name, bool in_model) {
+  const bool is_first = !std::exchange(tensor.is_seen, true);
+  if (!is_distributed_tensor(*node.value)) {
+    const auto view = tensor_view(*node.value, node.file);
+    if (!view) node.fail("should be a tensor and is " + describe(*node.value));
+    take_plain(file, rank, *view, node, tensor, name, in_model, is_first);
+    return;
+  }
+  auto part = distributed_tensor(node, rank, [&](const TensorView& view) { return integers(file, view); });
+  if (is_first) {
+    tensor.dtype = part.dtype;
+    tensor.shape = part.shape;
+  }
+  if (tensor.is_plain || tensor.dtype != part.dtype || tensor.shape != part.shape) fail_of_two_saves(node, rank);
+  for (std::size_t i = 0; i < part.blocks.size(); ++i)
+    if (num_elements(part.blocks[i].sizes) > 0 && !tensor.offsets.contains(part.blocks[i].offsets))
+      take_block(tensor, std::move(part.blocks[i]), own_place(file, part.views[i]));
+}
+
+void RankFilesSource::take_block(RankTensor& tensor, Block block, OwnPlace place) {
+  if (num_elements(block.sizes) == 0 || !tensor.offsets.insert(block.offsets).second) return;
+  place.view.storage_key.clear();
+  tensor.places.push_back(std::move(place));
+  tensor.blocks.push_back(std::move(block));
+}
+
+void RankFilesSource::take_plain(const TorchFile& file, std::size_t rank, const TensorView& view,
+                                 const PickleNode& node, RankTensor& tensor, const std::string& name, bool in_model,
+                                 bool is_first) {
+  if (is_first) {
+    tensor.is_plain = true;
+    tensor.dtype = view.dtype;
+    tensor.shape = view.sizes;
+  }
+  const bool is_flat = !in_model && view.sizes.size() == 1;
+  if (!tensor.is_plain || tensor.dtype != view.dtype || (!is_flat && tensor.shape != view.sizes))
+    fail_of_two_saves(node, rank);
+  if (is_first || is_flat) {
+    tensor.places.push_back(own_place(file, view));
+    return;
+  }
+  if (view.length_bytes() > kMostCompared || same_bytes(tensor.places.front(), own_place(file, view))) return;
+  if (!in_model)
+    node.fail("of rank " + std::to_string(rank) + " differs from that of rank 0: files of two saves lie in one folder");
+  if (std::ranges::find(differing_, name) == differing_.end()) differing_.push_back(name);
+}
+
+bool RankFilesSource::same_bytes(const OwnPlace& a, const OwnPlace& b) const {
+  const auto item = dtype_size_bytes(a.view.dtype);
+  const auto count = std::min(count_of(a.view.sizes), kMostCompared / item);
+  if (count == 0) return true;
+  std::vector<std::byte> first(count * item), second(count * item);
+  read_view(a.storage, a.view, 0, count, first, nullptr);
+  read_view(b.storage, b.view, 0, count, second, nullptr);
+  return first == second;
+}
+
+/// \pre `view` is small
+std::vector<std::int64_t> RankFilesSource::integers(const TorchFile& file, const TensorView& view) {
+  const auto place = own_place(file, view);
+  const auto count = count_of(view.sizes);
+  std::vector<std::byte> bytes(view.length_bytes());
+  if (count > 0) read_view(place.storage, view, 0, count, bytes, nullptr);
+  std::vector<std::int64_t> numbers(count);
+  const auto item = dtype_size_bytes(view.dtype);
+  if (view.dtype != DType::i32 && view.dtype != DType::i64)
+    throw FormatError(file.file().path().string() + ": the ranks of a mesh are no integers");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (view.dtype == DType::i64) std::memcpy(&numbers[i], bytes.data() + i * item, item);
+    std::int32_t small = 0;
+    if (view.dtype == DType::i32) std::memcpy(&small, bytes.data() + i * item, item);
+    if (view.dtype == DType::i32) numbers[i] = small;
+  }
+  return numbers;
+}
+
+void RankFilesSource::add_whole(StatePath path, const RankTensor& tensor) {
+  if (tensor.is_plain) {
+    add(std::move(path), tensor.dtype, tensor.shape, tensor.places.front());
+  } else {
+    add(std::move(path), tensor.dtype, tensor.shape, tensor.blocks, tensor.places);
+  }
+}
+
 std::optional<ChunkedSource::RecordedSum> RankFilesSource::recorded_sum(std::uint32_t storage) const {
   const Storage& place = storages_[storage];
   if (!place.crc32) return std::nullopt;
@@ -223,12 +313,7 @@ void RankFilesSource::add_value(StatePath path, Document document, PickleRef val
 }
 
 void RankFilesSource::add_value(StatePath path, const nlohmann::json& value) {
-  PickleWriter writer;
-  writer.json(value);
-  PickleSource pickle;
-  pickle.text = std::make_shared<const std::string>(writer.finish());
-  pickle.file = joined(path);
-  const auto document = std::make_shared<const PickleDocument>(read_pickle(pickle));
+  const auto document = document_of_json(value, joined(path));
   add_value(std::move(path), document, document->root);
 }
 

@@ -2,10 +2,12 @@
 // The base of readers of checkpoints for which every rank wrote files of its own with torch.save.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,6 +52,17 @@ struct OwnPlace {
   TensorView view;
 };
 
+/// A tensor of the ranks: blocks of a distributed one, or a plain one, of which every rank has a copy.
+struct RankTensor {
+  DType dtype = DType::f32;
+  Shape shape;
+  bool is_plain = false;
+  bool is_seen = false;  ///< on a rank
+  std::vector<Block> blocks;
+  std::vector<OwnPlace> places;  ///< by block; of a plain tensor by rank, if it is flat, else of the first rank
+  std::set<Shape> offsets;       ///< of blocks: replicas repeat them
+};
+
 /// Numbers the storages of all files together. Data files are opened when they are read, so that thousands of ranks
 /// need no more open files than a few.
 class RankFilesSource : public ChunkedSource {
@@ -75,6 +88,19 @@ class RankFilesSource : public ChunkedSource {
 
   /// Adds the storage of a view of `file`. \return its number, which is equal for views of one storage of one file
   std::uint32_t add_storage(const TorchFile& file, const TensorView& view);
+  /// Adds storage number `own` of a file. \param describe  called for a storage that is new
+  std::uint32_t add_storage(const std::filesystem::path& path, std::uint32_t own,
+                            const std::function<TorchStorage()>& describe);
+  /// Adds one rank's part of a tensor. \param node  a DTensor, a ShardedTensor or a plain tensor
+  /// \param in_model  plain tensors are copies of one another; else flat ones may be parts
+  /// \throws FormatError for parts that do not belong together
+  void take(const TorchFile& file, std::size_t rank, const PickleNode& node, RankTensor& tensor,
+            const std::string& name, bool in_model);
+  /// Adds a block of a tensor, unless it is empty or repeats one.
+  static void take_block(RankTensor& tensor, Block block, OwnPlace place);
+  void add_whole(StatePath path, const RankTensor& tensor);
+  /// Compares the first 64 KiB. \pre both have one type and shape
+  bool same_bytes(const OwnPlace& a, const OwnPlace& b) const;
   /// Elements [first, first + count) of a row-major view of a storage; as Source::read().
   std::optional<std::uint32_t> read_view(std::uint32_t storage, const TensorView& view, std::uint64_t first,
                                          std::uint64_t count, std::span<std::byte> out,
@@ -94,9 +120,13 @@ class RankFilesSource : public ChunkedSource {
   void add_value(StatePath path, const nlohmann::json& value);
 
   std::vector<Flat> flats_;
-  std::vector<Place> places_;  // by chunk
+  std::vector<Place> places_;           // by chunk
+  std::vector<std::string> differing_;  // plain tensors of which ranks have different copies
 
  private:
+  void take_plain(const TorchFile& file, std::size_t rank, const TensorView& view, const PickleNode& node,
+                  RankTensor& tensor, const std::string& name, bool in_model, bool is_first);
+  std::vector<std::int64_t> integers(const TorchFile& file, const TensorView& view);
   std::optional<std::uint32_t> read_flat(ChunkNumber chunk, const PlaceInFlat& place, std::uint64_t first,
                                          std::uint64_t count, std::span<std::byte> out,
                                          std::vector<ReadSum>* sums) const;

@@ -41,6 +41,13 @@ std::vector<std::filesystem::path> files_called(const std::filesystem::path& dir
   return found;
 }
 
+/// True for ITEM_RANK.safetensors.
+bool is_of_rank(const std::filesystem::path& file) {
+  const auto name = file.stem().string();
+  const auto digits = name.find_last_not_of("0123456789");
+  return digits != std::string::npos && digits + 1 < name.size() && name[digits] == '_';
+}
+
 /// The offsets of the block of a rank, by tensor: {name: {"saved_offsets": [..]}}.
 std::map<std::string, Shape> parse_sharding(const SafetensorsReader& reader) {
   const std::string file = reader.path().string();
@@ -216,7 +223,10 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
     if (same != pieces.end() && sharded && same->entry.shape == entry.shape) continue;  // every rank has all of it
     if (!pieces.empty() && (!sharded || pieces[0].entry.dtype != entry.dtype || same != pieces.end())) {
       throw FormatError(reader.path().string() + ": tensor \"" + *name + "\" is also in " +
-                        files_.paths()[pieces[0].file].string());
+                        files_.paths()[pieces[0].file].string() +
+                        (is_of_rank(reader.path()) ? ": if ranks of torch-checkpointing wrote pieces, metadata.pkl, "
+                                                     "which says where they lie, is missing"
+                                                   : ""));
     }
     pieces.push_back({file, entry, std::move(at)});
   }

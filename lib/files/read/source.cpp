@@ -14,8 +14,10 @@
 #include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/deepspeed_folder.hpp"
 #include "lib/files/read/per_rank_source.hpp"
+#include "lib/files/read/torch_checkpointing_source.hpp"
 #include "lib/files/read/torch_file.hpp"
 #include "lib/files/read/torch_source.hpp"
+#include "lib/files/read/trainer_source.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
@@ -37,9 +39,11 @@ std::vector<ReadSum> sums_of(std::string_view bytes) {
 
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_dcp_directory(path)) return open_dcp(path);
+  if (has_torch_checkpointing_metadata(path)) return open_torch_checkpointing(path);
   if (is_safetensors_directory(path)) return open_safetensors(path);
   if (is_deepspeed_folder(path)) return open_deepspeed(path);
   if (is_per_rank_folder(path)) return open_per_rank(path);
+  if (holds_torch_checkpointing_items(path)) return open_torch_checkpointing(path);
   throw FormatError(
       path.string() +
       ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
@@ -108,10 +112,16 @@ std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSu
 
 bool holds_checkpoint(const std::filesystem::path& directory) {
   return is_dcp_directory(directory) || is_safetensors_directory(directory) || is_deepspeed_folder(directory) ||
-         is_per_rank_folder(directory);
+         is_per_rank_folder(directory) || is_trainer_folder(directory) || has_torch_checkpointing_metadata(directory) ||
+         holds_torch_checkpointing_items(directory);
 }
 
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {
+  if (is_trainer_folder(path)) return open_trainer_folder(path);
+  return as_trainer_checkpoint(open_weights(path));
+}
+
+std::unique_ptr<Source> open_weights(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) throw MissingInput(path.string() + ": there is no such file or directory");

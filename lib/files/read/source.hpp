@@ -50,6 +50,7 @@ struct LoadedValue {
 struct SourceInfo {
   std::string format;    ///< "DCP", "FSDP1 local state", "torch zip", "torch legacy", "safetensors", ...
   std::string producer;  ///< writer ("PyTorch 2.4 or later", "fsdp-finetune"); "" when the files do not tell
+  std::string trainer;   ///< program whose layout the checkpoint has: "accelerate", "Lightning", ...; "" for none
   int world_size = 0;    ///< ranks that wrote the checkpoint; 0: unknown
   std::vector<std::filesystem::path> files;     ///< data files, in the order in which messages and --inspect name them
   std::filesystem::path directory;              ///< directory that may hold config.json, run.json and tokenizer files
@@ -108,10 +109,15 @@ class Source {
 };
 
 /// Opens the checkpoint at `path`, whose content determines the format: a DCP directory of any version, one safetensors
-/// file, a directory of safetensors, a torch.save file (zip or legacy), a checkpoint of DeepSpeed, of fsdp-finetune.
+/// file, a directory of safetensors, a torch.save file (zip or legacy), a checkpoint of DeepSpeed, of fsdp-finetune, of
+/// torch-checkpointing, of a trainer (trainer_source.hpp).
 /// A local-state checkpoint comes with its flat parameters; see lib/files/transform/local_state.hpp.
 /// \throws FormatError naming what was looked for when `path` is none of these; IoError
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);
+
+/// The same without what a trainer keeps beside the weights, and under the names of the files: a directory of
+/// safetensors is these alone.
+std::unique_ptr<Source> open_weights(const std::filesystem::path& path);
 
 /// True for a directory that open_source() takes for a checkpoint, which may be damaged.
 bool holds_checkpoint(const std::filesystem::path& directory);

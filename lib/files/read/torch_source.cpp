@@ -11,12 +11,12 @@
 
 namespace fsdp {
 
-TorchSource::TorchSource(const std::filesystem::path& path) : torch_(open_torch_file(path)) {
+TorchSource::TorchSource(const std::filesystem::path& path, bool may_lack_tensors) : torch_(open_torch_file(path)) {
   info_.format = torch_->format();
   info_.producer = torch_->producer();
   info_.files = {path};
   info_.directory = path.parent_path().empty() ? std::filesystem::path(".") : path.parent_path();
-  FlatObject flat = flatten(*torch_->document(), path.string());
+  FlatObject flat = flatten(*torch_->document(), path.string(), may_lack_tensors);
   for (auto& found : flat.tensors) {
     SourceTensor tensor{.name = std::move(found.name),
                         .path = std::move(found.path),

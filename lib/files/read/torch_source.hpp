@@ -16,8 +16,8 @@ class TorchFile;
 
 class TorchSource : public ChunkedSource {
  public:
-  /// Reads everything but the storages. \throws FormatError, IoError
-  explicit TorchSource(const std::filesystem::path& path);
+  /// Reads everything but the storages. \param may_lack_tensors  as in flatten() \throws FormatError, IoError
+  explicit TorchSource(const std::filesystem::path& path, bool may_lack_tensors = false);
   ~TorchSource() override;
 
   LoadedValue value(std::size_t value) const override;

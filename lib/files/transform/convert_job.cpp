@@ -115,7 +115,9 @@ bool lacks_tied_head(const Source& source) {
 void compare_like_export(std::shared_ptr<const Source>& other, const Source& exported, const InputOptions& input,
                          const Logger& log) {
   if (!is_export(exported)) return;
-  const bool has_container = !model_part(*other).prefix.empty();
+  const auto part = model_part(*other);
+  // An optimizer beside the model counts like a container around the model.
+  const bool has_container = !part.prefix.empty() || std::ranges::find(part.contains, false) != part.contains.end();
   if (has_container) {
     SelectOptions model;
     model.model_only = true;

@@ -225,7 +225,7 @@ class MappedSource final : public DecoratedSource {
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
       auto tensor = inner_->tensors()[i];
       const auto name = tensor.name.substr(model.contains[i] ? model.prefix.size() : 0);
-      auto mapped = model.contains[i] ? mapped_name(map, name) : std::nullopt;
+      auto mapped = model.contains[i] ? mapped_name(map, name) : mapped_state(map, tensor);
       if (!mapped) refuse(tensor.name, model.contains[i]);
       if (mapped->change == NameChange::dropped) continue;
       check_shape(tensor, mapped->change);
@@ -268,6 +268,20 @@ class MappedSource final : public DecoratedSource {
   }
 
  private:
+  /// A state of the optimizer lies as its parameter does: "optim.state.<parameter>.<key>" keeps its name. A number is
+  /// the same for any layout. Nothing for any other tensor.
+  static std::optional<MappedName> mapped_state(NameMap map, const SourceTensor& tensor) {
+    constexpr std::string_view states = "optim.state.";
+    if (map != NameMap::gpt2_to_mingpt || tensor.path.size() != 4 || !tensor.name.starts_with(states))
+      return std::nullopt;
+    const auto* parameter = std::get_if<std::string>(&tensor.path[2]);
+    auto mapped = parameter == nullptr ? std::nullopt : mapped_name(map, *parameter);
+    if (!mapped || mapped->name != *parameter) return std::nullopt;
+    mapped->name = tensor.name;
+    if (tensor.shape.size() != 2) mapped->change = NameChange::none;
+    return mapped;
+  }
+
   [[noreturn]] void refuse(const std::string& name, bool is_model) const {
     if (is_model) {
       throw UsageError("the name map does not know \"" + name +
@@ -400,18 +414,37 @@ std::optional<bool> conv1d_layout(const Source& source) {
 }
 
 std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, const std::filesystem::path& path) {
-  for (const auto& tensor : source->tensors()) {
-    if (!mapped_name(NameMap::gpt2_to_mingpt, tensor.name)) {
+  const auto model = model_part(*source);
+  for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+    const auto& tensor = source->tensors()[i];
+    if (model.contains[i] && !mapped_name(NameMap::gpt2_to_mingpt, tensor.name)) {
       throw FormatError(path.string() + ": tensor '" + tensor.name + "' has no place in the GPT-2 of its config.json");
     }
+  }
+  const auto is_random = [](const SourceTensor& tensor) { return tensor.name.starts_with("rng."); };
+  if (std::ranges::any_of(source->tensors(), is_random)) {
+    SelectOptions without;
+    without.exclude = {"rng.*"};
+    source = select(std::move(source), without);
   }
   return map_names(std::move(source), NameMap::gpt2_to_mingpt, nullptr);
 }
 
-std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
-  auto source = open_source(path);
+namespace {
+
+std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const std::filesystem::path& path) {
   refuse_other_quantization(*source);
   return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
+  return as_model_source(open_source(path), path);
+}
+
+std::unique_ptr<Source> open_model_weights(const std::filesystem::path& path) {
+  return as_model_source(open_weights(path), path);
 }
 
 }  // namespace fsdp

@@ -27,5 +27,7 @@ std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, con
 /// "transformer.".
 /// \throws FormatError also on a tensor that a GPT-2 does not have
 std::unique_ptr<Source> open_model_source(const std::filesystem::path& path);
+/// The same of the weights alone (open_weights()).
+std::unique_ptr<Source> open_model_weights(const std::filesystem::path& path);
 
 }  // namespace fsdp

@@ -235,7 +235,7 @@ ParameterShapes parameter_shapes_of_config(const std::filesystem::path& director
 }
 
 ParameterShapes parameter_shapes_of_reference(const std::filesystem::path& checkpoint) {
-  const auto source = open_source(checkpoint);
+  const auto source = open_weights(checkpoint);
   if (is_local_state(*source)) {
     throw FormatError(checkpoint.string() + ": a reference must be a full checkpoint; this is a local state itself");
   }

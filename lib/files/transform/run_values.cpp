@@ -9,6 +9,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/torch_blob.hpp"
+#include "lib/files/read/trainer_source.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -36,7 +37,8 @@ std::filesystem::path checkpoint_in_run(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path, error) || holds_checkpoint(path)) return path;
   for (const auto& latest : {path / "checkpoints" / "latest", path / "latest"})
     if (std::filesystem::is_symlink(latest, error) && std::filesystem::is_directory(latest, error)) return latest;
-  return path;
+  const auto newest = newest_of_trainer(path);
+  return newest.empty() ? path : newest;
 }
 
 nlohmann::json value_as_json(const Source& source, std::size_t value) {

@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-/// The newest checkpoint of a run of fsdp-finetune, when `path` is the run's folder or the folder of its checkpoints;
-/// any other path as it is.
+/// The newest checkpoint of a run of fsdp-finetune or of a trainer, when `path` is the run's folder or the folder of
+/// its checkpoints; any other path as it is.
 std::filesystem::path checkpoint_in_run(const std::filesystem::path& path);
 
 /// A value as JSON; an argparse.Namespace becomes the dict of its attributes. \throws FormatError

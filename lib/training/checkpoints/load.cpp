@@ -377,7 +377,7 @@ void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory)
   const auto& quantize = runtime.decoder().options.quantize;
   std::shared_ptr<const Source> source;
   run_agreed(runtime.world(), [&] {
-    source = open_model_source(directory);
+    source = open_model_weights(directory);
     if (!quantize.enabled()) source = dequantize(std::move(source));
   });
   WeightHash hash;
