@@ -70,6 +70,7 @@ class Restore {
   Place place_of(const Checkpoint& checkpoint, const OptimizerPlan& state) const;
   std::string name() const;
   std::string about_optimizer(const OptimizerPlan& state) const;
+  std::string about_the_rest(std::int64_t step) const;
 
   ProcessGroup& world_;
   const RunSetup& setup_;
@@ -133,9 +134,22 @@ void Restore::take_weights(const OptimizerPlan& state) {
     stood.optimizer_steps = state.steps;
     trainer_->state() = stood;
   }
-  log_.info(fmt::format("restart   {}   {}{}; the file has no {}: these are as the command line says", name(),
-                        place.text, about_optimizer(state),
-                        place.step == 0 ? "options or random state" : "data position, options or random state"));
+  log_.info(fmt::format("restart   {}   {}{}{}: these are as the command line says", name(), place.text,
+                        about_optimizer(state), about_the_rest(place.step)));
+}
+
+/// Describes what else a checkpoint of another program says about its run, and names what is not taken.
+std::string Restore::about_the_rest(std::int64_t step) const {
+  const auto& trainer = point_.checkpoint->source().info().trainer;
+  if (trainer.empty())
+    return fmt::format("; the file has no {}",
+                       step == 0 ? "options or random state" : "data position, options or random state");
+  std::string text;
+  if (const auto tokens = point_.checkpoint->tokens_seen())
+    text += fmt::format("   {} seen", format_count_of(*tokens, "token"));
+  if (const auto rate = point_.checkpoint->learning_rate(); rate && trainer_)
+    text += fmt::format("   learning rate {:g}{}", *rate, *rate == setup_.schedule.peak ? "" : " there, not here");
+  return text + fmt::format("; not taken of {}'s: schedule, position in the data, options and random state", trainer);
 }
 
 std::string Restore::name() const {

@@ -135,6 +135,12 @@ void set_if_open(OptionTable& app, const char* name, const std::vector<std::stri
   option->run_callback();
 }
 
+/// Takes over the learning rate of a trainer's checkpoint.
+void take_trainers_rate(OptionTable& app, const Checkpoint& checkpoint) {
+  if (checkpoint.source().info().trainer.empty()) return;
+  if (const auto rate = checkpoint.learning_rate()) set_if_open(app, "lr", {fmt::format("{}", *rate)});
+}
+
 /// Takes over the settings of existing adapters. \param owner  owner of the adapters, for the message
 void take_adapter(TrainOptions& options, const LoraConfig& lora, const std::string& owner) {
   auto& asked = options.sharding.lora;
@@ -202,7 +208,7 @@ std::map<std::string, std::string> collect_all_options(const OptionTable& app) {
 }
 
 void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartPoint& restart) {
-  if (!restart.knows_run) return;
+  if (!restart.knows_run) return take_trainers_rate(app, *restart.checkpoint);
   const auto& checkpoint = restart.candidates.front();
   const auto& manifest = restart.manifest;
   check_model_options(app, options.model, manifest.config, checkpoint);

@@ -213,6 +213,21 @@ class Doors(ConvertCase):
         for a, b in zip(*found):
             self.assertAlmostEqual(a, b, delta=1e-4)
 
+    def test_training_and_evaluation_take_a_trainers_folder(self):
+        """Weights, optimizer and rate of checkpoint-4 of Hugging Face's Trainer, found in the folder above."""
+        folder = FIXTURES / "trainers" / "hf_trainer_ws2" / "ckpt"
+        data = fsdp_cli.write_tokens(self.folder / "trainer.h5", fsdp_cli.random_tokens(width=9, vocab=61))
+        result = fsdp_cli.run("fsdp-finetune", ["--train-data", data, "--out-dir", self.runs, "--run-name", "trainer", "--max-steps", 6,
+                                                "--restart-checkpoint-file", folder, "--total-batch-size", 4, "--batch-size", 2, *fsdp_cli.COMMON], ranks=2)
+        self.assertEqual(result.code, 0, str(result))
+        for words in ("step 4 (its 'trainer_state.global_step')", "AdamW state of 4 steps", "learning rate 0.01", "not taken of Hugging Face Trainer's"):
+            self.assertIn(words, result.out + result.err)
+        self.assertEqual([record["lr"] for record in fsdp_cli.steps(self.run_directory("trainer"))], [0.01, 0.01])
+        exported = self.convert(folder, "trainer-hf", "--to", "hf")
+        losses = [fsdp_cli.run("fsdp-eval", [model, "--data", data, "--json"]).json()["loss"] for model in (folder, folder / "checkpoint-4", exported)]
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(losses[0], losses[2])
+
     # Files per rank
 
     def test_ranks_that_are_missing_renamed_or_of_another_world(self):

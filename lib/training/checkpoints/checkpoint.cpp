@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lib/base/error.hpp"
 #include "lib/files/transform/model_source.hpp"
@@ -159,7 +160,8 @@ void Checkpoint::find_model() {
                            "(fsdp-ckpt-convert --map gpt2-to-mingpt)"
                          : ""));
   }
-  for (const char* usual : {"model.", "model_state.", "model_state_dict.", "state_dict.", ""}) {
+  constexpr std::array<std::string_view, 4> containers{"model.", "model_state.", "model_state_dict.", "state_dict."};
+  for (const auto usual : {containers[0], containers[1], containers[2], containers[3], std::string_view()}) {
     if (std::find(prefixes.begin(), prefixes.end(), usual) == prefixes.end()) continue;
     model_prefix_ = usual;
     return;
@@ -170,7 +172,9 @@ void Checkpoint::find_model() {
                     "fsdp-ckpt-convert --include",
                     path_.string(), fmt::join(prefixes, "', '")));
   }
-  model_prefix_ = prefixes.front();
+  model_prefix_ = module_prefix_ = prefixes.front();
+  for (const auto container : containers)
+    if (model_prefix_.starts_with(container)) module_prefix_ = model_prefix_.substr(container.size());
 }
 
 void Checkpoint::find_run() {
@@ -183,22 +187,47 @@ void Checkpoint::find_run() {
   run_ = run_manifest_from_json(json, path_.string());
 }
 
+std::optional<std::int64_t> Checkpoint::count(const std::string& name) const {
+  const auto found = number(name);
+  if (!found) return std::nullopt;
+  if (!(*found >= 0 && *found <= kMostSteps) || *found != std::floor(*found)) {
+    throw FormatError(fmt::format("{}: '{}' is {}, a number of steps was expected", path_.string(), name, *found));
+  }
+  return static_cast<std::int64_t>(*found);
+}
+
 void Checkpoint::find_progress() {
-  const auto count = [&](const std::string& name) -> std::optional<std::int64_t> {
-    const auto found = number(name);
-    if (!found) return std::nullopt;
-    if (!(*found >= 0 && *found <= kMostSteps) || *found != std::floor(*found)) {
-      throw FormatError(fmt::format("{}: '{}' is {}, a number of steps was expected", path_.string(), name, *found));
-    }
-    return static_cast<std::int64_t>(*found);
-  };
-  for (const char* name : {"step", "global_step", "global_steps", "iter_num", "iteration"}) {
+  // The last three are torchtitan's, Hugging Face's Trainer's and Composer's.
+  for (const char* name : {"step", "global_step", "global_steps", "iter_num", "iteration", "train_state.step",
+                           "trainer_state.global_step", "state.timestamp.Timestamp.batch"}) {
     const auto found = count(name);
     if (!found) continue;
     step_.emplace(name, *found);
     break;
   }
   if (const auto last = count("epoch_number")) epochs_done_ = *last + 1;
+}
+
+std::optional<std::int64_t> Checkpoint::tokens_seen() const {
+  for (const char* name :
+       {"train_state.ntokens_seen", "trainer_state.num_input_tokens_seen", "state.timestamp.Timestamp.token"}) {
+    const auto found = number(name);
+    if (found && *found > 0 && *found <= kMostSteps) return static_cast<std::int64_t>(*found);
+  }
+  return std::nullopt;
+}
+
+std::optional<double> Checkpoint::learning_rate() const {
+  constexpr std::string_view kGroups = "param_groups.";
+  std::set<double> first, present;
+  for (const auto& [name, index] : values_) {
+    const auto at = name.find(kGroups);
+    if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) continue;
+    if (name.ends_with(".initial_lr")) first.insert(number(name).value_or(0));
+    if (name.ends_with(".lr")) present.insert(number(name).value_or(0));
+  }
+  const auto& rates = first.empty() ? present : first;
+  return rates.size() == 1 && *rates.begin() > 0 ? std::optional(*rates.begin()) : std::nullopt;
 }
 
 bool Checkpoint::has_adapters_only() const {
@@ -268,7 +297,11 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
   std::error_code error;
   const bool is_word = text == "latest" || (text == "best" && !std::filesystem::exists(text, error));
   std::filesystem::path given = is_word ? checkpoints / text : std::filesystem::path(text);
-  if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) given = latest;
+  if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) {
+    given = latest;
+  } else if (std::filesystem::is_directory(given, error)) {
+    given = checkpoint_in_run(given);  // of a trainer
+  }
   const bool is_latest = names_latest(text);
   const auto resolved = std::filesystem::weakly_canonical(given, error);
   std::vector<std::filesystem::path> candidates;

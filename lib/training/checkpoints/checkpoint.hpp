@@ -50,6 +50,13 @@ class Checkpoint {
   const std::optional<RunManifest>& run() const { return run_; }
   /// Optimizer steps, as the checkpoint itself counts them: the name under which, and how many.
   const std::optional<std::pair<std::string, std::int64_t>>& step() const { return step_; }
+  /// Tokens that the run has read, as its trainer counts them; nothing where it does not count.
+  std::optional<std::int64_t> tokens_seen() const;
+  /// The learning rate that its schedule starts from, else the present one, if all parameter groups have one.
+  std::optional<double> learning_rate() const;
+  /// The prefix that a module around the model gives its parameters' names ("net."), under which its optimizer may have
+  /// them; "" none.
+  const std::string& module_prefix() const { return module_prefix_; }
   /// Epochs that are finished (minimal_fsdp's epoch_number is the last finished one, counted from 0).
   const std::optional<std::int64_t>& epochs_done() const { return epochs_done_; }
 
@@ -59,12 +66,14 @@ class Checkpoint {
   void find_model();
   void find_run();
   void find_progress();
+  /// A number of steps or tokens. \throws FormatError for a negative number or a fraction
+  std::optional<std::int64_t> count(const std::string& name) const;
 
   std::filesystem::path path_;
   std::unique_ptr<Source> source_;
   std::map<std::string, std::size_t> tensors_;  // by name without wrappers' parts
   std::map<std::string, std::size_t> values_;
-  std::string model_prefix_;
+  std::string model_prefix_, module_prefix_;
   bool is_ours_ = false;
   std::optional<RunManifest> run_;
   std::optional<std::pair<std::string, std::int64_t>> step_;

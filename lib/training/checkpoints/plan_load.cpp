@@ -141,8 +141,11 @@ StatePlaces find_state(const Checkpoint& checkpoint, const std::vector<Parameter
     const auto field = name.substr(last + 1);
     for (auto at = name.find(kState); at != std::string::npos && at < last; at = name.find(kState, at + 1)) {
       if (at != 0 && name[at - 1] != '.') continue;
-      const auto begin = at + kState.size();
+      auto begin = at + kState.size();
       if (begin > last) continue;
+      const auto& module = checkpoint.module_prefix();
+      if (!module.empty() && name.compare(begin, module.size(), module) == 0 && begin + module.size() < last)
+        begin += module.size();
       auto owner = std::string_view(name).substr(begin, last - begin);
       std::string inner;
       for (const auto nested : kNested) {

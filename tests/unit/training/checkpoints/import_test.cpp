@@ -87,6 +87,58 @@ TEST_SUITE("checkpoint/import") {
     }
   }
 
+  TEST_CASE("folders of trainers: weights and AdamW state under the names of a module around the model") {
+    struct Trainer {
+      std::filesystem::path folder, checkpoint;
+      std::string module, config;  // config.json; empty: in the checkpoint
+    };
+    const auto trainers = kFixtures / "trainers";
+    const auto shared = std::filesystem::canonical(kFixtures).parent_path().parent_path().parent_path() / "shared" /
+                        "fixtures" / "doors";
+    const auto qwen = fsdp::read_text_file(trainers / "hf_trainer_ws2/ckpt/checkpoint-4/config.json");
+    const auto llama = [](int width, int hidden) {
+      return fmt::format(R"({{"model_type": "llama", "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": 1,
+        "vocab_size": 61, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32}})",
+                         width, hidden);
+    };
+    const std::vector<Trainer> all{{trainers / "hf_trainer_ws2", "checkpoint-4", "", ""},
+                                   {trainers / "accel_fsdp2_ws2_full", "", "", qwen},
+                                   {shared / "lightning_fsdp_ws2_sharded", "", "net.", llama(12, 27)},
+                                   {shared / "lightning_mp_ws2_sharded", "", "net.", llama(12, 27)},
+                                   {shared / "composer_sharded_ws2", "ep0-ba2", "model.", llama(8, 19)}};
+    for (const auto& trainer : all) {
+      CAPTURE(trainer.folder.string());
+      if (!std::filesystem::exists(trainer.folder)) continue;
+      const TempDir dir;
+      fsdp::RequestedModel wish;
+      if (!trainer.config.empty()) {
+        fsdp::replace_file(dir / "config.json", trainer.config);
+        wish.config = fsdp::read_model_config(dir.path());
+      }
+      const fsdp::SafetensorsReader truth(trainer.folder / "expected.safetensors");
+      const fsdp::SafetensorsReader states(trainer.folder / "expected_optim.safetensors");
+      const Checkpoint checkpoint(trainer.folder / "ckpt" / trainer.checkpoint);
+      CHECK(checkpoint.learning_rate() == 0.01);
+      CHECK(!checkpoint.tokens_seen());
+      const auto config = fsdp::model_of_tensors(checkpoint, wish);
+      fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+        ModelRuntime runtime(world, config, {}, {}, 1);
+        auto& engine = runtime.engine();
+        const auto optimizer = fsdp::make_optimizer({fsdp::host_ops(), fsdp::test::engine_params(engine), {}});
+        CHECK(fsdp::load_checkpoint(runtime, optimizer.get(), checkpoint).found);
+        CHECK(optimizer->steps() == (trainer.checkpoint == "checkpoint-4" ? 4 : 2));
+        for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
+          const auto parameter = trainer.module + engine.layout(i).name;
+          CAPTURE(parameter);
+          CHECK(equal_rows(engine.master_weight(i), rows_of(truth, parameter, engine, i)));
+          for (const char* field : {"exp_avg", "exp_avg_sq"})
+            CHECK(equal_rows(optimizer->state(field, i),
+                             rows_of(states, fmt::format("optim.state.{}.{}", parameter, field), engine, i)));
+        }
+      });
+    }
+  }
+
   TEST_CASE("the number of heads shows in no shape: it is asked for, and must fit") {
     const Checkpoint checkpoint(kFixtures / "checkpoints/pt_t211_gpt_full/ckpt.pt");
     CHECK_THROWS_AS(fsdp::model_of_tensors(checkpoint, {}), fsdp::UsageError);
