@@ -66,6 +66,7 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
     file.read_at(0, std::as_writable_bytes(std::span(first.data(), first.size())));
   }
   if (looks_like_torch_file(first)) return std::make_unique<TorchSource>(path);
+  refuse_pieces_alone(path);
   if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors" || path.extension() == ".json")
     return open_safetensors(path);
   if (path.filename() == ".metadata" || path.filename().string().ends_with(".metadata")) {

@@ -328,6 +328,16 @@ bool holds_torch_checkpointing_items(const std::filesystem::path& directory) {
   return false;
 }
 
+void refuse_pieces_alone(const std::filesystem::path& file) {
+  const auto directory = file.parent_path().empty() ? std::filesystem::path(".") : file.parent_path();
+  if (file.extension() != ".safetensors" || !has_torch_checkpointing_metadata(directory)) return;
+  for (const auto& [item, files] : list_items(directory))
+    for (const auto& [rank, path] : files)
+      if (path.filename() == file.filename())
+        throw FormatError(file.string() + ": is one rank's part of the item \"" + item.first +
+                          "\": give the folder, whose metadata.pkl says where the pieces lie");
+}
+
 std::unique_ptr<Source> open_torch_checkpointing(const std::filesystem::path& directory) {
   return std::make_unique<TorchCheckpointingSource>(directory);
 }

@@ -143,8 +143,8 @@ class TrainerSource final : public Source {
       tensor_origins_.push_back({number, i});
     }
     for (std::size_t i = 0; i < added.values().size(); ++i) {
-      if (only_plain && !is_plain(added, i)) continue;
       const auto path = new_path(added.values()[i].path);
+      if (only_plain && !is_plain(added, i, joined(path))) continue;
       values_.push_back({joined(path), path});
       value_origins_.push_back({number, i});
     }
@@ -245,14 +245,14 @@ class TrainerSource final : public Source {
   }
 
   /// False for a value that is not read, which is noted with the class that it needs.
-  bool is_plain(const Source& part, std::size_t value) {
+  bool is_plain(const Source& part, std::size_t value, const std::string& new_name) {
     try {
       part.value(value);
       return true;
     } catch (const ValueNotRead& refusal) {
       const std::string what = refusal.what(), needs = " needs ";
       const auto begin = what.find(needs), end = what.find(", which is refused");
-      const auto name = part.values()[value].name.substr(0, 200);
+      const auto name = new_name.substr(0, 200);
       left_out_.push_back(begin == std::string::npos || end == std::string::npos
                               ? name
                               : name + " (" + what.substr(begin + needs.size(), end - begin - needs.size()) + ")");
@@ -547,11 +547,9 @@ std::unique_ptr<Source> open_trainer_folder(const std::filesystem::path& directo
   auto order = order_of_config(model);
   if (order.empty() && torch != nullptr) order = order_of_state_dict(*torch, {});
   made->name_numbers(order);
-  const auto ranks = count_random_states(directory);
-  made->set_world_size(ranks);
+  made->set_world_size(count_random_states(directory));
   if (const auto others = other_objects(directory); !others.empty())
     made->remark(fmt::format("not read: {}", fmt::join(others, ", ")));
-  if (ranks > 1) made->remark("of the ranks' random numbers, those of rank 0 are taken");
   made->finish();
   return made;
 }
