@@ -23,8 +23,8 @@ class Machine:
     def __init__(self, device, out, work):
         self.device, self.work, self.logs = device, work, out / "logs"
         self.environment = self.own_environment()
-        self.facts = self.ask_pytorch()
         self.programs = self.find_programs()
+        self.facts = self.ask_pytorch()
         self.tests = self.programs.parent / "tests"
         self.thin = self.fit_to_pytorch()
         self.version = self.ask_version()
@@ -47,7 +47,7 @@ class Machine:
         return found
 
     def ask_pytorch(self):
-        asked = subprocess.run([sys.executable, REFERENCE, "facts", "--device", self.device], env=self.environment,
+        asked = subprocess.run([sys.executable, HERE / "facts.py", self.device], env=self.environment,
                                capture_output=True, text=True, timeout=300, check=False)
         if asked.returncode:
             why = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]

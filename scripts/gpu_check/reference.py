@@ -1,8 +1,9 @@
 """PyTorch's side of scripts/gpu-check; a program of its own, so that neither side can spoil the other's memory or time.
 
-    reference.py facts [--device cuda]                what this PyTorch and GPU are, one JSON object
     reference.py make DIR SHAPE                       a model directory and rows (inputs.py); SHAPE is JSON
-    reference.py train DIR --precision P... --to DIR  trains, writes TO/P.jsonl: a line per step, and one of totals
+    reference.py train DIR [SHAPE] --precision P... --to DIR
+                                                      trains, writes TO/P.jsonl: a line per step, and one of totals;
+                                                      first makes DIR if SHAPE is given and DIR does not exist
     reference.py gradients DIR --checkpoint OURS [OTHER] --precision P --to DIR
                                                       the gradients of a first step by parameter: how far those of the
                                                       checkpoint OURS are from float32, and how far those of P, or of
@@ -17,7 +18,6 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import tempfile
 import time
 
@@ -32,29 +32,6 @@ import models
 
 TYPES = {"float32": torch.float32, "float32-in-two": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 2.0**16
-
-
-def library_folders():
-    """Returns the folders of this PyTorch's libraries and of the CUDA and NCCL that came with it; folders that the system's
-    loader searches anyway are left out."""
-    found = {}
-    for line in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        path = pathlib.Path(line.split(maxsplit=5)[-1])
-        if re.match(r"lib(torch|c10|cu|nv|nccl)[\w-]*\.so", path.name) and not str(path).startswith(("/lib/", "/lib64/", "/usr/lib")):
-            found[str(path.parent)] = True
-    return list(found)
-
-
-def facts(options):
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpu": None, "gpus": 0, "folders": library_folders()}
-    if options.device == "cuda":
-        try:
-            found |= {"gpus": torch.cuda.device_count(), "gpu": torch.cuda.get_device_name(0),
-                      "gpu_bytes": torch.cuda.get_device_properties(0).total_memory,
-                      "capability": ".".join(map(str, torch.cuda.get_device_capability(0)))}
-        except (AssertionError, RuntimeError) as reason:  # no CUDA in this build, or no driver
-            found["no_gpu"] = str(reason).splitlines()[0]
-    print(json.dumps(found))
 
 
 def cross_entropy(logits, targets):
@@ -167,7 +144,7 @@ def gradients(options, device):
 
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("facts", "make", "train", "gradients"))
+    parser.add_argument("what", choices=("make", "train", "gradients"))
     parser.add_argument("folder", type=pathlib.Path, nargs="?")
     parser.add_argument("shape", type=json.loads, nargs="?")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -183,12 +160,10 @@ def parsed():
 
 def main():
     options = parsed()
-    if options.what == "facts":
-        facts(options)
-        return
     device = torch.device(options.device)
-    if options.what == "make":
+    if options.shape and not options.folder.exists():
         inputs.make(options.folder, options.shape, device)
+    if options.what == "make":
         return
     options.to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as meeting:  # rendezvous by file, because another job may have the port

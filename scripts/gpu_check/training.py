@@ -37,7 +37,7 @@ class Trainings:
     """The runs of a stage; a model directory is made once per stage and shape, and named after them."""
 
     def __init__(self, stage):
-        self.stage, self.machine, self.rates = stage, stage.machine, {}
+        self.stage, self.machine, self.rates, self.shapes = stage, stage.machine, {}, {}
 
     def folder(self, model):
         return self.machine.work / f"{self.stage.name}-{model}"
@@ -45,14 +45,18 @@ class Trainings:
     def reference(self, log_name, arguments, limit):
         return self.stage.run(log_name, [sys.executable, REFERENCE, *arguments, "--device", self.machine.device], limit)
 
+    def define(self, name, shape):
+        """Names a model that the first run of PyTorch makes."""
+        self.rates[name], self.shapes[name] = shape.get("lr", 1e-3), shape
+
     def make_model(self, name, shape, limit):
-        self.rates[name] = shape.get("lr", 1e-3)
+        self.define(name, shape)
         self.reference(f"make {name}", ["make", self.folder(name), json.dumps(shape)], limit)
 
     def pytorch(self, name, model, precisions, steps, batch, limit, compiled=False):
         """Returns FSDP2's lines by precision, without the line of totals, and the totals of the last precision."""
         to = self.machine.work / name.replace(" ", "-")
-        self.reference(name, ["train", self.folder(model), "--to", to, "--precision", *precisions, "--steps", steps, "--batch", batch,
+        self.reference(name, ["train", self.folder(model), json.dumps(self.shapes[model]), "--to", to, "--precision", *precisions, "--steps", steps, "--batch", batch,
                               "--lr", self.rates[model], *(["--compile"] if compiled else [])], limit)
         lines = {precision: read_lines(to / f"{precision}.jsonl") for precision in precisions}
         return {precision: found[:-1] for precision, found in lines.items()}, lines[precisions[-1]][-1]

@@ -122,7 +122,7 @@ class Truth:
         if model not in self.theirs:
             precisions = ["float32", "float32-in-two", "bf16"] + (["fp16"] if model == "llama" else [])
             try:
-                self.make(model)
+                self.trainings.define(model, self.shapes[model])
                 self.theirs[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
             except (Late, Trouble) as reason:  # do not try again
                 self.theirs[model] = type(reason)(f"PyTorch's own run: {reason}")

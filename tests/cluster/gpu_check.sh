@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs scripts/gpu-check from the thin tarball, which has no LibTorch, with a python3 that has PyTorch; and the job
-# scripts that run it.
+# Runs the job scripts of scripts/gpu-check with a stand-in; with FSDP_ALL=1 also scripts/gpu-check itself, from the thin
+# tarball, which has no LibTorch, with a python3 that has PyTorch (tests/install packs the same tarball).
 #   FSDP_BUILD   the build folder
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -40,6 +40,7 @@ expect 0 "options: --out runs/gpu-check --json a file" pbs "" "ARGS=--json 'a fi
 expect 2 "sbatch" slurm "" SLURM_JOB_ID=
 expect 2 "qsub" pbs "" PBS_JOBID=
 
+[[ -n ${FSDP_ALL:-} ]] || exit 0
 echo "-- the thin tarball"
 command -v patchelf >/dev/null || skip "no patchelf: apt-get install -y patchelf"
 "$FSDP_PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || skip "no complete PyTorch: scripts/setup --full"
