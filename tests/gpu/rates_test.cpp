@@ -1,0 +1,285 @@
+// Rates of a GPU, for scripts/gpu-check speed: matrix products of a block's shapes, this project's kernels, copies, and
+// the host's time per launch. Prints one line each and judges nothing. Runs only where it is asked for:
+//
+//   gpu_device --test-suite=gpu/rates --no-skip
+//
+// "rate: NAME = VALUE UNIT". GB/s counts the bytes that a pass must read and write, once each.
+#include "tests/support/torch_doctest.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "tests/gpu/gpu_support.hpp"
+
+namespace {
+
+using namespace fsdp;
+
+constexpr std::int64_t kTokens = 8192;
+
+/// Shapes of a block: width, and rows of the weights q|k|v, attention output, first and second product of the
+/// feed-forward part.
+struct Shapes {
+  const char* name;
+  std::int64_t width, attention, inner, feed_forward;
+};
+
+class Rates {
+ public:
+  Rates() : backend_(cuda_backend()) {
+    backend_->set_device(0);
+    ops_ = backend_->make_ops(0);
+  }
+
+  const Ops& ops() const { return *ops_; }
+  DeviceBackend& backend() const { return *backend_; }
+
+  at::Tensor random(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) const {
+    return at::randn(sizes, at::TensorOptions(dtype).device(ops_->device())).mul_(0.02);
+  }
+  at::Tensor floats(std::int64_t n, at::ScalarType dtype = at::kFloat) const {
+    return at::full({n}, 1e-3, at::TensorOptions(dtype).device(ops_->device()));
+  }
+  at::Tensor ids(std::int64_t n, std::int64_t below) const {
+    return at::randint(below, {n}, at::TensorOptions(at::kInt).device(ops_->device()));
+  }
+
+  /// Seconds of one call, of as many as take 20 ms together.
+  double seconds(const std::function<void()>& body) const {
+    body();
+    const auto of = [&](int calls) {
+      backend_->synchronize(0);
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) body();
+      backend_->synchronize(0);
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
+    };
+    return of(std::clamp(static_cast<int>(0.02 / std::max(of(2), 1e-6)), 3, 200));
+  }
+
+  static void print(const std::string& name, double value, const char* unit) {
+    CHECK(value > 0);
+    std::printf("rate: %s = %.6g %s\n", name.c_str(), value, unit);
+    std::fflush(stdout);
+  }
+  void product(const std::string& name, std::int64_t m, std::int64_t n, std::int64_t k,
+               const std::function<void()>& body) const {
+    print(name, 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / seconds(body) / 1e12,
+          "TFLOP/s");
+  }
+  void kernel(const std::string& name, std::int64_t bytes, const std::function<void()>& body) const {
+    print(name, static_cast<double>(bytes) / seconds(body) / 1e9, "GB/s");
+  }
+
+ private:
+  std::shared_ptr<DeviceBackend> backend_;
+  std::unique_ptr<Ops> ops_;
+};
+
+/// The four products of a forward, and the eight of a backward with gradients of weights in bf16 and float32.
+void products_of(const Rates& rates, const Shapes& shapes) {
+  const auto& ops = rates.ops();
+  struct Weight {
+    const char* name;
+    std::int64_t out, in;
+  };
+  for (const Weight& w : {Weight{.name = "q|k|v", .out = shapes.attention, .in = shapes.width},
+                          Weight{.name = "attention out", .out = shapes.width, .in = shapes.width},
+                          Weight{.name = "inner", .out = shapes.inner, .in = shapes.width},
+                          Weight{.name = "down", .out = shapes.width, .in = shapes.feed_forward}}) {
+    const auto x = rates.random({kTokens, w.in}), weight = rates.random({w.out, w.in}),
+               grad = rates.random({kTokens, w.out});
+    const auto name = [&](const char* what) { return std::string(shapes.name) + ", " + w.name + ", " + what; };
+    auto out = at::empty_like(grad);
+    auto dx = at::empty_like(x);
+    rates.product(name("forward"), kTokens, w.out, w.in, [&] { ops.linear_into(out, x, weight); });
+    rates.product(name("input's gradient"), kTokens, w.out, w.in, [&] { ops.linear_backward_into(dx, grad, weight); });
+    for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+      for (const bool adds : {false, true}) {
+        GradSlot slot{.grad = at::zeros({w.out, w.in}, weight.options().dtype(dtype)), .written = adds};
+        const std::string to = dtype == at::kFloat ? "weight's gradient, float32" : "weight's gradient, bf16";
+        rates.product(name((to + (adds ? ", added" : "")).c_str()), kTokens, w.out, w.in, [&] {
+          slot.written = adds;
+          ops.weight_grad(&slot, grad, x);
+        });
+      }
+    }
+  }
+}
+
+void attention_of(const Rates& rates, std::int64_t rows, std::int64_t length, std::int64_t heads, std::int64_t kv_heads,
+                  std::int64_t size) {
+  const auto& ops = rates.ops();
+  const AttentionShape shape{.rows = rows, .length = length, .heads = heads, .head_size = size, .kv_heads = kv_heads};
+  const auto qkv = rates.random({rows * length, shape.packed_width()}),
+             grad = rates.random({rows * length, heads * size});
+  const auto name = "attention, " + std::to_string(rows) + " x " + std::to_string(length) + ", " +
+                    std::to_string(heads) + " heads of " + std::to_string(kv_heads);
+  // Causal: half of two products of [length, size] and [size, length] per head; five in the backward pass.
+  const auto k = length * size / 2;
+  rates.product(name + ", forward", 2 * rows * heads, length, k,
+                [&] { static_cast<void>(ops.attention(qkv, shape, nullptr)); });
+  const auto both = rates.seconds([&] {
+    std::unique_ptr<AttentionState> state;
+    const auto out = ops.attention(qkv, shape, &state);
+    static_cast<void>(ops.attention_backward(grad, qkv, out, shape, std::move(state)));
+  });
+  Rates::print(name + ", forward and backward", 2.0 * 7 * static_cast<double>(rows * heads * length * k) / both / 1e12,
+               "TFLOP/s");
+}
+
+void row_kernels(const Rates& rates) {
+  const auto& ops = rates.ops();
+  constexpr std::int64_t kWidth = 4096, kInner = 11008,
+                         kRow = 2 * kTokens * kWidth;  // bytes of [tokens, width] in bf16
+  const auto x = rates.random({kTokens, kWidth}), y = rates.random({kTokens, kWidth}),
+             grad = rates.random({kTokens, kWidth});
+  const auto gamma = rates.random({kWidth}), beta = rates.random({kWidth});
+  auto out = at::empty_like(x);
+  rates.kernel("copy", 2 * kRow, [&] { out.copy_(x); });
+  const auto normed = ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5));
+  rates.kernel("RMSNorm and residual", 4 * kRow,
+               [&] { static_cast<void>(ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5))); });
+  GradSlot slot{.grad = at::zeros({kWidth}, gamma.options().dtype(at::kFloat)), .written = true}, other = slot;
+  rates.kernel("RMSNorm backward, output again", 5 * kRow, [&] {
+    NormAgain again{.beta_D = {}, .out_ND = out};
+    static_cast<void>(
+        ops.rms_norm_backward({grad, y, normed.sum_ND, normed, gamma}, {&slot, nullptr, nullptr}, &again));
+  });
+  const auto layer = ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5);
+  rates.kernel("LayerNorm and residual", 4 * kRow,
+               [&] { static_cast<void>(ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5)); });
+  rates.kernel("LayerNorm backward", 4 * kRow, [&] {
+    static_cast<void>(ops.layer_norm_backward({grad, y, layer.sum_ND, layer, gamma}, {&slot, &other, nullptr}));
+  });
+  const auto table = ops.rope_table(std::vector<float>(64, 0.01F), 512);
+  auto qkv = rates.random({kTokens, 3 * kWidth});
+  rates.kernel("rotary positions of q and k", 4 * kRow, [&] { ops.rope(qkv, 64, 128, table, {512, 0}, false); });
+  auto both = rates.random({kTokens, 2 * kInner}), inner = rates.random({kTokens, kInner});
+  auto gate = both.narrow(1, 0, kInner), up = both.narrow(1, kInner, kInner);
+  constexpr std::int64_t kInnerRow = 2 * kTokens * kInner;
+  rates.kernel("SwiGLU", 3 * kInnerRow, [&] { static_cast<void>(ops.gated(GateActivation::silu, gate, up)); });
+  rates.kernel("SwiGLU backward", 6 * kInnerRow, [&] { ops.gated_backward(GateActivation::silu, inner, gate, up); });
+  auto wide = rates.random({kTokens, kInner});
+  const auto bias = rates.random({kInner});
+  GradSlot of_bias{.grad = at::zeros({kInner}, bias.options().dtype(at::kFloat)), .written = true};
+  rates.kernel("bias and GELU", 3 * kInnerRow, [&] { static_cast<void>(ops.bias_gelu(wide, bias)); });
+  rates.kernel("GELU backward, bias", 3 * kInnerRow, [&] { ops.bias_gelu_backward(inner, wide, &of_bias); });
+  rates.kernel("gradient of a bias", kRow, [&] { ops.bias_grad(&slot, grad); });
+}
+
+void token_kernels(const Rates& rates) {
+  const auto& ops = rates.ops();
+  constexpr std::int64_t kWidth = 4096, kVocab = 32016, kRow = 2 * kTokens * kWidth, kChunk = 2048;
+  const auto grad = rates.random({kTokens, kWidth}), table = rates.random({kVocab, kWidth});
+  const auto ids = rates.ids(kTokens, kVocab);
+  auto hot = ids.clone();
+  hot.narrow(0, 0, kTokens / 2).fill_(7);  // half of the tokens are one id
+  auto of_tokens = at::zeros_like(table);
+  rates.kernel("embedding", 2 * kRow, [&] { static_cast<void>(ops.embed(table, {}, ids, {512, 0})); });
+  rates.kernel("embedding backward", 2 * kRow, [&] { ops.embed_backward(&of_tokens, nullptr, grad, ids, {512, 0}); });
+  rates.kernel("embedding backward, half of the tokens equal", 2 * kRow, [&] {
+    ops.embed_backward(&of_tokens, nullptr, grad, hot, {512, 0});
+  });
+  auto logits = rates.random({kChunk, kVocab});
+  const auto targets = rates.ids(kChunk, kVocab);
+  rates.kernel("cross-entropy and its gradient", 4 * kChunk * kVocab, [&] {
+    LossSum sum;
+    ops.cross_entropy(sum, logits, targets, kVocab, 1.0);
+  });
+}
+
+void update_kernels(const Rates& rates) {
+  const auto& ops = rates.ops();
+  constexpr std::int64_t kElements = std::int64_t{1} << 26;
+  AdamWUpdate update;
+  update.params = {rates.floats(kElements)};
+  update.grads = {rates.floats(kElements)};
+  update.exp_avg = {rates.floats(kElements)};
+  update.exp_avg_sq = {rates.floats(kElements)};
+  update.lr = 1e-3;
+  update.step = 1;
+  update.beta1 = 0.9;
+  update.beta2 = 0.95;
+  update.eps = 1e-8;
+  const bool decides = ops.decides();
+  if (decides) {
+    StepSums sums;
+    sums.squares = rates.floats(1, at::kDouble);
+    sums.loss = rates.floats(2, at::kDouble);
+    update.decision = ops.decide(sums);
+    update.cast_params = {rates.floats(kElements, at::kBFloat16)};
+  }
+  rates.kernel("AdamW", (decides ? 30 : 28) * kElements, [&] { ops.adamw(update); });
+  if (!decides) return;
+  const GradPart part{update.grads[0], kElements};
+  rates.kernel("sum of squares", 4 * kElements, [&] { static_cast<void>(ops.device_sum_squares({&part, 1})); });
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/rates" * doctest::skip()) {
+  TEST_CASE("products: shapes of CodeLlama-7b's and GPT-2's blocks, 8192 tokens") {
+    const Rates rates;
+    products_of(rates,
+                {.name = "CodeLlama-7b", .width = 4096, .attention = 12288, .inner = 22016, .feed_forward = 11008});
+    products_of(rates, {.name = "GPT-2", .width = 768, .attention = 2304, .inner = 3072, .feed_forward = 3072});
+    attention_of(rates, 16, 512, 32, 32, 128);
+    attention_of(rates, 2, 4096, 32, 8, 128);
+    attention_of(rates, 8, 1024, 12, 12, 64);
+  }
+
+  TEST_CASE("kernels: bytes per second beside a copy's") {
+    const Rates rates;
+    row_kernels(rates);
+    token_kernels(rates);
+    update_kernels(rates);
+  }
+
+  TEST_CASE("copies between host and device") {
+    const Rates rates;
+    constexpr std::int64_t kBytes = std::int64_t{1} << 28;
+    const auto there = at::zeros({kBytes}, at::TensorOptions(at::kByte).device(rates.ops().device()));
+    const auto here = at::ones({kBytes}, at::kByte);
+    rates.kernel("host to device, pageable", kBytes, [&] { rates.ops().transfer(there, here); });
+    rates.kernel("device to host, pageable", kBytes, [&] { rates.ops().transfer(here, there); });
+    const auto locked = rates.ops().lock_pages(here);
+    if (locked == nullptr) {
+      std::printf("rate: pages could not be locked = 0 GB/s\n");
+      return;
+    }
+    const auto start = [&](const at::Tensor& to, const at::Tensor& from) {
+      if (const auto transfer = rates.ops().start_transfer(to, from)) transfer->wait();
+    };
+    rates.kernel("host to device, locked pages", kBytes, [&] { start(there, here); });
+    rates.kernel("device to host, locked pages", kBytes, [&] { start(here, there); });
+    rates.backend().synchronize(0);
+  }
+
+  TEST_CASE("the host's time per launch and per group of collectives") {
+    const Rates rates;
+    const auto& ops = rates.ops();
+    auto x = rates.random({16, 256}), out = rates.random({16, 256});
+    const auto weight = rates.random({256, 256}), bias = rates.random({256});
+    // Fewer launches than a stream's queue takes, so that the host never waits for the device.
+    const auto host_us = [&](const std::string& name, int calls, const std::function<void()>& body) {
+      body();
+      rates.backend().synchronize(0);
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) body();
+      const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - begin;
+      rates.backend().synchronize(0);
+      Rates::print(name, spent.count() / calls, "us");
+    };
+    host_us("launch of a kernel of this project", 400, [&] { ops.add_bias(x, {}, bias); });
+    host_us("launch of a product", 400, [&] { ops.linear_into(out, x, weight); });
+    host_us("launch of an operator of PyTorch", 400, [&] { x.add_(1); });
+    const auto group = make_single_group();
+    const auto collectives = rates.backend().make_collectives(*group, 0);
+    const TensorGather gather{.shard = x, .full = at::empty_like(x)};
+    host_us("group of collectives", 12, [&] { collectives->all_gather(std::span(&gather, 1))->wait(); });
+  }
+}
