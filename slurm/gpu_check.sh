@@ -1,14 +1,14 @@
 #!/bin/bash
-# Check a GPU node in its first half hour: numbers against PyTorch, memory, speed, time by kernel (docs/gpu-check.md). Ends
+# Check a GPU node in its first half hour: numbers against PyTorch, speed, ranks, memory, time by kernel (docs/gpu-check.md). Ends
 # with scripts/gpu-check's code: 0 all passed, 1 could not run, 3 a check failed.
 #
 #   sbatch -A ACCOUNT -p PARTITION slurm/gpu_check.sh                 # from the project or the unpacked tarball
 #   sbatch --gres=gpu:2 slurm/gpu_check.sh                            # NCCL between two GPUs, not on one
-#   STAGES=truth sbatch --time=00:10:00 slurm/gpu_check.sh            # one stage; other options go to scripts/gpu-check
+#   STAGES=contact sbatch --time=00:06:00 slurm/gpu_check.sh          # one stage; other options go to scripts/gpu-check
 #   sbatch --export=ALL,FSDP_PYTHON=/sw/pytorch/bin/python3 slurm/gpu_check.sh
 #
 # Variables, all with a default:
-#   STAGES        of truth, speed, profile      all three, ten minutes each at most
+#   STAGES        of contact, speed, ranks, rest, sanitizers, profile   all, 33 minutes at most
 #   OUT_DIR       receives gpu-check.json, gpu-check.md and logs/       runs/gpu-check
 #   DEVICE        cuda, or cpu for a rehearsal  cuda
 #   FSDP_PYTHON   a python3 with the PyTorch that the programs were built with   FSDP_HOME/.deps/venv's, else on PATH
@@ -23,7 +23,7 @@
 #SBATCH --gres=gpu:1
 #SBATCH --cpus-per-task=8
 #SBATCH --mem=64G
-#SBATCH --time=00:30:00
+#SBATCH --time=00:40:00
 #SBATCH --output=%x-%j.out
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac

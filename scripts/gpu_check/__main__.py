@@ -9,15 +9,18 @@ import tempfile
 import time
 
 import kernels
+import llmc
 import results
 import speed
-import truth
 from checks import FAIL, LATE, Stage, Stopped, stop_on_signals
 from machine import CannotRun, Machine
+from truth import Truth
 
-STAGES = {"truth": truth.run, "speed": speed.run, "profile": kernels.run}
-# One stage takes less than ten minutes, including start and clean-up; all three take less than 25.
-STAGE_SECONDS = {"truth": 590, "speed": 590, "profile": 290}
+# In the order of their worth; seconds include the start and the clean-up.
+STAGES = {
+    "contact": (300, lambda stage: Truth(stage).contact()), "speed": (480, speed.run), "ranks": (240, lambda stage: Truth(stage).over_ranks()),
+    "rest": (480, lambda stage: Truth(stage).rest()), "sanitizers": (200, lambda stage: Truth(stage).sanitizers()), "profile": (290, kernels.run)}
+GROUPS = {"truth": ("contact", "ranks", "rest", "sanitizers")}
 PASSED, COULD_NOT_RUN, FAILED = 0, 1, 3
 
 
@@ -28,15 +31,23 @@ def parsed():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--llmc", type=pathlib.Path)
+    parser.add_argument("--keep-going", action="store_true")
+    parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
     for stage in options.stages:
-        if stage not in STAGES:
-            parser.error(f"no stage is called '{stage}': {', '.join(STAGES)}")
-    if swallowed := [word for word in options.only if word in STAGES]:
+        if stage not in (*STAGES, *GROUPS):
+            parser.error(f"no stage is called '{stage}': {', '.join((*STAGES, *GROUPS))}")
+    if swallowed := [word for word in options.only if word in (*STAGES, *GROUPS)]:
         parser.error(f"--only {swallowed[0]}: stages are given before --only")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
-    options.stages = list(dict.fromkeys(options.stages)) or list(STAGES)
+    if options.llmc and not any((options.llmc / name).exists() for name in (llmc.SOURCE, llmc.PROGRAM)):
+        parser.error(f"--llmc {options.llmc}: there is no {llmc.SOURCE}, it names the folder of llm.c's source")
+    if options.rehearse and options.device == "cpu":
+        parser.error("--rehearse is for a stub driver: --device cpu rehearses without it")
+    stages = [each for stage in options.stages for each in GROUPS.get(stage, (stage,))]
+    options.stages = list(dict.fromkeys(stages)) or list(STAGES)
     return options
 
 
@@ -44,13 +55,15 @@ def run_stages(options, work):
     options.out = options.out.resolve()
     results.read(options.out)  # fail before time is spent if the results cannot be extended
     begin = time.monotonic()
-    machine = Machine(options.device, options.out, work)
+    machine = Machine(options.device, options.out, work, options.rehearse, options.llmc and options.llmc.resolve())
     print(f"{machine.facts['gpu'] or options.device}, PyTorch {machine.facts['torch']}, {machine.version.splitlines()[0]}", flush=True)
     rows = []
     for name in options.stages:
-        stage = Stage(name, machine, STAGE_SECONDS[name] - (time.monotonic() - begin), options.only)
+        seconds, run = STAGES[name]
+        stage = Stage(name, machine, seconds - (time.monotonic() - begin), options.only, options.keep_going)
         print(f"-- {name}", flush=True)
-        STAGES[name](stage)
+        run(stage)
+        stage.close(time.monotonic() - begin)
         if stage.rows:
             results.add(options.out, stage, machine, time.monotonic() - begin, options.json)
         rows += stage.rows

@@ -15,6 +15,10 @@ class Trouble(Exception):
     """The reason why a check fails, in one line."""
 
 
+class NoNumber(Trouble):
+    """A loss or norm that cannot be compared: a wrong number."""
+
+
 class Late(Exception):
     """The stage's time ended before a check did, which says nothing about the check."""
 
@@ -75,18 +79,21 @@ def reason_in(log):
 
 class Stage:
     """Runs the checks of a stage, which ends within `seconds`: a check gets its own limit or the time that is left.
+    After a wrong number no further check begins, unless the stage `keeps_going`.
     `only`: words, of which a check's name must contain one; without words all checks run."""
 
-    def __init__(self, name, machine, seconds, only=()):
+    def __init__(self, name, machine, seconds, only=(), keeps_going=False):
         self.name, self.machine, self.rows = name, machine, []
         self.end = time.monotonic() + seconds
-        self.only = [word.lower() for word in only]
+        self.only, self.keeps_going = [word.lower() for word in only], keeps_going
+        self.wrong, self.not_begun = None, []  # the check with the first wrong number; names of checks after it
 
     def log_of(self, name):
         return self.machine.logs / f"{self.name}-{re.sub(r'[^a-z0-9]+', '-', name.lower())}.log"
 
-    def run(self, log_name, command, limit, env=None):
-        """Runs a command to its end; returns its log, stdout and stderr. Raises Trouble unless it ends with 0 within the limit."""
+    def run(self, log_name, command, limit, env=None, during=None, may_fail=False):
+        """Runs a command to its end; returns its log, stdout and stderr. Raises Trouble unless it ends within the limit, and
+        with 0 or `may_fail`. `during`: is called with the process while it runs."""
         left = self.end - time.monotonic()
         if left <= 1:
             raise Late("not started: the stage's time was over")
@@ -95,7 +102,10 @@ class Stage:
             process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
                                        env={**self.machine.environment, **(env or {})}, start_new_session=True)
         try:
-            code = process.wait(timeout=min(limit, left))
+            begin = time.monotonic()
+            if during:
+                during(process)
+            code = process.wait(timeout=max(0.1, min(limit, left) - (time.monotonic() - begin)))
         except subprocess.TimeoutExpired:
             if left < limit:
                 raise Late(f"stopped after {left:.0f} s, when the stage's time was over: {log}") from None
@@ -103,7 +113,7 @@ class Stage:
         finally:
             if process.poll() is None:
                 kill_tree(process)
-        if code:
+        if code and not may_fail:
             how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
             raise Trouble(f"{how}: {reason_in(log)} ({log})")
         return log
@@ -111,13 +121,21 @@ class Stage:
     def wanted(self, name):
         return not self.only or any(word in name.lower() for word in self.only)
 
-    def check(self, name, function, *arguments):
-        """Runs a check, prints and keeps its row. `function` returns verdict, text and figures."""
+    def check(self, name, function, *arguments, stops=True):
+        """Runs a check, prints and keeps its row. `function` returns verdict, text and figures. If it returns FAIL, it has
+        compared numbers, and the stage stops, unless the check only asks for speed (`stops` is False)."""
         if not self.wanted(name):
             return
+        if self.wrong and not self.keeps_going:
+            self.not_begun.append(name)
+            return
         start = time.monotonic()
+        wrong = False
         try:
             verdict, text, figures = function(*arguments)
+            wrong = verdict == FAIL and stops
+        except NoNumber as trouble:
+            verdict, text, figures, wrong = FAIL, str(trouble), {}, stops
         except Trouble as trouble:
             verdict, text, figures = FAIL, str(trouble), {}
         except Late as reason:
@@ -127,9 +145,21 @@ class Stage:
         except Exception as surprise:  # unexpected output of a tool ends one check, not the stage
             verdict, text, figures = FAIL, f"the check itself failed: {type(surprise).__name__}: {surprise}", {}
             self.log_of(name).write_text(traceback.format_exc(), encoding="utf-8")
+        if wrong and self.machine.computes_nothing:
+            verdict, text, wrong = NOTE, f"rehearsed: {text}", False
         seconds = round(time.monotonic() - start, 1)
         self.rows.append({"stage": self.name, "check": name, "verdict": verdict, "text": text, "figures": figures, "seconds": seconds})
         print(f"{verdict}  {name:<36}  {text}   {seconds} s", flush=True)
+        if wrong and not self.wrong:
+            self.wrong = name
+
+    def close(self, seconds):
+        """Says how long the stage took, and what did not begin after a wrong number."""
+        if self.not_begun:
+            print(f"-- {self.name} ended at its first wrong number, {self.wrong}: {len(self.not_begun)} checks did not begin "
+                  "(--keep-going begins them, --only some)", flush=True)
+        if self.rows:
+            print(f"-- {self.name}: {seconds:.0f} s", flush=True)
 
 
 def skip(why):

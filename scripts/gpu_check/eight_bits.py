@@ -1,4 +1,4 @@
-"""Part of stage truth: compares fp8 matrix products on the GPU with their emulation on the CPU."""
+"""Part of stage rest: compares fp8 matrix products on the GPU with their emulation on the CPU."""
 
 from checks import skip, verdict_of
 from gradients import by_parameter

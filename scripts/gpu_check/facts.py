@@ -1,4 +1,4 @@
-"""What this PyTorch and GPU are, one JSON object: facts.py cuda|cpu. A program of its own that imports torch and nothing
+"""Prints the facts of this PyTorch and GPU as one JSON object: facts.py cuda|cpu. A program of its own that imports torch and nothing
 else of it, because every call of scripts/gpu-check begins with these facts."""
 
 import json
@@ -25,6 +25,7 @@ def facts(device):
     if device == "cuda":
         try:
             found |= {"gpus": torch.cuda.device_count(), "gpu": torch.cuda.get_device_name(0),
+                      "uuid": f"GPU-{getattr(torch.cuda.get_device_properties(0), 'uuid', None)}",
                       "gpu_bytes": torch.cuda.get_device_properties(0).total_memory,
                       "capability": ".".join(map(str, torch.cuda.get_device_capability(0)))}
         except (AssertionError, RuntimeError) as reason:  # no CUDA in this build, or no driver

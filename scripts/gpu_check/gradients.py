@@ -1,4 +1,4 @@
-"""Part of stage truth: the gradients of the first step by parameter. How far are ours from float32, and how far PyTorch's?
+"""Part of stages contact and rest: the gradients of the first step by parameter. How far are ours from float32, and how far PyTorch's?
 
 A gradient is a vector of many rounding errors, so its distance from float32 hardly varies by chance, and the first step is
 before any error has grown: a kernel that is less exact than it should be, or wrong for one parameter, shows here."""

@@ -5,7 +5,7 @@ import csv
 import re
 
 from checks import FAIL, PASS, Skipped, Trouble, skip
-from speed import SHAPES
+from speed import REHEARSAL, SHAPES
 from training import Trainings
 
 STEPS, BATCH, LAYERS, LISTED = 6, 16, 2, 25
@@ -16,7 +16,7 @@ KINDS = [("kernels of this project", r"fsdp::"), ("attention", r"flash|fmha|sdpa
 
 class Profile:
     def __init__(self, stage):
-        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
+        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage, "profile")
 
     def run(self):
         if self.machine.device != "cuda":
@@ -55,7 +55,7 @@ class Profile:
         return [(name, total[name], calls[name]) for name in total]
 
     def by_kernel(self, profiler):
-        shape = {**SHAPES["codellama"], "layers": LAYERS}
+        shape = {**SHAPES["codellama"], "layers": LAYERS, **(REHEARSAL if self.machine.small else {})}
         self.trainings.make_model("profile", shape, 90)
         found = profiler(self.trainings.ours_command("profile", "profile", "bf16", STEPS, BATCH))
         if not found:

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]  # the project, or the unpacked tarball
@@ -20,8 +21,12 @@ class CannotRun(Exception):
 
 
 class Machine:
-    def __init__(self, device, out, work):
-        self.device, self.work, self.logs = device, work, out / "logs"
+    """`rehearses`: the GPU is that of a stub driver, which computes nothing."""
+
+    def __init__(self, device, out, work, rehearses=False, llmc=None):
+        self.device, self.work, self.logs, self.llmc = device, work, out / "logs", llmc
+        self.computes_nothing, self.small = rehearses, rehearses or device == "cpu"
+        self.of_pytorch = {}  # PyTorch's runs by model, for all stages of a call
         self.environment = self.own_environment()
         self.programs = self.find_programs()
         self.facts = self.ask_pytorch()
@@ -42,17 +47,18 @@ class Machine:
             found.pop(name, None)
         found |= {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.work), "TRITON_CACHE_DIR": str(self.work / "triton"),
                   "TORCHINDUCTOR_CACHE_DIR": str(self.work / "inductor")}
-        if self.device == "cpu":
+        if self.small:
             found["OMP_NUM_THREADS"] = "1"
         return found
 
     def ask_pytorch(self):
+        begin = time.monotonic()
         asked = subprocess.run([sys.executable, HERE / "facts.py", self.device], env=self.environment,
                                capture_output=True, text=True, timeout=300, check=False)
         if asked.returncode:
             why = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise CannotRun(f"{sys.executable} has no PyTorch that works ({why}): set FSDP_PYTHON to one that has")
-        return json.loads(asked.stdout.splitlines()[-1])
+        return {**json.loads(asked.stdout.splitlines()[-1]), "import_seconds": time.monotonic() - begin}
 
     def find_programs(self):
         given = os.environ.get("FSDP_BIN")
@@ -77,10 +83,12 @@ class Machine:
         return True
 
     def ask_version(self):
+        begin = time.monotonic()
         asked = subprocess.run([self.programs / "fsdp-finetune", "--version"], env=self.environment, capture_output=True,
                                text=True, timeout=120, check=False)
         if asked.returncode:
             raise CannotRun(f"fsdp-finetune --version ended with {asked.returncode}: {asked.stderr.strip()[:300]}")
+        self.facts["program_seconds"] = time.monotonic() - begin
         return asked.stdout.strip()
 
     def find_mpiexec(self):
@@ -99,6 +107,22 @@ class Machine:
         """Returns True if the GPU has fp8 matrix products."""
         return self.device == "cuda" and tuple(map(int, self.facts["capability"].split("."))) >= (8, 9)
 
+    def test_program(self, name):
+        """Returns a program of tests/ with the variables that it needs; None if there is none."""
+        moved = self.programs.parent / "lib/fsdp/libfsdp_cuda.so"
+        program = self.tests / name
+        return (program, {"FSDP_CUDA_LIBRARY": str(moved)} if moved.exists() else {}) if program.exists() else None
+
+    def query_gpu(self, *fields):
+        """Returns what nvidia-smi says about the GPU, {} if there is no nvidia-smi or it has no such GPU (a slice of one)."""
+        tool = shutil.which("nvidia-smi")
+        if tool is None or self.device != "cuda":
+            return {}
+        asked = subprocess.run([tool, "-i", self.facts["uuid"], f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+                               capture_output=True, text=True, check=False, timeout=60)
+        values = [value.strip() for value in asked.stdout.strip().split(",")]
+        return dict(zip(fields, values)) if asked.returncode == 0 and len(values) == len(fields) else {}
+
     def tool(self, name):
         """Returns a CUDA tool, from PATH or from its toolkit; None if there is none."""
         homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
@@ -111,8 +135,5 @@ class Machine:
                  "thin": self.thin}
         if self.device == "cuda":
             found |= {name: self.facts[name] for name in ("gpu", "gpus", "gpu_bytes", "capability")}
-            driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                                    text=True, check=False) if shutil.which("nvidia-smi") else None
-            if driver and driver.returncode == 0:
-                found["driver"] = driver.stdout.splitlines()[0].strip()
+            found |= {"driver": driver for driver in self.query_gpu("driver_version").values()}
         return found

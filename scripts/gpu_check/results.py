@@ -3,13 +3,14 @@
 import datetime
 import json
 import os
+import tarfile
 import tempfile
 
 from machine import CannotRun
 
 FORMAT = "fsdp-gpu-check 1"
-ORDER = ["truth", "speed", "profile"]
-JSON, MARKDOWN = "gpu-check.json", "gpu-check.md"
+ORDER = ["contact", "speed", "ranks", "rest", "sanitizers", "profile", "truth"]  # the last: of an earlier version
+JSON, MARKDOWN, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
 
 
 def read(out):
@@ -39,6 +40,15 @@ def write_whole(path, text):
         raise
 
 
+def pack(out):
+    """Puts results and logs into one file, for machines that hand back few files."""
+    part = out / f".{ARCHIVE}.part"
+    with tarfile.open(part, "w:gz") as archive:
+        for name in (JSON, MARKDOWN, "logs"):
+            archive.add(out / name, f"gpu-check/{name}")
+    os.replace(part, out / ARCHIVE)
+
+
 def add(out, stage, machine, seconds, copy):
     """Replaces the earlier results of a stage, or with --only those of the checks that ran."""
     found = read(out)
@@ -48,12 +58,14 @@ def add(out, stage, machine, seconds, copy):
         before = [new.pop(row["check"], row) for row in found["stages"][stage.name]["checks"]]
         rows = before + list(new.values())
     found["stages"][stage.name] = {"finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                                   "seconds": round(seconds), "machine": machine.summary(), "checks": rows}
+                                   "seconds": round(seconds), "machine": machine.summary(), "checks": rows,
+                                   **({"not_begun": stage.not_begun} if stage.not_begun else {})}
     found["stages"] = dict(sorted(found["stages"].items(), key=lambda each: ORDER.index(each[0])))
     text = json.dumps(found, indent=1) + "\n"
     for path in [out / JSON, *([copy] if copy else [])]:
         write_whole(path, text)
     write_whole(out / MARKDOWN, markdown(found))
+    pack(out)
 
 
 def cell(text):
@@ -73,7 +85,12 @@ def markdown(found):
                   "| check | | figures | s |", "|---|---|---|---|"]
         lines += [f"| {cell(row['check'])} | {row['verdict']} | {cell(row['text'])} | {row['seconds']} |" for row in stage["checks"]]
         lines.append("")
+        if "not_begun" in stage:
+            lines += [f"Not begun after a wrong number: {', '.join(stage['not_begun'])}", ""]
         for row in stage["checks"]:
+            if rates := row["figures"].get("rates"):
+                lines += ["| rate | | |", "|---|---|---|"]
+                lines += [f"| {cell(each['name'])} | {each['value']:.4g} | {each['unit']} |" for each in rates] + [""]
             kernels = row["figures"].get("kernels")
             if kernels:
                 lines += ["| kernel | ms a step | calls a step |", "|---|---|---|"]

@@ -1,4 +1,4 @@
-"""Part of stage truth: this project's kernels under compute-sanitizer, in a training step of minGPT in bf16."""
+"""Stage sanitizers: this project's kernels under compute-sanitizer, in a training step of minGPT in bf16."""
 
 import re
 
@@ -47,6 +47,8 @@ def check(truth, tool):
     program = machine.tool("compute-sanitizer")
     if not truth.on_gpu or program is None:
         return skip("no compute-sanitizer on PATH or in CUDA_HOME/bin" if truth.on_gpu else "needs a GPU")
+    if machine.computes_nothing:
+        return skip("needs a GPU that computes")
     truth.make("mingpt")
     sanitizer = Sanitizer(truth, program, tool)
     if not sanitizer.tool_failed("fsdp"):

@@ -1,24 +1,48 @@
-"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, on the same shapes in the same run."""
+"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, and llm.c, on the same shapes in the same minutes, and beside
+itself with other kernels, other attention and graphs; rates of the GPU without a model."""
 
+import dataclasses
 import os
 import shutil
 import statistics
 
-from checks import FAIL, LATE, NOTE, PASS, Late, Trouble, skip
+import llmc
+import rates
+from checks import FAIL, LATE, NOTE, PASS, Late, Trouble, skip, verdict_of
+from power import Sampled, words
 from training import Trainings, spread
 
 STEPS, WARM_UP = 20, 8  # the first steps compile, choose kernels and fill the allocator
-# Required results on an H200; on other GPUs and for other cases the figures are only printed.
-GOAL_GPU = "H200"
+GOAL_GPUS = ("H100", "H200")  # on other GPUs the figures are only printed
 SHAPES = {
     "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
     "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
-# Shape, rows per step, turns; required speed relative to compiled FSDP2, and MFU: llm.c publishes 60 % for minGPT.
-CASES = [("codellama", 16, 2, 1.05, 0.58), ("codellama", 4, 1, None, None), ("mingpt", 8, 2, None, 0.60)]
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
-OURS, EAGER, COMPILED, IN_FP8, BY_FLASH = "ours", "FSDP2", "FSDP2 compiled", "ours with fp8", "ours with flash attention"
+OURS, EAGER, COMPILED, LLMC = "ours", "FSDP2", "FSDP2 compiled", "llm.c"
+IN_FP8, BY_FLASH, PLAIN, OFFLOADED = "ours with fp8", "ours with flash attention", "ours with plain operators", "ours with CPU offload"
+GRAPHS_ON, GRAPHS_OFF = "ours with graphs", "ours without graphs"
 # Options and variables of the contenders that are fsdp-finetune.
-VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: ((), {"FSDP_CUDA_ATTENTION": "flash"})}
+VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: ((), {"FSDP_CUDA_ATTENTION": "flash"}),
+            PLAIN: ((), {"FSDP_CUDA_KERNELS": "off"}), OFFLOADED: (("--cpu-offload",), {}),
+            GRAPHS_ON: (("--cuda-graphs", "on"), {}), GRAPHS_OFF: (("--cuda-graphs", "off"), {})}
+OTHERS = (COMPILED, EAGER, LLMC)
+
+
+@dataclasses.dataclass
+class Case:
+    """`first` takes turns once, then `again`. `goals`: our tokens/s over theirs."""
+    name: str
+    batch: int
+    first: tuple
+    again: tuple = ()
+    goals: dict = dataclasses.field(default_factory=dict)
+
+
+CASES = [
+    Case("codellama", 16, (OURS, COMPILED, BY_FLASH, IN_FP8, PLAIN), (OURS, COMPILED), {COMPILED: 1.05}),
+    Case("mingpt", 8, (OURS, COMPILED, LLMC, GRAPHS_ON, GRAPHS_OFF, PLAIN, OFFLOADED), (OURS, COMPILED, LLMC), {COMPILED: 1.0, LLMC: 1.0}),
+    Case("mingpt", 1, (OURS, GRAPHS_ON, GRAPHS_OFF)),
+    Case("codellama", 4, (OURS, EAGER, COMPILED))]
 
 
 def layers_that_fit(gpu_bytes, shape):
@@ -31,102 +55,122 @@ def layers_that_fit(gpu_bytes, shape):
 
 class Speed:
     def __init__(self, stage):
-        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
+        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage, "speed")
         self.shapes = {name: dict(shape) for name, shape in SHAPES.items()}
-        if self.machine.device == "cuda":
-            self.shapes["codellama"]["layers"] = layers_that_fit(self.machine.facts["gpu_bytes"], SHAPES["codellama"])
-        else:
+        if self.machine.small:
             for shape in self.shapes.values():
                 shape |= REHEARSAL
-        self.made = set()
+        else:
+            self.shapes["codellama"]["layers"] = layers_that_fit(self.machine.facts["gpu_bytes"], SHAPES["codellama"])
 
     def run(self):
+        def check(name, function, *arguments):
+            self.stage.check(name, function, *arguments, stops=False)
+        check("rates", rates.check, self.stage)
         if not self.machine.has_bf16():
-            self.stage.check("tokens/s", lambda: skip("this GPU has no units for bf16"))
+            check("tokens/s", lambda: skip("this GPU has no units for bf16"))
             return
-        for name, batch, turns, ratio_goal, mfu_goal in CASES:
-            shape, runs = self.shapes[name], {}
-            title = f"{name} {batch} x {shape['length']}"
-            self.stage.check(f"{title}, tokens/s", self.turns, name, batch, turns, runs)
+        for case in CASES:
+            runs = {}
+            title = f"{case.name} {case.batch} x {self.shapes[case.name]['length']}"
+            check(f"{title}, tokens/s", self.turns, case, runs)
             if OURS in runs:
-                self.stage.check(f"{title}, to FSDP2", self.ratio, runs, ratio_goal)
-                self.stage.check(f"{title}, MFU", self.share_of_peak, runs, mfu_goal)
+                check(f"{title}, to others", self.ratio, case, runs)
+                check(f"{title}, MFU", self.share_of_peak, runs)
 
-    def contenders(self, name):
+    def is_possible(self, contender):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
-        compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-        variants = name == "codellama" and self.machine.has_fp8()
-        by_cudnn = variants and self.machine.facts["capability"].partition(".")[0] in ("9", "10")  # else flash is ours anyway
-        return [OURS, EAGER, *([COMPILED] if compiler else []), *([IN_FP8] if variants else []), *([BY_FLASH] if by_cudnn else [])]
+        if contender == COMPILED:
+            return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))) and not self.machine.computes_nothing
+        if contender == LLMC:
+            return self.machine.llmc is not None and not self.machine.small
+        if contender == IN_FP8:
+            return self.machine.has_fp8()
+        if contender == BY_FLASH:  # elsewhere flash is ours anyway
+            return self.machine.device == "cuda" and self.machine.facts["capability"].partition(".")[0] in ("9", "10")
+        return contender in (OURS, EAGER, OFFLOADED) or self.machine.device == "cuda"
 
-    def turns(self, name, batch, turns, runs):
+    def turns(self, case, runs):
         """Lets the contenders run in turns, so that drift of the machine affects all; a turn's rate is the median of its steps."""
-        if name not in self.made:
-            self.trainings.make_model(name, self.shapes[name], 120)
-            self.made.add(name)
-        failed, shape = {}, self.shapes[name]
-        for turn in range(turns):
-            for contender in self.contenders(name):
+        if not self.trainings.folder(case.name).exists():
+            self.trainings.make_model(case.name, self.shapes[case.name], 120)
+        failed, shape = {}, self.shapes[case.name]
+        for turn, contenders in enumerate((case.first, case.again)):
+            for contender in filter(self.is_possible, contenders):
                 if contender not in failed:
                     try:
-                        self.one_turn(name, batch, contender, turn, runs)
-                    except (Late, Trouble) as trouble:  # keep the figures of the others
+                        self.one_turn(case, contender, turn, runs)
+                    except (Late, Trouble) as trouble:  # keep the figures of the others, and of its first turn
                         failed[contender] = trouble
-                        runs.pop(contender, None)
-        parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}" for contender, found in runs.items()]
+                        if isinstance(trouble, Trouble):
+                            runs.pop(contender, None)
+        parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}{words(found['clocks'][-1])}" for contender, found in runs.items()]
         parts += [f"{contender} failed: {why}" for contender, why in failed.items()]
         verdict = FAIL if any(isinstance(why, Trouble) for why in failed.values()) else LATE if failed else PASS
         return verdict, f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}", runs
 
-    def one_turn(self, name, batch, contender, turn, runs):
-        what = f"{name} {batch} {contender} turn {turn + 1}"
+    def one_turn(self, case, contender, turn, runs):
+        what = f"{case.name} {case.batch} {contender} turn {turn + 1}"
+        if contender == LLMC:
+            llmc.program(self.stage)  # before the clocks are sampled
+        with Sampled(self.machine) as gpu:
+            seconds, mfu, peak = self.trained(case, contender, what)
+        found = runs.setdefault(contender, {"tokens_per_second": [], "mfu": [], "reserved_memory_bytes": [], "clocks": []})
+        found["tokens_per_second"].append(case.batch * self.shapes[case.name]["length"] / statistics.median(seconds[WARM_UP:]))
+        found["mfu"] += mfu[WARM_UP:]
+        found["reserved_memory_bytes"].append(peak)
+        found["clocks"].append(gpu.found)
+
+    def trained(self, case, contender, what):
+        """Returns each step's seconds and MFU, and the peak of reserved memory."""
+        if contender == LLMC:
+            return llmc.seconds_of_steps(self.stage, what, self.shapes[case.name], case.batch, STEPS, 100), [], None
         if contender in VARIANTS:
             options, variables = VARIANTS[contender]
-            lines = self.trainings.ours(what, name, "bf16", STEPS, batch, 100, options, variables)
+            lines = self.trainings.ours(what, case.name, "bf16", STEPS, case.batch, 100, options, variables)
             totals = lines[-1]
         else:
-            lines, totals = self.trainings.pytorch(what, name, ["bf16"], STEPS, batch, 150, contender == COMPILED)
+            lines, totals = self.trainings.pytorch(what, case.name, ["bf16"], STEPS, case.batch, 150, contender == COMPILED)
             lines = lines["bf16"]
-        counted, tokens = lines[WARM_UP:], batch * self.shapes[name]["length"]
-        found = runs.setdefault(contender, {"tokens_per_second": [], "mfu": [], "reserved_memory_bytes": []})
-        found["tokens_per_second"].append(tokens / statistics.median(line["step_seconds"] for line in counted))
-        found["mfu"] += [line["mfu"] for line in counted if "mfu" in line]
-        found["reserved_memory_bytes"].append(totals.get("reserved_memory_bytes"))
+        return [line["step_seconds"] for line in lines], [line["mfu"] for line in lines if "mfu" in line], totals.get("reserved_memory_bytes")
 
     @staticmethod
     def memory(found):
         peak = found["reserved_memory_bytes"][-1]
         return f" in {peak / 2**30:.1f} GiB" if peak else ""
 
-    def judged(self, figure, goal):
-        """Returns PASS or FAIL if a goal is set for this GPU and case, else NOTE."""
-        if goal is not None and GOAL_GPU in (self.machine.facts["gpu"] or ""):
-            return verdict_of(figure >= goal)
-        return NOTE
+    def ratio(self, case, runs):
+        """Compares tokens/s. PASS or FAIL if a goal is set for this GPU and case, else NOTE."""
+        rate = {contender: found["tokens_per_second"] for contender, found in runs.items()}
+        per_turn = {other: [a / b for a, b in zip(rate[OURS], rate[other])] for other in OTHERS if other in rate}
+        parts = [f"{spread(ratios)} times {other}" for other, ratios in per_turn.items()]
+        parts += [f"{variant} {spread([a / b for a, b in zip(rate[variant], rate[OURS])])} times ours" for variant in VARIANTS if variant in rate and variant != OURS]
+        missing = [f"nothing of {other} ({self.why_not(other)})" for other in case.goals if other not in rate]
+        text = ", ".join((*parts, *missing))
+        asked = {other: goal for other, goal in case.goals.items() if other in rate}
+        if case.goals and not asked:
+            return skip(text)
+        if case.goals:
+            text += f" (goals: {', '.join(f'{goal} times {other}' for other, goal in case.goals.items())})"
+        if not asked or self.machine.small or not any(name in self.machine.facts["gpu"] for name in GOAL_GPUS):
+            return NOTE, text, per_turn
+        return verdict_of(all(statistics.median(per_turn[other]) >= goal for other, goal in asked.items())), text, per_turn
 
-    def ratio(self, runs, goal):
-        rates = {contender: found["tokens_per_second"] for contender, found in runs.items()}
-        per_turn = {other: [a / b for a, b in zip(rates[OURS], rates[other])] for other in (COMPILED, EAGER) if other in rates}
-        text = ", ".join(f"{spread(ratios)} times {other}" for other, ratios in per_turn.items())
-        for variant in (IN_FP8, BY_FLASH):
-            if variant in rates:
-                text += f", {variant} {spread([a / b for a, b in zip(rates[variant], rates[OURS])])} times ours"
-        if COMPILED not in per_turn:
-            why = "it failed" if COMPILED in self.contenders("") else "no C compiler on PATH, and CC names none"
-            return skip(f"nothing of {COMPILED} to compare with ({why}){text and '; ' + text}")
-        asked = f" (goal on an {GOAL_GPU}: {goal} times {COMPILED})" if goal else ""
-        return self.judged(statistics.median(per_turn[COMPILED]), goal), text + asked, per_turn
+    def why_not(self, other):
+        if self.is_possible(other):
+            return "it failed"
+        if other == LLMC:
+            return "--llmc names no source" if self.machine.llmc is None else "it has one size"
+        return "a rehearsal compiles nothing" if self.machine.computes_nothing else "no C compiler on PATH, and CC names none"
 
-    def share_of_peak(self, runs, goal):
-        """Returns MFU, relative to the data sheet's dense bf16 rate; both sides do the same useful operations per token."""
+    def share_of_peak(self, runs):
+        """Returns MFU, relative to the data sheet's dense bf16 rate; all sides do the same useful operations per token."""
         if not runs[OURS]["mfu"]:
             return skip("the peak of this GPU is not known")
         ours = statistics.median(runs[OURS]["mfu"])
-        rates = {contender: statistics.median(found["tokens_per_second"]) for contender, found in runs.items()}
-        shares = {contender: ours * rate / rates[OURS] for contender, rate in rates.items()}
-        asked = f" (goal on an {GOAL_GPU}: {100 * goal:.0f} %)" if goal else ""
-        text = ", ".join(f"{contender} {100 * share:.1f} %" for contender, share in shares.items())
-        return self.judged(ours, goal), text + asked, shares
+        rate = {contender: statistics.median(found["tokens_per_second"]) for contender, found in runs.items()}
+        shares = {contender: ours * each / rate[OURS] for contender, each in rate.items()}
+        return NOTE, ", ".join(f"{contender} {100 * share:.1f} %" for contender, share in shares.items()), shares
 
 
 def run(stage):

@@ -6,7 +6,7 @@ import shutil
 import statistics
 import sys
 
-from checks import Trouble
+from checks import NoNumber, Trouble
 from machine import REFERENCE
 
 # PyTorch's float32 run on the same device is the truth. A run is as wrong as its distance from the truth, and it may be
@@ -34,13 +34,13 @@ def read_lines(path):
 
 
 class Trainings:
-    """The runs of a stage; a model directory is made once per stage and shape, and named after them."""
+    """The runs of a stage; a model directory is made once per call, and named after `purpose` and model."""
 
-    def __init__(self, stage):
-        self.stage, self.machine, self.rates, self.shapes = stage, stage.machine, {}, {}
+    def __init__(self, stage, purpose):
+        self.stage, self.machine, self.purpose, self.rates, self.shapes = stage, stage.machine, purpose, {}, {}
 
     def folder(self, model):
-        return self.machine.work / f"{self.stage.name}-{model}"
+        return self.machine.work / f"{self.purpose}-{model}"
 
     def reference(self, log_name, arguments, limit):
         return self.stage.run(log_name, [sys.executable, REFERENCE, *arguments, "--device", self.machine.device], limit)
@@ -81,7 +81,7 @@ def differences(run, truth):
     if len(run) != len(truth) or not run:
         raise Trouble(f"{len(run)} steps, and {len(truth)} of the run to compare with")
     if not all(math.isfinite(line[key]) and line[key] > 0 for lines in (run, truth) for line in lines for key in KEYS):
-        raise Trouble("a loss or gradient norm that is no positive number")
+        raise NoNumber("a loss or gradient norm that is no positive number")
     return {key: [a[key] / b[key] - 1 for a, b in zip(run, truth)] for key in KEYS}
 
 

@@ -1,4 +1,4 @@
-"""Stage truth: are the numbers, the memory and the kernels right?"""
+"""Stages contact, ranks, rest and sanitizers: are the numbers, the memory and the kernels right?"""
 
 import dataclasses
 import itertools
@@ -6,11 +6,14 @@ import json
 import re
 import statistics
 
+import beside_host
 import eight_bits
+import fits
 import gradients
+import peers
 import resumed
 import sanitizers
-from checks import FAIL, NOTE, PASS, Late, Trouble, skip, verdict_of
+from checks import FAIL, NOTE, Late, Trouble, reason_in, skip, verdict_of
 from training import KEYS, YARDSTICKS, Trainings, by_step, distance, judged
 
 STEPS, ROWS = 8, 4  # optimizer steps; rows per step, over all ranks and micro-batches. There are eight rows: each is seen four times
@@ -21,11 +24,17 @@ GPU_SHAPES = {  # heads of width 128, as in CodeLlama
     "mingpt": dict(kind="mingpt", layers=4, width=512, heads=8, ffn=2048, vocab=50257, length=256, rows=8, lr=3e-4),
     # Blocked attention with heads of width 256, as in Gemma 2; flash attention with a window.
     "gemma2": dict(kind="gemma2", layers=4, width=512, heads=4, kv_heads=2, head_width=256, ffn=1408, vocab=32016, length=700, rows=8, window=200),
-    "mistral": dict(kind="mistral", layers=4, width=512, heads=4, kv_heads=2, head_width=128, ffn=1408, vocab=32016, length=700, rows=8, window=200)}
+    "mistral": dict(kind="mistral", layers=4, width=512, heads=4, kv_heads=2, head_width=128, ffn=1408, vocab=32016, length=700, rows=8, window=200),
+    # Shared keys as in Llama 3 and Qwen: a window that is longer than the rows is none.
+    "gqa": dict(kind="mistral", layers=4, width=512, heads=8, kv_heads=2, head_width=128, ffn=1408, vocab=32016, length=512, rows=8, window=65536),
+    "long": dict(kind="llama", layers=2, width=512, heads=4, ffn=1408, vocab=32016, length=4096, rows=8)}
 CPU_SHAPES = {
     "llama": dict(kind="llama", layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64, rows=8),
     "mingpt": dict(kind="mingpt", layers=2, width=64, heads=4, ffn=256, vocab=1000, length=64, rows=8),
-    "gemma2": dict(kind="gemma2", layers=2, width=64, heads=4, kv_heads=2, head_width=24, ffn=176, vocab=1000, length=64, rows=8, window=20)}
+    "gemma2": dict(kind="gemma2", layers=2, width=64, heads=4, kv_heads=2, head_width=24, ffn=176, vocab=1000, length=64, rows=8, window=20),
+    "gqa": dict(kind="mistral", layers=2, width=64, heads=4, kv_heads=2, head_width=16, ffn=176, vocab=1000, length=64, rows=8, window=4096),
+    "long": dict(kind="llama", layers=2, width=64, heads=4, ffn=176, vocab=1000, length=256, rows=8)}
+MISTRAL = dict(CPU_SHAPES["gemma2"], kind="mistral", head_width=16)  # of a rehearsal with a stub driver
 MEMORY_TOLERANCE = 0.03
 MEASURED_GPUS = ("H100",)  # where predicted and measured memory were once compared
 GRAPHS_FURTHER = 4
@@ -46,71 +55,132 @@ class Run:
     kernels: bool = True
 
 
-RUNS = [
-    Run("llama float32"), Run("llama bf16", "bf16"), Run("llama fp16", "fp16"),
-    Run("llama float32, plain operators", kernels=False), Run("llama bf16, plain operators", "bf16", kernels=False),
-    Run("llama float32, recomputed", options=("--activation-checkpointing", "all")),
-    Run("llama bf16, recomputed", "bf16", options=("--activation-checkpointing", "all")),
-    Run("llama float32, CPU offload", options=("--cpu-offload",)),
-    Run("llama bf16, CPU offload", "bf16", options=("--cpu-offload",)),
-    Run("llama float32, accumulated", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
-    Run("llama bf16, accumulated", "bf16", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
-    Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt"),
-    Run("gemma2 float32: windows, caps", model="gemma2"), Run("gemma2 bf16: windows, caps", "bf16", model="gemma2"),
-    Run("gemma2 float32, plain operators", model="gemma2", kernels=False),
-    Run("mistral float32: windows", model="mistral"), Run("mistral bf16: windows", "bf16", model="mistral"),
+CONTACT = [Run("llama float32"), Run("llama bf16", "bf16"), Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt")]
+RANKS = [
     Run("two ranks, full-shard", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, grad-shard", options=("--sharding", "grad-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, no-shard", options=("--sharding", "no-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, full-shard, bf16", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
+    Run("four ranks, hybrid-full-shard", options=("--sharding", "hybrid-full-shard", "--shard-group-size", "2"), batch=ROWS // 4, ranks=4),
+    Run("llama float32, CPU offload", options=("--cpu-offload",)), Run("llama bf16, CPU offload", "bf16", options=("--cpu-offload",))]
+REST = [
+    Run("llama fp16", "fp16"),
+    Run("llama float32, plain operators", kernels=False), Run("llama bf16, plain operators", "bf16", kernels=False),
+    Run("llama float32, recomputed", options=("--activation-checkpointing", "all")),
+    Run("llama bf16, recomputed", "bf16", options=("--activation-checkpointing", "all")),
+    Run("llama float32, accumulated", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
+    Run("llama bf16, accumulated", "bf16", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
+    Run("gqa float32: shared keys", model="gqa"), Run("gqa bf16: shared keys", "bf16", model="gqa"),
+    Run("long bf16: 4096 tokens", "bf16", model="long"),
+    Run("gemma2 float32: windows, caps", model="gemma2"), Run("gemma2 bf16: windows, caps", "bf16", model="gemma2"),
+    Run("gemma2 float32, plain operators", model="gemma2", kernels=False),
+    Run("mistral float32: windows", model="mistral"), Run("mistral bf16: windows", "bf16", model="mistral"),
 ]
-GRADIENTS = [("llama", "fp16"), ("mingpt", "bf16"), ("llama", "bf16"), ("gemma2", "bf16"), ("mistral", "bf16")]
+SUITES = ("device", "model", "nccl", "fp8")  # of tests/gpu_device
+REPEATED = [("float32", None), ("bf16", None), ("bf16", "cudnn"), ("bf16", "flash"), ("bf16", "efficient"), ("bf16", "blocks")]  # precision, attention
+# Attention by products and this project's kernels: every sum has a fixed order.
+IN_FIXED_ORDER = "blocks"
 
 
 class Truth:
     def __init__(self, stage):
-        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage)
+        self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage, "truth")
         self.on_gpu = self.machine.device == "cuda"
-        self.theirs, self.shapes = {}, GPU_SHAPES if self.on_gpu else CPU_SHAPES
+        self.trained, self.failed, self.shapes = set(), {}, dict(CPU_SHAPES if self.machine.small else GPU_SHAPES)
+        if self.machine.computes_nothing:
+            self.shapes["mistral"] = MISTRAL
+        for model, shape in self.shapes.items():
+            self.trainings.define(model, shape)
 
-    def run(self):
+    def check_runs(self, runs):
+        """Compares runs, and before the first run of each model checks PyTorch's own."""
+        for run in runs:
+            if run.model in self.shapes and run.model not in self.trained:
+                self.trained.add(run.model)
+                self.stage.check(f"PyTorch's own {run.model}", self.train_pytorch, run.model)
+            self.stage.check(run.name, self.compare, run)
+
+    def check_gradients(self, pairs):
+        for model, precision in pairs:
+            self.stage.check(f"gradients of {model}, {precision}", gradients.compare, self, model, precision, ROWS, LIMIT)
+
+    def contact(self):
         check = self.stage.check
+        check("machine", self.describe)
         check("back end", self.back_end)
-        check("device tests", self.device_tests)
-        for model in self.shapes:
-            check(f"PyTorch's own {model}", self.train_pytorch, model)
-        for run in RUNS:
-            check(run.name, self.compare, run)
-        for model, precision in GRADIENTS if self.on_gpu else GRADIENTS[:2]:
-            check(f"gradients of {model}, {precision}", gradients.compare, self, model, precision, ROWS, LIMIT)
+        for suite in SUITES:
+            check(f"device tests, {suite}", self.device_tests, suite)
+        self.check_runs(CONTACT)
+        self.check_gradients((("mingpt", "bf16"), ("llama", "bf16")))
+        check("a learning rate 1 % off is noticed", self.control)
+
+    def over_ranks(self):
+        check = self.stage.check
+        self.check_runs(RANKS)
+        for how in ("stopped", "killed"):
+            check(f"a {how} rank", peers.check, self, how)
+        check("llama float32, saved and resumed", resumed.compare, self, "llama", STEPS, ROWS, LIMIT)
+        check("llama float32, saved while it trains", resumed.compare_snapshot, self, "llama", STEPS, ROWS, LIMIT)
+
+    def rest(self):
+        check = self.stage.check
         for model, precision in (("mingpt", "bf16"), ("llama", "float32")):
             check(f"CUDA graphs of {model}, {precision}", self.graphs, model, precision)
+        self.check_runs(REST)
+        check("packed texts, validation, samples", beside_host.check, self, beside_host.packed, LIMIT)
+        check("QLoRA", beside_host.check, self, beside_host.qlora, LIMIT)
         for model in ("llama", "mingpt"):
             check(f"fp8 of {model}", eight_bits.compare, self, model, STEPS, ROWS, LIMIT)
             check(f"gradients of {model}, fp8", eight_bits.gradients, self, model, ROWS, LIMIT)
-        check("llama float32, saved and resumed", resumed.compare, self, "llama", STEPS, ROWS, LIMIT)
-        check("a learning rate 1 % off is noticed", self.control)
+        self.check_gradients((("llama", "fp16"), *((("gemma2", "bf16"), ("mistral", "bf16")) if self.on_gpu else ())))
         for model, precision in (("llama", "bf16"), ("mingpt", "float32"), ("gemma2", "bf16")):
-            check(f"memory of {model}, {precision}", self.memory, model, precision)
+            check(f"memory of {model}, {precision}", self.memory, model, precision, stops=False)
+        check("largest batch", fits.check, self, stops=False)
+        check("two equal runs", self.repeats)
+
+    def sanitizers(self):
         for tool in ("memcheck", "racecheck"):
-            check(f"compute-sanitizer {tool}", sanitizers.check, self, tool)
+            self.stage.check(f"compute-sanitizer {tool}", sanitizers.check, self, tool)
+
+    def describe(self):
+        """States what figures depend on, and what would mislead."""
+        found = {name: round(self.machine.facts[name], 1) for name in ("import_seconds", "program_seconds")}
+        text = f"import torch {found['import_seconds']} s, fsdp-finetune --version {found['program_seconds']} s"
+        if not self.on_gpu:
+            return NOTE, text, found
+        smi = self.machine.query_gpu("clocks.max.sm", "power.limit", "compute_mode", "driver_version", "ecc.mode.current")
+        if not smi:
+            return NOTE, f"{text}; no nvidia-smi, so no clocks", found
+        text += f"; up to {smi['clocks.max.sm']} MHz, limit {smi['power.limit']} W, driver {smi['driver_version']}"
+        if "exclusive" in smi["compute_mode"].lower():
+            text += "; compute mode Exclusive: one process alone may use this GPU, stage ranks needs Default"
+        return NOTE, text, {**found, **smi}
 
     def back_end(self):
         """Runs tests/gpu_backend: the CUDA back end loads, or states in one line why it does not."""
-        return self.test_program("gpu_backend", 60)
+        return self.test_program("gpu_backend", [], 60)
 
-    def device_tests(self):
-        """Runs tests/gpu_device: kernels, collectives and whole models on the GPU against the CPU."""
-        return self.test_program("gpu_device", 120) if self.on_gpu else skip("needs a GPU")
+    def device_tests(self, suite):
+        """Runs a suite of tests/gpu_device: kernels, collectives and whole models on the GPU against the CPU."""
+        if not self.on_gpu:
+            return skip("needs a GPU")
+        return self.test_program("gpu_device", [f"--test-suite=gpu/{suite}"], 60)
 
-    def test_program(self, name, limit):
-        program = self.machine.tests / name
-        if not program.exists():
+    def test_program(self, name, arguments, limit):
+        there = self.machine.test_program(name)
+        if there is None:
             return skip(f"no tests/{name} beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
-        moved = self.machine.programs.parent / "lib/fsdp/libfsdp_cuda.so"
-        log = self.stage.run(name, [program], limit, {"FSDP_CUDA_LIBRARY": str(moved)} if moved.exists() else None)
-        counts = re.search(r"test cases: *(\d+) .*?(\d+) passed", log.read_text(encoding="utf-8", errors="replace"))
-        return PASS, f"{counts[2] if counts else 'all'} test cases passed", {}
+        program, variables = there
+        log = self.stage.run(" ".join((name, *arguments)), [program, *arguments], limit, variables, may_fail=True)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        cases = re.search(r"test cases: *(\d+) \| *(\d+) passed \| *(\d+) failed", said)
+        if cases is None:
+            if reason := re.search("(?m)^skipped: (.*)", said):
+                return skip(reason[1])
+            raise Trouble(f"it did not end: {reason_in(log)} ({log})")
+        asserted = re.search(r"assertions: *(\d+) \|.*?(\d+) failed", said)
+        text = f"{cases[2]} test cases passed" + (f", {cases[3]} failed: {asserted[2]} of {asserted[1]} assertions ({log})" if int(cases[3]) else "")
+        return verdict_of(cases[3] == "0"), text, {}
 
     def make(self, model):
         """Makes the model's folder once."""
@@ -118,17 +188,17 @@ class Truth:
             self.trainings.make_model(model, self.shapes[model], LIMIT)
 
     def pytorch(self, model):
-        """Returns the lines of PyTorch's runs by precision; trains once per model."""
-        if model not in self.theirs:
+        """Returns the lines of PyTorch's runs by precision; trains once per model and call."""
+        if model in self.failed:  # do not try again
+            raise self.failed[model]
+        if model not in self.machine.of_pytorch:
             precisions = ["float32", "float32-in-two", "bf16"] + (["fp16"] if model == "llama" else [])
             try:
-                self.trainings.define(model, self.shapes[model])
-                self.theirs[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
-            except (Late, Trouble) as reason:  # do not try again
-                self.theirs[model] = type(reason)(f"PyTorch's own run: {reason}")
-        if isinstance(self.theirs[model], Exception):
-            raise self.theirs[model]
-        return self.theirs[model]
+                self.machine.of_pytorch[model], _ = self.trainings.pytorch(f"pytorch {model}", model, precisions, STEPS, ROWS, LIMIT)
+            except (Late, Trouble) as reason:
+                self.failed[model] = type(reason)(f"PyTorch's own run: {reason}")
+                raise self.failed[model] from None
+        return self.machine.of_pytorch[model]
 
     def train_pytorch(self, model):
         losses = [line["loss"] for line in self.pytorch(model)["float32"]]
@@ -145,9 +215,9 @@ class Truth:
             return skip("this GPU has no units for bf16")
         launch, over = None, ""
         if run.ranks > 1:
-            if self.machine.mpiexec is None:
-                return skip("no mpiexec beside the programs or on PATH: MPIEXEC names one")
-            launch, over = self.two_ranks()
+            if why := self.why_no_ranks(run.ranks):
+                return skip(why)
+            launch, over = self.ranks(run.ranks)
         self.pytorch(run.model)
         ours = self.trainings.ours(run.name, run.model, run.precision, STEPS, run.batch, LIMIT, run.options,
                                    None if run.kernels else {"FSDP_CUDA_KERNELS": "off"}, launch)
@@ -162,18 +232,25 @@ class Truth:
             log.write(by_step(*runs))
         return judged(*runs)
 
-    def two_ranks(self):
-        """Returns how to launch two ranks. NCCL refuses two ranks of a host on one GPU, so each gets a host id of its own."""
-        if not self.on_gpu:
-            return (lambda command: [self.machine.mpiexec, "-n", 2, *command]), ", over shared memory"
-        if self.machine.facts["gpus"] > 1:
-            return (lambda command: [self.machine.mpiexec, "-n", 2, *command]), ", NCCL on two GPUs"
+    def why_no_ranks(self, number):
+        if self.machine.mpiexec is None:
+            return "no mpiexec beside the programs or on PATH: MPIEXEC names one"
+        alone = self.on_gpu and self.machine.facts["gpus"] < number
+        if alone and "exclusive" in self.machine.query_gpu("compute_mode").get("compute_mode", "").lower():
+            return "the GPU's compute mode lets one process alone use it: nvidia-smi -c DEFAULT"
+        return None
+
+    def ranks(self, number):
+        """Returns how to launch ranks. NCCL refuses two ranks of a host on one GPU, so each gets a host id of its own."""
+        if not self.on_gpu or self.machine.facts["gpus"] >= number:
+            over = f"NCCL on {number} GPUs" if self.on_gpu else "over shared memory"
+            return (lambda command: [self.machine.mpiexec, "-n", number, *command]), f", {over}"
         variables = [f"{name}={value}" for name, value in SEPARATE_HOSTS.items()]
 
         def launch(command):
-            first, second = (["-n", 1, "env", *variables, f"NCCL_HOSTID={host}", *command] for host in ("a", "b"))
-            return [self.machine.mpiexec, *first, ":", *second]
-        return launch, ", NCCL through sockets on one GPU"
+            each = [["-n", 1, "env", *variables, f"NCCL_HOSTID=host{rank}", *command] for rank in range(number)]
+            return [self.machine.mpiexec, *each[0], *(word for line in each[1:] for word in (":", *line))]
+        return launch, f", NCCL through sockets on {'one GPU' if self.machine.facts['gpus'] == 1 else 'fewer GPUs'}"
 
     def graphs(self, model, precision):
         """Compares training with CUDA graphs to three runs without, which differ by the order of sums: some of PyTorch's
@@ -223,6 +300,21 @@ class Truth:
                 f"predicted {predicted / 2**20:.1f} MiB, measured {measured / 2**20:.1f} MiB: {100 * error:+.2f} % of 3 %",
                 {"predicted_bytes": predicted, "measured_bytes": measured, "relative_error": error})
 
-
-def run(stage):
-    Truth(stage).run()
+    def repeats(self):
+        """Runs twice what is the same job. Attention kernels of cuDNN and PyTorch may add in the order in which blocks end."""
+        self.make("llama")
+        found = {}
+        for precision, attention in REPEATED:
+            if (attention and not self.on_gpu) or (precision == "bf16" and not self.machine.has_bf16()):
+                continue
+            name = f"{precision} by {attention}" if attention else precision
+            try:
+                runs = [self.trainings.ours(f"repeat {name} {i}", "llama", precision, 3, ROWS, LIMIT, (), {"FSDP_CUDA_ATTENTION": attention} if attention else None)
+                        for i in range(2)]
+                equal = all(a[key] == b[key] for a, b in zip(*runs) for key in KEYS)
+                found[name] = "bit for bit" if equal else f"{max(abs(a[key] / b[key] - 1) for a, b in zip(*runs) for key in KEYS):.1e} apart"
+            except Trouble as trouble:  # this GPU lacks the kernel
+                found[name] = f"did not run: {trouble}"
+        text = ", ".join(f"{name} {how}" for name, how in found.items())
+        fixed = [how for name, how in found.items() if not self.on_gpu or name.endswith(IN_FIXED_ORDER)]
+        return verdict_of(all(how == "bit for bit" for how in fixed)), text, found

@@ -1,5 +1,5 @@
 """scripts/gpu-check on a CPU: right numbers pass, wrong ones are found, results are gathered; a stop leaves nothing behind.
-FSDP_ALL=1: all checks of stage truth, whose every start of PyTorch takes seconds; without it a few of minGPT's."""
+FSDP_ALL=1: all checks that compare numbers, whose every start of PyTorch takes seconds; without it a few of minGPT's."""
 
 import importlib.util
 import json
@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 
@@ -46,14 +47,16 @@ class GpuCheck(fsdp_cli.Case):
         return fsdp_cli.environment({"FSDP_PYTHON": sys.executable, "MPIEXEC": os.environ["FSDP_MPIEXEC"], "TMPDIR": str(self.folder / "tmp"), **more})
 
     def check(self, *arguments, code=0, **more):
-        done = subprocess.run(self.command(*arguments), env=self.environment(**more), capture_output=True, text=True, timeout=400, check=False)
+        done = subprocess.run(self.command(*arguments), env=self.environment(**more), capture_output=True, text=True, timeout=1800 if ALL else 400, check=False)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.assertEqual(list((self.folder / "tmp").iterdir()), [], "temporary files are left")
         return done
 
-    def rows(self, out, stage="truth"):
-        found = json.loads((out / "gpu-check.json").read_text())
-        return {row["check"]: row for row in found["stages"][stage]["checks"]}
+    def stages(self, out):
+        return json.loads((out / "gpu-check.json").read_text())["stages"]
+
+    def rows(self, out):
+        return {row["check"]: row for stage in self.stages(out).values() for row in stage["checks"]}
 
     def planted(self, *wrong):
         folder = self.folder / "-".join(("planted", *wrong))
@@ -65,49 +68,50 @@ class GpuCheck(fsdp_cli.Case):
         return str(folder)
 
     def test_a_right_and_a_wrong_number(self):
-        """One call, whose programs give wrong numbers for bf16 alone."""
+        """One call, whose programs give wrong numbers for bf16 alone. The stage ends there, and the next one begins."""
         out = self.folder / "few"
         done = self.check("truth", "--device", "cpu", "--out", out, "--json", self.folder / "few.json", "--only", "own MINGPT", "minGPT float32", "minGPT bf16",
-                          "racecheck", code=3, FSDP_BIN=self.planted("bf16"))
+                          "learning rate", "racecheck", code=3, FSDP_BIN=self.planted("bf16"))
         rows = self.rows(out)
         self.assertEqual({name: row["verdict"] for name, row in rows.items()},
                          {"PyTorch's own mingpt": "PASS", "minGPT float32": "PASS", "minGPT bf16": "FAIL", "compute-sanitizer racecheck": "SKIP"})
         self.assertRegex(done.stdout, "(?m)^FAIL  minGPT bf16 .* from float32: loss ")
-        self.assertRegex((out / "logs/truth-mingpt-float32.log").read_text(), r"(?m)^   8  [+-]\d")  # differences of the last step
+        self.assertIn("-- contact ended at its first wrong number, minGPT bf16: 1 checks did not begin", done.stdout)
+        self.assertEqual(self.stages(out)["contact"]["not_begun"], ["a learning rate 1 % off is noticed"])
+        self.assertRegex((out / "logs/contact-mingpt-float32.log").read_text(), r"(?m)^   8  [+-]\d")  # differences of the last step
         self.assertEqual((self.folder / "few.json").read_text(), (out / "gpu-check.json").read_text())
         self.assertRegex((out / "gpu-check.md").read_text(), r"\| minGPT bf16 \| FAIL \| from float32: loss ")
+        with tarfile.open(out / "gpu-check.tar.gz") as archive:
+            self.assertLessEqual({"gpu-check/gpu-check.json", "gpu-check/gpu-check.md", "gpu-check/logs/contact-mingpt-bf16.log"}, set(archive.getnames()))
 
     @unittest.skipUnless(ALL, "the whole stage takes a minute of a processor: FSDP_ALL=1")
     def test_numbers_are_pytorchs_and_wrong_ones_are_found(self):
         out = self.folder / "out"
         self.check("profile", "--device", "cpu", "--out", out)
-        done = self.check("truth", "--device", "cpu", "--out", out, "--json", self.folder / "copy.json")
+        done = self.check("truth", "--device", "cpu", "--out", out)
         fsdp_cli.say(done.stdout)
         rows = self.rows(out)
-        self.assertEqual({row["verdict"] for row in rows.values()}, {"PASS", "SKIP"})
-        for name in ("llama float32", "llama bf16", "llama fp16", "llama float32, recomputed", "llama float32, CPU offload", "llama float32, accumulated",
-                     "minGPT float32", "gemma2 float32: windows, caps", "gemma2 bf16: windows, caps", "two ranks, full-shard", "two ranks, no-shard", "memory of llama, bf16", "llama float32, saved and resumed", "a learning rate 1 % off is noticed",
-                     "gradients of llama, fp16", "gradients of mingpt, bf16"):
-            self.assertEqual(rows[name]["verdict"], "PASS", rows[name])
-        log = (out / "logs/truth-minGPT-bf16.log".lower()).read_text()
-        self.assertRegex(log, r"(?m)^   8  [+-]\d")  # differences of the last step
-        self.assertRegex((out / "logs/truth-gradients-of-mingpt-bf16.log").read_text(), r"(?m)^\S+ \S+ +\d\.\d\d  transformer\.wte\.weight$")
-        for name in ("device tests", "compute-sanitizer memcheck", "llama bf16, plain operators", "mistral bf16: windows", "CUDA graphs of mingpt, bf16"):
-            self.assertEqual(rows[name]["verdict"], "SKIP", rows[name])
+        self.assertEqual({row["verdict"] for row in rows.values()}, {"PASS", "SKIP", "NOTE"})
+        self.assertEqual([name for name, row in rows.items() if row["verdict"] == "NOTE"], ["machine"])
+        skipped = {name for name, row in rows.items() if row["verdict"] == "SKIP"}
+        for name in skipped - {"back end"}:
             self.assertIn("GPU", rows[name]["text"])
-        self.assertEqual((self.folder / "copy.json").read_text(), (out / "gpu-check.json").read_text())
+        for name in ("device tests, model", "compute-sanitizer memcheck", "llama bf16, plain operators", "mistral bf16: windows", "CUDA graphs of mingpt, bf16"):
+            self.assertIn(name, skipped)
+        for name in ("llama float32", "minGPT bf16", "two ranks, no-shard", "four ranks, hybrid-full-shard", "a stopped rank", "a killed rank",
+                     "llama float32, saved while it trains", "packed texts, validation, samples", "QLoRA", "largest batch", "two equal runs", "gqa bf16: shared keys"):
+            self.assertEqual(rows[name]["verdict"], "PASS", rows[name])
+        self.assertRegex((out / "logs/contact-gradients-of-mingpt-bf16.log").read_text(), r"(?m)^\S+ \S+ +\d\.\d\d  transformer\.wte\.weight$")
         # Rows of other stages stay; a stage that runs again replaces its own rows.
-        self.assertEqual(self.rows(out, "profile")["time by kernel"]["verdict"], "SKIP")
+        self.assertEqual(rows["time by kernel"]["verdict"], "SKIP")
         wrong = ("llama float32", "llama fp16", "minGPT bf16", "two ranks, full-shard", "memory of llama, bf16", "gradients of mingpt, bf16")
-        done = self.check("truth", "--device", "cpu", "--out", out, "--only", *wrong, code=3, FSDP_BIN=self.planted())
+        done = self.check("truth", "--device", "cpu", "--out", out, "--keep-going", "--only", *wrong, code=3, FSDP_BIN=self.planted())
         rows = self.rows(out)
         for name in wrong:
             self.assertEqual(rows[name]["verdict"], "FAIL", rows[name])
             self.assertRegex(done.stdout, f"(?m)^FAIL  {name} ")
         self.assertAlmostEqual(rows["memory of llama, bf16"]["figures"]["relative_error"], -0.1)
-        page = (out / "gpu-check.md").read_text()
-        self.assertIn("## profile: 1 SKIP", page)
-        self.assertRegex(page, r"\| llama float32 \| FAIL \| from float32: loss ")
+        self.assertIn("## profile: 1 SKIP", (out / "gpu-check.md").read_text())
         # --only repeats some checks, with what they need, and keeps the other rows.
         done = self.check("truth", "--device", "cpu", "--out", out, "--only", "mingpt BF16", "racecheck")
         self.assertEqual(re.findall(r"(?m)^[A-Z]{4}  (.*?)  ", done.stdout), ["minGPT bf16", "compute-sanitizer racecheck"])
@@ -126,11 +130,90 @@ class GpuCheck(fsdp_cli.Case):
         stage.check("too slow", lambda: stage.run("sleep", ["sleep", 60], 1))
         self.assertEqual([row["verdict"] for row in stage.rows], ["FAIL"])
 
+    def test_a_stage_ends_at_a_wrong_number_and_not_at_a_slow_one(self):
+        stage, number = self.stage(60), lambda verdict: (verdict, "text", {})
+        from checks import NoNumber
+
+        def not_finite():
+            raise NoNumber("a loss that is no number")
+
+        def begun(*given):
+            for name, verdict, stops in given:
+                stage.check(name, *((number, verdict) if isinstance(verdict, str) else (verdict,)), stops=stops)
+            return [(row["check"], row["verdict"]) for row in stage.rows]
+        crash = lambda: stage.run("false", ["false"], 9)  # noqa: E731
+        self.assertEqual(begun(("slow", "FAIL", False), ("crash", crash, True), ("wrong", "FAIL", True), ("next", "PASS", True)),
+                         [("slow", "FAIL"), ("crash", "FAIL"), ("wrong", "FAIL")])
+        self.assertEqual((stage.wrong, stage.not_begun), ("wrong", ["next"]))
+        stage = self.stage(60)
+        self.assertEqual(begun(("no number", not_finite, True), ("next", "PASS", True)), [("no number", "FAIL")])
+        stage = self.stage(60)
+        stage.keeps_going = True
+        self.assertEqual(begun(("wrong", "FAIL", True), ("next", "PASS", True)), [("wrong", "FAIL"), ("next", "PASS")])
+        stage = self.stage(60)
+        stage.machine.computes_nothing = True
+        self.assertEqual(begun(("no number", not_finite, True), ("wrong", "FAIL", True), ("crash", crash, True)),
+                         [("no number", "NOTE"), ("wrong", "NOTE"), ("crash", "FAIL")])
+
+    def test_clocks_are_those_of_the_busy_time(self):
+        """A stand-in for nvidia-smi prints idle and busy samples, a torn line and a field that is missing."""
+        import power
+        stage = self.stage(60)
+        tool = self.folder / "smi/nvidia-smi"
+        tool.parent.mkdir()
+        tool.write_text("#!/bin/sh\necho '300, 90.5, 40'\nfor i in 1 2 3; do echo '1980, 650.2, 60'; done\necho '[N/A], 1, 2'\necho '1755, 690.0, 6"
+                        "5'\nprintf '17'\nexec sleep 60\n")
+        tool.chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{tool.parent}:{before}"
+        try:
+            with power.Sampled(stage.machine) as gpu:
+                time.sleep(0.5)
+        finally:
+            os.environ["PATH"] = before
+        self.assertEqual(gpu.found, {"sm_mhz": 1980, "watts": 650, "celsius": 60})
+        self.assertEqual(power.words(gpu.found), " at 1980 MHz and 650 W")
+        self.assertEqual((power.medians(""), power.words({})), ({}, ""))
+
+    def test_speed_beside_llm_c_and_fsdp2(self):
+        """llm.c is built once by a stand-in for nvcc; rates are compared within a turn; goals are judged on some GPUs alone."""
+        stage = self.stage(60)
+        import llmc
+        import speed
+        nvcc = self.folder / "nvcc"
+        nvcc.write_text("#!/bin/sh\necho \"$*\" >>nvcc.log\nfor last; do :; done\n"
+                        "printf '#!/bin/sh\\nfor i in 1 2 3; do echo \"step    $i/3 | loss 10.9 (+nanz)| norm 1.2 (+nanz)| lr 3.00e-04 | 2$i.50 ms | 40.1%% bf16 "
+                        "MFU | 400000 tok/s\"; done\\n' >\"$last\"; chmod +x \"$last\"\n".replace("nvcc.log", str(self.folder / "nvcc.log")))
+        nvcc.chmod(0o755)
+        stage.machine.tool = lambda name: str(nvcc)
+        stage.machine.llmc = self.folder
+        shape = speed.SHAPES["mingpt"]
+        for _ in range(2):
+            self.assertEqual(llmc.seconds_of_steps(stage, "llm.c", shape, 8, 3, 9), [0.0215, 0.0225, 0.0235])
+        self.assertEqual(len((self.folder / "nvcc.log").read_text().splitlines()), 1)
+        self.assertIn("-arch=sm_90", (self.folder / "nvcc.log").read_text())
+        self.assertEqual((self.folder / "llmc.bin").stat().st_size, 1024 + 2 * (4 * 8 * 1024 + 1))
+        runs = {name: {"tokens_per_second": rates} for name, rates in (("ours", [100.0, 110.0]), ("FSDP2 compiled", [90.0, 100.0]), ("llm.c", [101.0]))}
+        part, case = speed.Speed(stage), speed.CASES[1]
+        verdict, text, figures = part.ratio(case, runs)
+        self.assertEqual(verdict, "FAIL")  # 100 / 101
+        self.assertIn("times llm.c", text)
+        self.assertEqual([round(ratio, 2) for ratio in figures["FSDP2 compiled"]], [1.11, 1.1])
+        stage.machine.facts["gpu"] = "NVIDIA A100"
+        self.assertEqual(part.ratio(case, runs)[0], "NOTE")
+        stage.machine.facts["gpu"] = "NVIDIA H100"
+        runs.pop("llm.c")
+        stage.machine.llmc = None
+        verdict, text, _ = part.ratio(case, runs)
+        self.assertEqual(verdict, "PASS")
+        self.assertIn("nothing of llm.c (--llmc names no source)", text)
+
     def stage(self, seconds):
         sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
         from checks import Stage
-        machine = type("Machine", (), {"logs": self.folder, "environment": dict(os.environ)})
-        return Stage("any", machine, seconds)
+        machine = type("Machine", (), {"logs": self.folder, "work": self.folder, "environment": dict(os.environ), "computes_nothing": False, "small": False,
+                                       "device": "cuda", "facts": {"uuid": "GPU-0", "gpu": "NVIDIA H100", "capability": "9.0", "gpu_bytes": 2**36}})
+        return Stage("any", machine(), seconds)
 
     def test_kernels_with_shared_memory_are_listed(self):
         sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
@@ -162,6 +245,8 @@ class GpuCheck(fsdp_cli.Case):
         self.assertIn("no fsdp-finetune", self.check("truth", "--out", self.folder / "none", code=1, FSDP_BIN=str(self.folder)).stderr)
         self.assertIn("stages are given before --only", self.check("--only", "bf16", "truth", code=2).stderr)
         self.assertIn("there is no folder", self.check("truth", "--json", "none/x.json", code=2).stderr)
+        self.assertIn("there is no train_gpt2.cu", self.check("speed", "--llmc", self.runs, code=2).stderr)
+        self.assertIn("--rehearse is for a stub driver", self.check("--rehearse", "--device", "cpu", code=2).stderr)
         (self.folder / "other").mkdir()
         (self.folder / "other/gpu-check.json").write_text("[1]")
         self.assertIn("none of this program's results", self.check("truth", "--out", self.folder / "other", code=1).stderr)
