@@ -25,11 +25,13 @@ write_contents() {
 pack() {
     local tarball compress
     # xz, because the tar of RHEL 8 does not read zstd. Both give the same bytes with any number of threads.
-    if ((quick == 0)); then
+    if ((kit || quick == 0)); then
         tarball=$out/$name.tar.xz compress=(xz -T0 -q)
         # Addresses of calls become absolute, and so repeat.
         if [[ $arch == x86_64 ]]; then compress+=(--x86); fi
-        compress+=("--lzma2=preset=$((with_cuda ? 0 : 4))")
+        local preset=4
+        if ((with_cuda || quick)); then preset=0; elif ((kit)); then preset=9e; fi
+        compress+=("--lzma2=preset=$preset")
     elif command -v zstd >/dev/null; then
         tarball=$out/$name.tar.zst compress=(zstd -T0 -3 -q)
     else

@@ -1,5 +1,17 @@
 # shellcheck shell=bash disable=SC2154 # sourced by scripts/dist, which sets the variables
 # The README of a tarball.
+write_kit_readme() {
+    cat <<TEXT
+fsdp $version: scripts/gpu-check with what it runs. It needs a GPU and a python3 with PyTorch $(<"$top/lib/torch-version").
+
+    python3 -m tarfile -e $name.tar.xz && cd $name
+    scripts/gpu-check --help
+    scripts/gpu-check contact
+
+licenses/ holds what comes with the libraries in lib/.
+TEXT
+}
+
 write_readme() {
     cat <<TEXT
 fsdp $version: fully sharded training of language models on Slurm and PBS clusters.

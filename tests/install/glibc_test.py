@@ -1,90 +1,31 @@
 #!/usr/bin/env python3
 """A tarball of scripts/dist runs where the C library is older than the build's: in the files of a Debian 11 (glibc 2.31), in
-which the tarball, LibTorch and a loopback interface are all there is. Packs --thin, with the LibTorch of the build. CMake gives
-FSDP_BUILD.
-
-The files come from Debian's mirror once and stay in .deps/bullseye. The second half runs in namespaces of its own."""
+which the tarball, LibTorch and a loopback interface are all there is (bare_root.py). Packs --thin, with the LibTorch of the
+build. CMake gives FSDP_BUILD."""
 
 import json
-import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ["FSDP_BUILD"])
-ROOT = SOURCE / ".deps/bullseye"
+import bare_root
+
 # The packed mpiexec is a shell script; unpacked packages have no /bin/sh before their scripts have run.
 PACKAGES = "libc6,libgcc-s1,libcrypt1,dash,bash,coreutils,grep,sed,libc-bin,libtinfo6,libpcre3,libselinux1,libacl1,libattr1,libgmp10"
 REPO = "org/tiny"
 
-sys.path.insert(0, str(SOURCE / "tests/cli"))
+sys.path.insert(0, str(bare_root.SOURCE / "tests/cli"))
 from hub_server import HubServer, Repo  # noqa: E402
-
-
-def skip(why):
-    print(f"SKIPPED: {why}")
-    sys.exit(77)
-
-
-def make_root():
-    if ROOT.exists():
-        return
-    part = ROOT.with_name(f"bullseye.{os.getpid()}")
-    made = subprocess.run(["mmdebstrap", "--variant=extract", f"--include={PACKAGES}", "bullseye", part, "http://deb.debian.org/debian"],
-                          capture_output=True, text=True, check=False)
-    if made.returncode:
-        shutil.rmtree(part, ignore_errors=True)
-        skip(f"no Debian 11 from the mirror: {(made.stderr.strip().splitlines() or ['mmdebstrap said nothing'])[-1]}")
-    if not (part / "bin/sh").exists():
-        (part / "bin/sh").symlink_to("dash")
-    (part / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    (part / "etc/nsswitch.conf").write_text("passwd: files\nhosts: files\n")
-    (part / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.0.1 hub.example\n")
-    try:
-        part.rename(ROOT)
-    except OSError:  # another test run made it in the meantime
-        shutil.rmtree(part)
-
-
-def prepare():
-    """Makes what needs the network, and starts this file again where there is none."""
-    for tool in ("patchelf", "mmdebstrap", "unshare", "ip", "openssl"):
-        if not shutil.which(tool):
-            skip(f"no {tool}: scripts/setup --full")
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-mn", "true"], capture_output=True, check=False).returncode:
-        skip("only root may make namespaces for mounts and network here")
-    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
-    if "FSDP_SYSROOT:" in cache:
-        skip("the programs are for another architecture")
-    torch = next((pathlib.Path(line.partition("=")[2]) for line in cache.splitlines() if line.startswith("LibTorch_INCLUDE_DIR:")))
-    make_root()
-    with tempfile.TemporaryDirectory(prefix="fsdp-glibc-") as work:
-        subprocess.run([SOURCE / "scripts/dist", "--thin", "--no-build", "--quick", "--out", work], check=True, capture_output=True,
-                       env={**os.environ, "FSDP_BUILD_DIR": str(BUILD)})
-        subprocess.run(["tar", "-C", work, "-xf", next(pathlib.Path(work).glob("*.tar.*[tz]"))], check=True)
-        top = next(path for path in pathlib.Path(work).glob("fsdp-*-thin") if path.is_dir())
-        mounts = "".join(f"mkdir -p {to}; mount {how} {to}\n" for to, how in (
-            (f"{work}/root", f"--bind {ROOT}"), (f"{work}/root/tmp", "-t tmpfs tmpfs"), (f"{work}/root/opt", "-t tmpfs tmpfs"),
-            (f"{work}/root/opt/fsdp", f"--bind {top}"), (f"{work}/root/opt/site", f"--bind {torch.parents[1]}"),
-            (f"{work}/root/proc", "--rbind /proc"), (f"{work}/root/sys", "--rbind /sys"), (f"{work}/root/dev", "--rbind /dev")))
-        inside = ["unshare", "-mn", "--propagation", "private", "sh", "-ec", mounts + 'ip link set lo up; exec "$@"', "sh",
-                  sys.executable, __file__, "--inside", f"{work}/root"]
-        return subprocess.run(inside, check=False).returncode
 
 
 class OlderGlibc(unittest.TestCase):
     root = None
 
     def call(self, *command, code=0, **environment):
-        bare = {"PATH": "/opt/fsdp/bin:/usr/bin:/bin", "HOME": "/tmp", "OMP_NUM_THREADS": "1", "FSDP_CPU_FLOPS": "1e11", "FSDP_TORCH": "/opt/site/torch"}
-        variables = [f"{name}={value}" for name, value in {**bare, **environment}.items()]
-        run = subprocess.run(["chroot", self.root, "/usr/bin/env", "-i", "-C", "/tmp", *variables, *command], capture_output=True,
-                             text=True, check=False, timeout=100)
+        bare = {"PATH": "/opt/fsdp/bin:/usr/bin:/bin", "FSDP_TORCH": "/opt/site/torch"}
+        run = bare_root.call(self.root, command, {**bare, **environment})
         self.assertEqual(run.returncode, code, f"{command}\n{run.stdout}{run.stderr}")
         return run.stdout + run.stderr
 
@@ -156,9 +97,14 @@ class OlderGlibc(unittest.TestCase):
         self.assertIn("/tmp/other/torch has 2.1.2", self.call(*version, FSDP_TORCH="/tmp/other", code=1))
 
 
+def start(work):
+    """Packs the tarball, and starts this file again where there is no network."""
+    tarball = bare_root.pack(work, "--thin", "--quick")
+    subprocess.run(["tar", "-C", work, "-xf", tarball], check=True)
+    top = next(path for path in work.glob("fsdp-*-thin") if path.is_dir())
+    return bare_root.enter(work, bare_root.make("bullseye", PACKAGES), {"/opt/fsdp": top, "/opt/site": bare_root.site_packages()}, __file__)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["--inside"]:
-        sys.exit(prepare())
-    OlderGlibc.root = pathlib.Path(sys.argv.pop(2))
-    sys.argv.pop(1)
+    OlderGlibc.root = bare_root.main(start)
     unittest.main(verbosity=2)
