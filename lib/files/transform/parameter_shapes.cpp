@@ -14,6 +14,7 @@
 #include "lib/files/read/torch_source.hpp"
 #include "lib/files/transform/local_state.hpp"
 #include "lib/files/transform/select.hpp"
+#include "lib/files/write/safetensors_target.hpp"
 
 namespace fsdp {
 namespace {
@@ -63,7 +64,6 @@ Shape shape_from_json(const nlohmann::json& json, const std::string& where) {
   return shape;
 }
 
-constexpr std::uint64_t kStepBytes = 1u << 20;
 constexpr std::uint64_t kBeginningBytes = 64u << 10;
 
 std::vector<std::byte> read_range(const Source& source, std::size_t tensor, std::uint64_t first, std::uint64_t count) {
@@ -84,15 +84,6 @@ std::uint64_t elements_in(const Source& source, std::size_t tensor, std::uint64_
 
 bool is_constant(const std::vector<std::byte>& bytes, std::size_t item) {
   return std::equal(bytes.begin() + static_cast<std::ptrdiff_t>(item), bytes.end(), bytes.begin());
-}
-
-bool equal(const Source& source, std::size_t a, std::size_t b) {
-  const auto all = elements_of(source, a), step = std::max<std::uint64_t>(1, elements_in(source, a, kStepBytes));
-  for (std::uint64_t first = 0; first < all; first += step) {
-    const auto part = std::min(step, all - first);
-    if (read_range(source, a, first, part) != read_range(source, b, first, part)) return false;
-  }
-  return true;
 }
 
 /// True when two tensors are the same view of one storage.
@@ -123,7 +114,7 @@ std::map<std::size_t, std::size_t> find_equal(const Source& source, const std::v
       if (is_constant(beginning, dtype_size_bytes(kind.first))) continue;
       const std::string_view text(reinterpret_cast<const char*>(beginning.data()), beginning.size());
       auto& others = by_hash[std::hash<std::string_view>()(text)];
-      const auto same = [&](std::size_t other) { return equal(source, other, i); };
+      const auto same = [&](std::size_t other) { return detail::are_equal(source, other, i); };
       const auto found = std::find_if(others.begin(), others.end(), same);
       if (found == others.end()) {
         others.push_back(i);

@@ -224,6 +224,17 @@ void DcpTarget::add_tensor(Layout& layout, const Source& source, std::size_t num
   const auto [first, end] = rows_of(tensor.shape, shard, options_.num_shards);
   const bool is_empty = num_elements(tensor.shape) == 0;
   if (is_empty ? shard != 0 : first == end) return;
+  if (!options_.keep_pieces || is_empty || tensor.shape.empty())
+    return add_rows(layout, source, number, shard, first, end);
+  const auto step = (tensor.shape[0] - 1) / std::max<std::int64_t>(tensor.num_shards, 1) + 1;
+  for (auto row = first; row < end; row = std::min(end, row + step))
+    add_rows(layout, source, number, shard, row, std::min(end, row + step));
+}
+
+void DcpTarget::add_rows(Layout& layout, const Source& source, std::size_t number, int shard, std::int64_t first,
+                         std::int64_t end) {
+  const auto& tensor = source.tensors()[number];
+  const bool is_empty = num_elements(tensor.shape) == 0;
   DcpItem item;
   item.key = tensor.name;
   item.path = tensor.path;

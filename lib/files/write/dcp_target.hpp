@@ -50,8 +50,9 @@ struct DcpTargetOptions {
   int num_shards = 1;
   /// Small files that describe the others, such as run.json: their names, and a function that returns their contents,
   /// in the order of the names, when the data files and `.metadata` are known. See carry_run_json().
-  std::vector<std::string> extra_names;
-  std::function<std::vector<std::string>(std::span<const WrittenFile>)> extra_files;
+  std::vector<std::string> extra_names = {};
+  std::function<std::vector<std::string>(std::span<const WrittenFile>)> extra_files = {};
+  bool keep_pieces = false;  ///< a tensor that the source stores in N pieces gets N chunks along dim 0, or more
 };
 
 /// A DCP directory as `num_shards` ranks write it: `__<r>_0.distcp` for each rank with data, and `.metadata`. Tensors
@@ -77,6 +78,9 @@ class DcpTarget final : public Target {
   };
   void add_value(Layout& layout, const Source& source, const detail::ValueGroup& group);
   void add_tensor(Layout& layout, const Source& source, std::size_t number, int shard);
+  /// Adds rows [first, end) of a tensor as one chunk.
+  void add_rows(Layout& layout, const Source& source, std::size_t number, int shard, std::int64_t first,
+                std::int64_t end);
   /// Appends an archive of `size_bytes` to the file of the shard. Returns the number of the file.
   std::size_t append(Layout& layout, int shard, DcpItem& item, std::uint64_t size_bytes);
   std::vector<WrittenFile> written_files(std::vector<Span> spans) const;

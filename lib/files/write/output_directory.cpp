@@ -11,6 +11,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -55,14 +56,27 @@ bool is_mount_point(const fs::path& directory) {
          (here.st_dev != above.st_dev || here.st_ino == above.st_ino);
 }
 
+/// True for a folder of files in the record.
+bool is_folder_of(const FileSizes& record, const fs::directory_entry& entry, const fs::path& name) {
+  std::error_code error;
+  const auto first = record.lower_bound(name.generic_string() + "/");
+  return fs::is_directory(entry.symlink_status(error)) && first != record.end() &&
+         first->first.starts_with(name.generic_string() + "/");
+}
+
+/// True for the name of a file in the directory or in a folder of it.
+bool is_inside(const fs::path& name) {
+  return !name.empty() && name.is_relative() && name == name.lexically_normal() && *name.begin() != "..";
+}
+
 std::string quoted(const fs::path& name) { return "'" + name.string() + "'"; }
 
 }  // namespace
 
 void write_export_record(const fs::path& directory, bool sync) {
   FileSizes files;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    files[entry.path().filename().string()] = entry.file_size();
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (!entry.is_directory()) files[entry.path().lexically_relative(directory).generic_string()] = entry.file_size();
   }
   const nlohmann::json record{{"format", kRecordFormat}, {"version", 1}, {"files", files}};
   auto file = File::create(directory / kExportRecordName);
@@ -79,14 +93,14 @@ std::string export_obstacle(const fs::path& directory) {
   if (!fs::is_directory(directory, error)) return "is a file";
   if (is_mount_point(directory)) return "is where a file system is mounted: name a new folder in it";
   const auto record = read_record(directory);
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const auto name = entry.path().filename();
+  for (const auto& entry : fs::recursive_directory_iterator(directory, error)) {
+    const fs::path name = entry.path().lexically_relative(directory);
     if (!record) {
       return "holds " + quoted(name) + " and is no earlier export (it has no record of one, " + kExportRecordName +
              "): nothing in it is replaced; choose another name, or remove it first";
     }
-    if (name == kExportRecordName) continue;
-    const auto listed = record->find(name.string());
+    if (name == kExportRecordName || is_folder_of(*record, entry, name)) continue;
+    const auto listed = record->find(name.generic_string());
     if (listed == record->end()) {
       return "holds " + quoted(name) +
              ", which is no part of the earlier export there: nothing in it is replaced; "
@@ -107,7 +121,12 @@ void remove_export(const fs::path& directory, const fs::path& heir) {
   std::error_code error;
   if (const auto record = read_record(directory)) {
     for (const auto& [name, size] : *record) {
-      if (fs::path(name).filename() == name) fs::remove(directory / name, error);
+      if (is_inside(name)) fs::remove(directory / name, error);
+    }
+    for (const auto& [name, size] : *record) {  // folders, unless something else is in them
+      for (auto folder = fs::path(name).parent_path(); is_inside(name) && !folder.empty();
+           folder = folder.parent_path())
+        fs::remove(directory / folder, error);
     }
     fs::remove(directory / kExportRecordName, error);
   }
@@ -290,6 +309,9 @@ void OutputDirectory::create_files() const {
   check_size_limit(layout_);
   check_free_space(layout_, temporary_, output_);
   for (const auto& file : layout_.files) {
+    std::error_code error;
+    fs::create_directories((temporary_ / file.name).parent_path(), error);
+    if (error) fail(output_, "write here", error);
     auto created = File::create(temporary_ / file.name);
     created.truncate(file.size_bytes);
     created.close();
@@ -346,8 +368,12 @@ void OutputDirectory::publish_directory() {
 void OutputDirectory::publish(bool sync) {
   if (is_directory_) write_export_record(temporary_, sync);
   if (sync) {
-    for (const auto& file : layout_.files) File::open_write(temporary_ / file.name).sync();
-    sync_directory(temporary_);
+    std::set<fs::path> folders{temporary_};
+    for (const auto& file : layout_.files) {
+      File::open_write(temporary_ / file.name).sync();
+      folders.insert((temporary_ / file.name).parent_path());
+    }
+    for (const auto& folder : folders) sync_directory(folder);
   }
   if (is_directory_) {
     publish_directory();

@@ -52,6 +52,25 @@ void add_known_file(Layout& layout, const std::filesystem::path& name, std::stri
   layout.literals.push_back({layout.files.size() - 1, 0, std::move(bytes)});
 }
 
+bool are_equal(const Source& source, std::size_t first, std::size_t second) {
+  constexpr std::uint64_t buffer_bytes = 1u << 20;
+  const auto &a = source.tensors()[first], &b = source.tensors()[second];
+  if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  const auto element = dtype_size_bytes(a.dtype);
+  const auto count = static_cast<std::uint64_t>(num_elements(a.shape));
+  const bool whole = source.prefers_whole(first) || source.prefers_whole(second);
+  const auto step = std::max<std::uint64_t>(whole ? count : std::min(count, buffer_bytes / element), 1);
+  std::vector<std::byte> left(step * element), right(step * element);
+  for (std::uint64_t done = 0; done < count; done += step) {
+    const auto now = std::min(step, count - done);
+    const auto left_part = std::span(left).first(now * element), right_part = std::span(right).first(now * element);
+    source.read(first, done, now, left_part, nullptr);
+    source.read(second, done, now, right_part, nullptr);
+    if (!std::equal(left_part.begin(), left_part.end(), right_part.begin())) return false;
+  }
+  return true;
+}
+
 }  // namespace detail
 
 namespace {
@@ -92,25 +111,6 @@ std::optional<Tie> find_tie(const Source& source, const std::string& config, con
     return Tie{static_cast<std::size_t>(head - tensors.begin()), static_cast<std::size_t>(embedding - tensors.begin())};
   }
   return std::nullopt;
-}
-
-bool are_equal(const Source& source, const Tie& tie) {
-  constexpr std::uint64_t buffer_bytes = 1u << 20;
-  const auto &a = source.tensors()[tie.dropped], &b = source.tensors()[tie.kept];
-  if (a.dtype != b.dtype || a.shape != b.shape) return false;
-  const auto element = dtype_size_bytes(a.dtype);
-  const auto count = static_cast<std::uint64_t>(num_elements(a.shape));
-  const bool whole = source.prefers_whole(tie.dropped) || source.prefers_whole(tie.kept);
-  const auto step = std::max<std::uint64_t>(whole ? count : std::min(count, buffer_bytes / element), 1);
-  std::vector<std::byte> left(step * element), right(step * element);
-  for (std::uint64_t done = 0; done < count; done += step) {
-    const auto now = std::min(step, count - done);
-    const auto left_part = std::span(left).first(now * element), right_part = std::span(right).first(now * element);
-    source.read(tie.dropped, done, now, left_part, nullptr);
-    source.read(tie.kept, done, now, right_part, nullptr);
-    if (!std::equal(left_part.begin(), left_part.end(), right_part.begin())) return false;
-  }
-  return true;
 }
 
 /// Splits the tensors in order: a file takes tensors until it is full.
@@ -188,7 +188,7 @@ Layout HfTarget::plan(const Source& source) {
   const auto config = files.find("config.json");
   std::optional<Tie> tie;
   if (config != files.end()) tie = find_tie(source, config->second, "config.json");
-  if (tie && !are_equal(source, *tie)) {
+  if (tie && !detail::are_equal(source, tie->dropped, tie->kept)) {
     throw UsageError("config.json says tie_word_embeddings, but \"" + source.tensors()[tie->dropped].name +
                      "\" differs from \"" + source.tensors()[tie->kept].name +
                      "\"; set it to false there, or leave one out with --exclude");

@@ -39,6 +39,9 @@ void add_safetensors_file(Layout& layout, const std::filesystem::path& name, con
 /// the note that the tensors are those of PyTorch.
 std::map<std::string, std::string> carried_metadata(const Source& source);
 
+/// True when two tensors of the source have one type, one shape and equal elements.
+bool are_equal(const Source& source, std::size_t first, std::size_t second);
+
 /// Appends a file whose bytes are known.
 void add_known_file(Layout& layout, const std::filesystem::path& name, std::string bytes);
 
