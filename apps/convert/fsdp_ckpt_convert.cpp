@@ -27,6 +27,9 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert out/ model.safetensors --model-only
   A checkpoint of Lightning, Composer or a Trainer -> one .pt with model, optimizer and counters:
     fsdp-ckpt-convert out/checkpoint-500 full.pt
+  Megatron-core -> transformers, and back:
+    fsdp-ckpt-convert megatron/ hf/ --to hf --config-from llama/
+    fsdp-ckpt-convert hf/ megatron/ --to megatron --dtype bf16
   The attention weights only, renamed:
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
   A base model and its adapters -> one model:
@@ -61,7 +64,8 @@ void add_modes(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
 
 void add_local_state_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
   t.section("FSDP1 local state (shapes of the parameters; run.json beside IN is found)");
-  t.add("model-config", o.model_config, "config.json of the model, or its directory", {.path = PathKind::file});
+  t.add("model-config", o.model_config, "config.json of the model, or its directory; also for Megatron-core",
+        {.path = PathKind::file});
   t.add("reference", o.reference, "full checkpoint of the same model (.pt or safetensors)", {.path = PathKind::file});
   t.add("param-shapes", o.param_shapes, "JSON file with the parameters' names and shapes in the model's order",
         {.path = PathKind::file});
@@ -105,9 +109,9 @@ void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
 
 void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Output");
-  t.add("to", o.to, "format of OUT: torch, safetensors, hf or dcp; default: by OUT's name",
-        {.suggestions = "torch, safetensors, hf, dcp"});
-  t.add("shards", o.shards, "with --to dcp: number of ranks to write for; default: 1",
+  t.add("to", o.to, "format of OUT: torch, safetensors, hf, dcp or megatron; default: by OUT's name",
+        {.suggestions = "torch, safetensors, hf, dcp, megatron"});
+  t.add("shards", o.shards, "with --to dcp and --to megatron: number of ranks to write for; default: 1",
         {.default_text = "", .range = {.from = 1, .to = 65536}});
   t.add("max-shard-size", o.max_shard_size,
         "with --to hf: most tensor data in one file: 16KB, 5GB (10^9), 5GiB (2^30); default: 5GB");
@@ -138,7 +142,8 @@ int main(int argc, char** argv) {
       "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
       ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"
       "rank (verl, SkyRL, torch-checkpointing), checkpoints of trainers (accelerate, Hugging Face's Trainer,\n"
-      "Lightning, Composer, torchtitan), and fsdp-finetune's own. It detects the input's format.\n"
+      "Lightning, Composer, torchtitan), Megatron-core's (torch_dist), and fsdp-finetune's own. It detects the\n"
+      "input's format.\n"
       "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
       "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};

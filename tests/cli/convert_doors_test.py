@@ -1,17 +1,23 @@
-"""Checkpoints of DeepSpeed and files per rank, as the libraries wrote them: every tensor equals theirs bit for bit, and
-what is incomplete or belongs to two saves is refused. tests/fixtures/doors has a few; ../shared/fixtures/doors all."""
+"""Checkpoints of DeepSpeed, of Megatron-core and files per rank, as the libraries wrote them: every tensor equals theirs bit
+for bit, and what is incomplete or belongs to two saves is refused. tests/fixtures/doors has a few; ../shared/fixtures/doors
+all."""
 
+import enum
 import json
 import pathlib
+import pickle
 import shutil
+import sys
 import tarfile
+import types
+import zipfile
 
 import fsdp_cli
 from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 SHARED = FIXTURES.resolve().parents[2] / "shared" / "fixtures" / "doors"
-KINDS = ("ds_", "ranks_", "verl_", "skyrl_", "accel_fsdp2_ws2_nodcp")
+KINDS = ("ds_", "ranks_", "verl_", "skyrl_", "accel_fsdp2_ws2_nodcp", "mcore")
 
 
 def expected(folder):
@@ -36,15 +42,25 @@ class Doors(ConvertCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        with tarfile.open(FIXTURES / "doors" / "doors.tar.xz") as archive:
-            archive.extractall(cls.folder, filter="data")
+        for name in ("doors", "megatron"):
+            with tarfile.open(FIXTURES / "doors" / f"{name}.tar.xz") as archive:
+                archive.extractall(cls.folder, filter="data")
         cls.doors = cls.folder / "doors"
 
     def copied(self, name, fixture):
         return pathlib.Path(shutil.copytree(self.doors / fixture / "ckpt", self.folder / name))
 
+    def options(self, folder):
+        """The vocabulary of a model of Megatron-core, which its checkpoint knows with padding only."""
+        if not folder.name.startswith("mcore"):
+            return []
+        file = self.folder / f"{folder.name}.json"
+        file.write_text(json.dumps({"vocab_size": json.loads((folder / "expected.json").read_text())["model"]["vocab_size"]}))
+        return ["--model-config", file]
+
     def check(self, folder):
-        output = self.convert(folder / "ckpt", f"all/{folder.name}.safetensors", "--overwrite")
+        options = self.options(folder)
+        output = self.convert(folder / "ckpt", f"all/{folder.name}.safetensors", "--overwrite", *options)
         found = read_safetensors(output)
         truth = expected(folder)
         names = [name for name in found if name in truth or name.startswith("model.") or not name.endswith(".step")]
@@ -58,7 +74,7 @@ class Doors(ConvertCase):
         if trained:
             listed = [f"optim.state.{name}" for key, value in values.items() if key.endswith(".params") for name in value]
             self.assertEqual(sorted(listed), sorted(trained), folder.name)
-        self.assertEqual(fsdp_cli.run(PROGRAM, ["--check", folder / "ckpt"]).code, 0, folder.name)
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--check", folder / "ckpt", *options]).code, 0, folder.name)
 
     def test_every_fixture_equals_its_library(self):
         for folder in sorted(self.doors.iterdir()):
@@ -73,7 +89,7 @@ class Doors(ConvertCase):
         for folder in folders:
             with self.subTest(folder.name):
                 self.check(folder)
-        fsdp_cli.say(f"{len(folders)} checkpoints of DeepSpeed and of files per rank compared")
+        fsdp_cli.say(f"{len(folders)} checkpoints of DeepSpeed, of Megatron-core and of files per rank compared")
         self.assertGreater(len(folders), 20)
 
     def test_other_formats_and_back(self):
@@ -227,6 +243,92 @@ class Doors(ConvertCase):
         losses = [fsdp_cli.run("fsdp-eval", [model, "--data", data, "--json"]).json()["loss"] for model in (folder, folder / "checkpoint-4", exported)]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(losses[0], losses[2])
+
+    # Megatron-core
+
+    def megatron_as_hf(self, name):
+        """Returns fixture and options, and a directory of transformers made of it."""
+        folder = self.doors / name
+        options = self.options(folder)
+        return folder, options, self.convert(folder / "ckpt", f"hf-{name}", "--to", "hf", "--overwrite", *options)
+
+    def test_megatron_to_transformers_and_back(self):
+        for name in ("mcore016_tp2", "mcore_pp2", "mcore_tp1_dp2_bf16"):
+            folder, options, hf = self.megatron_as_hf(name)
+            truth = json.loads((folder / "expected.json").read_text())["model"]
+            config = json.loads((hf / "config.json").read_text())
+            self.assertEqual([config[key] for key in ("model_type", "vocab_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                                                      "hidden_size", "intermediate_size", "head_dim", "rope_theta", "rms_norm_eps", "tie_word_embeddings")],
+                             ["llama", truth["vocab_size"], truth["num_layers"], truth["num_attention_heads"], truth["num_query_groups"], truth["hidden_size"],
+                              truth["ffn_hidden_size"], truth["hidden_size"] // truth["num_attention_heads"], truth["rotary_base"], 1e-5, False], name)
+            megatron = self.convert(hf, f"megatron-{name}", "--to", "megatron")
+            files = sorted(str(path.relative_to(megatron)) for path in megatron.rglob("*") if path.is_file())
+            self.assertEqual(files, [".fsdp-export.json", "latest_checkpointed_iteration.txt",
+                                     *(f"release/{file}" for file in (".metadata", "__0_0.distcp", "common.pt", "metadata.json"))])
+            for a, b in ((hf, megatron), (megatron, hf), (megatron, folder / "expected.safetensors"), (folder / "ckpt", megatron / "release")):
+                result = fsdp_cli.run(PROGRAM, ["--verify", a, b, "--model-only", *options])
+                self.assertEqual(result.code, 0, f"{name}: {a} {b} {result}")
+        again = self.convert(hf, f"megatron-{name}", "--to", "megatron", "--overwrite")
+        (again / "release" / "note").write_text("mine")
+        self.assert_refused(fsdp_cli.run(PROGRAM, [hf, again, "--to", "megatron", "--overwrite"]), 2, "release/note")
+
+    def test_megatron_with_its_optimizer_in_16_bits(self):
+        """Masters and moments stay as they are, on any number of ranks; the weights are rounded beside them."""
+        folder = self.doors / "mcore016_tp2"
+        made = self.convert(folder / "ckpt", "megatron16", "--to", "megatron", "--dtype", "bf16", "--shards", "2", *self.options(folder))
+        self.assertEqual((made / "latest_checkpointed_iteration.txt").read_text(), "2")
+        self.assertTrue((made / "iter_0000002" / "__1_0.distcp").exists())
+        found = read_safetensors(self.convert(made, "megatron16.safetensors"))
+        self.assert_same_tensors(found, expected(folder), "in 16 bits")
+        values = json.loads((self.folder / "megatron16.json").read_text())
+        self.assertEqual([values[key] for key in ("iteration", "optim.param_groups.0.lr", "optim.state.lm_head.weight.step")], [2, 0.001, 2])
+        stored = read_safetensors(self.convert(made, "stored.safetensors", "--map", "none"))
+        self.assertEqual(stored["decoder.layers.mlp.linear_fc1.weight"][:2], ("BF16", [1, 40, 16]))
+
+    def test_megatron_args_of_unknown_classes(self):
+        """A value of a class is left out and told; nothing is imported."""
+        folder = self.copied("megatron-enum", "mcore016_tp2")
+        module = types.ModuleType("megatron_enums")
+        module.ModelType = enum.Enum("ModelType", "encoder_or_decoder", module=module.__name__)
+        sys.modules[module.__name__] = module
+        args = types.SimpleNamespace(num_attention_heads=4, num_query_groups=2, rotary_base=10000, model_type=module.ModelType.encoder_or_decoder)
+        common = folder / "iter_0000002" / "common.pt"
+        with zipfile.ZipFile(common, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("common/data.pkl", pickle.dumps({"args": vars(args), "iteration": 2, "kind": args.model_type}, protocol=2))
+            archive.writestr("common/version", "3\n")
+        del sys.modules[module.__name__]
+        result = fsdp_cli.run(PROGRAM, [folder, self.folder / "enum.safetensors"])
+        self.assertEqual((result.code, "kind" in result.err), (0, True), str(result))
+        values = json.loads((self.folder / "enum.json").read_text())
+        self.assertEqual((values["args"], "kind" in values), ({"num_attention_heads": 4, "num_query_groups": 2, "rotary_base": 10000}, False))
+
+    def test_megatron_sizes_that_nobody_tells(self):
+        folder = self.copied("megatron-bare", "mcore016_tp2") / "iter_0000002"
+        (folder / "common.pt").unlink()
+        self.assert_refused(fsdp_cli.run(PROGRAM, [folder, self.folder / "refused.pt"]), 2, "heads", "--model-config")
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--inspect", folder]).code, 0)
+        self.convert(folder, "bare.pt", "--map", "none")
+        other = self.folder / "other.json"
+        other.write_text(json.dumps({"num_attention_heads": 8}))
+        self.assert_refused(fsdp_cli.run(PROGRAM, [self.doors / "mcore016_tp2" / "ckpt", self.folder / "refused.pt", "--model-config", other]), 2,
+                            "num_attention_heads", "other.json")
+
+    def test_training_goes_on_from_megatron(self):
+        """A restart from the folder, with the vocabulary of --model, equals one from its conversion, on any ranks."""
+        folder, options, hf = self.megatron_as_hf("mcore016_tp2")
+        data = fsdp_cli.write_tokens(self.folder / "megatron.h5", fsdp_cli.random_tokens(width=9, vocab=67))
+        full = self.convert(folder / "ckpt", "megatron.pt", *options)
+        found = []
+        for number, (start, ranks) in enumerate(((folder / "ckpt", 3), (full, 1))):
+            result = fsdp_cli.run("fsdp-finetune", ["--train-data", data, "--out-dir", self.runs, "--run-name", f"m{number}", "--max-steps", 4,
+                                                    "--restart-checkpoint-file", start, "--model", hf, "--total-batch-size", 6, "--batch-size",
+                                                    6 // ranks, *fsdp_cli.COMMON], ranks=ranks)
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn("AdamW state of 2 steps", result.out + result.err)
+            found.append([record["loss"] for record in fsdp_cli.steps(self.run_directory(f"m{number}"))])
+        self.assertEqual(len(found[0]), 2)
+        for a, b in zip(*found):
+            self.assertAlmostEqual(a, b, delta=1e-4)
 
     # Files per rank
 

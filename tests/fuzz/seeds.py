@@ -21,6 +21,7 @@ TRAINER_NAMES = ["model.safetensors", "optimizer.bin", "scheduler.bin", "trainer
                  *(f"{folder}/{name}" for folder in ("pytorch_model_fsdp_0", "optimizer_0") for name in (".metadata", "__0_0.distcp")), ".metadata",
                  "__0_0.distcp", "meta.pt", "latest-rank0.pt", "ep0-ba2-rank0.pt", "metadata.pkl", "model_0.safetensors", "model_1.safetensors",
                  "optimizer_0.pt", "config_0.json"]
+MEGATRON_NAMES = [".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt", "config.json"]
 LARGEST = 64 * 1024
 
 
@@ -97,9 +98,9 @@ def dcp_seeds(checkpoints):
     return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
 
 
-def door_seeds(checkpoints, folders, names):
+def door_seeds(checkpoints, folders, names, archive="doors"):
     """Returns folders of tests/fixtures/doors: each whole, and without its optimizer."""
-    with tarfile.open(checkpoints.parent / "doors" / "doors.tar.xz") as archive:
+    with tarfile.open(checkpoints.parent / "doors" / f"{archive}.tar.xz") as archive:
         files = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}
     seeds = []
     for folder in folders:
@@ -125,6 +126,13 @@ def trainer_seeds(checkpoints):
     return [seed for seed in seeds if 0 < len(seed) <= LARGEST]
 
 
+def megatron_seeds(checkpoints):
+    whole = door_seeds(checkpoints, ("mcore_tp1_dp2_bf16/ckpt/iter_0000002", "mcore_pp2/ckpt/iter_0000002"), MEGATRON_NAMES, "megatron")
+    common = door_seeds(checkpoints, ("mcore016_tp2/ckpt/iter_0000002",), MEGATRON_NAMES[3:4], "megatron")[0][5:]
+    config = json.dumps({"num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 61}).encode()
+    return whole + [whole[0] + text_seeds.packed([(3, common), (4, config)])]
+
+
 def hf_seeds(checkpoints):
     def header(tensors, size):
         text = json.dumps(tensors).encode()
@@ -139,7 +147,8 @@ def hf_seeds(checkpoints):
 
 
 MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
-          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "trainer": trainer_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
+          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "trainer": trainer_seeds,
+          "megatron": megatron_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
 
 
 def write(target, folder):

@@ -14,6 +14,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/files/formats/block.hpp"
+#include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/source.hpp"
 
 namespace fsdp {
@@ -102,6 +103,9 @@ class ChunkedSource : public Source {
 bool is_dcp_directory(const std::filesystem::path& directory);
 /// Reads the metadata only and checks that all chunks and data files are there. \throws FormatError, IoError
 std::unique_ptr<Source> open_dcp(const std::filesystem::path& directory);
+/// The archive of value number `value` of a source that open_dcp() made. Unlike Source::value(), it may hold tensors
+/// and classes, which are to be looked at and not to be written. \throws FormatError, IoError
+std::shared_ptr<TorchBlob> open_dcp_value(const Source& dcp, std::size_t value);
 
 /// True for a directory with model.safetensors.index.json, model*.safetensors, shard-*.safetensors or
 /// adapter_model.safetensors.

@@ -48,6 +48,7 @@ class DcpSource : public ChunkedSource {
   explicit DcpSource(const std::filesystem::path& directory);
 
   LoadedValue value(std::size_t value) const override;
+  std::shared_ptr<TorchBlob> open_value(std::size_t value) const;
 
  protected:
   std::optional<std::uint32_t> read_chunk(ChunkNumber chunk, std::uint64_t first, std::uint64_t count,
@@ -294,18 +295,27 @@ std::optional<DcpSource::RecordedSum> DcpSource::recorded_sum(std::uint32_t stor
                      .begin_bytes = found.stored.storage_begin_bytes};
 }
 
-LoadedValue DcpSource::value(std::size_t value) const {
+std::shared_ptr<TorchBlob> DcpSource::open_value(std::size_t value) const {
   const Item& item = value_items_.at(value);
   const auto file = files_.open(item.file);
-  const auto load = [&] {
-    if (!item.zstd) return TorchBlob(*file, item.offset_bytes, item.length_bytes).release_document();
+  if (item.zstd) {
     auto archive = read_zstd_archive({*file, item.offset_bytes, item.length_bytes}, kMaxValueBytes);
     const auto length = archive.size();
     const auto name = file->path().string() + ": in the zstd item at byte " + std::to_string(item.offset_bytes);
-    return TorchBlob(std::make_shared<MemoryAccess>(name, std::move(archive)), 0, length).release_document();
+    return std::make_shared<TorchBlob>(std::make_shared<MemoryAccess>(name, std::move(archive)), 0, length);
+  }
+  struct Held {
+    std::shared_ptr<const File> file;
+    FileAccess access;
   };
-  const auto document = std::make_shared<const PickleDocument>(load());
-  check_plain_value(*document->root, values_[value].name, file->path().string());
+  const auto held = std::make_shared<const Held>(Held{.file = file, .access = FileAccess(*file)});
+  return std::make_shared<TorchBlob>(std::shared_ptr<const RandomAccess>(held, &held->access), item.offset_bytes,
+                                     item.length_bytes);
+}
+
+LoadedValue DcpSource::value(std::size_t value) const {
+  const auto document = std::make_shared<const PickleDocument>(open_value(value)->release_document());
+  check_plain_value(*document->root, values_[value].name, files_.paths()[value_items_[value].file].string());
   return {document, document->root};
 }
 
@@ -319,6 +329,10 @@ bool is_dcp_directory(const std::filesystem::path& directory) {
 
 std::unique_ptr<Source> open_dcp(const std::filesystem::path& directory) {
   return std::make_unique<DcpSource>(directory);
+}
+
+std::shared_ptr<TorchBlob> open_dcp_value(const Source& dcp, std::size_t value) {
+  return dynamic_cast<const DcpSource&>(dcp).open_value(value);
 }
 
 }  // namespace fsdp

@@ -13,6 +13,7 @@
 #include "lib/files/formats/little_endian.hpp"
 #include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/deepspeed_folder.hpp"
+#include "lib/files/read/megatron_folder.hpp"
 #include "lib/files/read/per_rank_source.hpp"
 #include "lib/files/read/torch_checkpointing_source.hpp"
 #include "lib/files/read/torch_file.hpp"
@@ -43,6 +44,7 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_safetensors_directory(path)) return open_safetensors(path);
   if (is_deepspeed_folder(path)) return open_deepspeed(path);
   if (is_per_rank_folder(path)) return open_per_rank(path);
+  if (const auto iteration = megatron_iteration(path); !iteration.empty()) return open_dcp(iteration);
   if (holds_torch_checkpointing_items(path)) return open_torch_checkpointing(path);
   throw FormatError(
       path.string() +
@@ -114,7 +116,7 @@ std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSu
 bool holds_checkpoint(const std::filesystem::path& directory) {
   return is_dcp_directory(directory) || is_safetensors_directory(directory) || is_deepspeed_folder(directory) ||
          is_per_rank_folder(directory) || is_trainer_folder(directory) || has_torch_checkpointing_metadata(directory) ||
-         holds_torch_checkpointing_items(directory);
+         holds_torch_checkpointing_items(directory) || !megatron_iteration(directory).empty();
 }
 
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {

@@ -17,6 +17,7 @@
 #include "lib/files/read/source.hpp"
 #include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/local_state.hpp"
+#include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/merge_adapter.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
@@ -167,7 +168,8 @@ std::vector<std::filesystem::path> expand_glob(const std::string& pattern, const
 }
 
 std::optional<ModelConfig> known_model(const Source& source, const InputOptions& options) {
-  if (!options.model_config.empty()) {
+  const bool is_read = source.info().format == kMegatronFormat;  // model_config() has it
+  if (!options.model_config.empty() && !is_read) {
     std::filesystem::path file = options.model_config;
     if (std::filesystem::is_directory(file)) file /= "config.json";
     const auto text = read_text_file(file, 1u << 20);
@@ -201,7 +203,13 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
     if (!options.optim_files.empty()) {
       throw UsageError(path.string() + ": is no FSDP1 local state; --optim-files goes with one only");
     }
-    return source;
+    if (!is_megatron(*source) || options.map == "none") return source;
+    try {
+      return megatron_as_hf(source, options.model_config.empty() ? options.config_from : options.model_config);
+    } catch (const Error&) {
+      if (must_unflatten) throw;
+      return source;
+    }
   }
   auto shapes = find_shapes(*source, options);
   if (!shapes && must_unflatten) refuse_without_shapes(path);
@@ -237,6 +245,10 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   if (map != NameMap::none) {
     const auto model = known_model(*source, options);
     source = map_names(std::move(source), map, model ? &*model : nullptr);
+  }
+  if (options.as_megatron) {
+    const bool is_short = !options.dtype.empty() && dtype_size_bytes(parse_dtype(options.dtype)) == 2;
+    source = hf_as_megatron(std::move(source), *options.as_megatron, /*masters=*/is_short);
   }
   if (!options.dtype.empty()) source = cast(std::move(source), parse_dtype(options.dtype));
   if (options.quantize.double_quant && !options.quantize.enabled())

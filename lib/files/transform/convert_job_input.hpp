@@ -29,11 +29,16 @@ struct InputOptions {
   std::string map;    ///< "mingpt-to-gpt2", ...; "none"
   std::string dtype;  ///< "bf16", "float32", ...
   QuantizeConfig quantize;
+  // Set by the output.
+  std::string config_from;                 ///< --config-from, if it has a config.json
+  std::optional<ModelConfig> as_megatron;  ///< the model, for --to megatron
 };
 
-/// Opens a checkpoint. For a local state whose shapes are known the source has the original parameters.
-/// \param must_unflatten  throw for a local state without known shapes instead of returning its flat parameters
-/// \throws UsageError naming the options that give shapes; what open_source() and un_flatten() throw
+/// Opens a checkpoint. For a local state whose shapes are known the source has the original parameters; for a model of
+/// Megatron-core, unless --map none, those of transformers.
+/// \param must_unflatten  throw for a local state without known shapes, and for a model of Megatron-core that is no
+/// dense Llama or Qwen, instead of returning what is stored \throws UsageError naming the options that give shapes;
+/// what open_source(), un_flatten() and megatron_as_hf() throw
 std::shared_ptr<const Source> open_input(const std::filesystem::path& path, const InputOptions& options,
                                          bool must_unflatten);
 
@@ -43,7 +48,7 @@ std::shared_ptr<const Source> open_input(const std::filesystem::path& path, cons
 void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path);
 
 /// Applies the transforms of the options in this order: --dequantize, --merge-adapter, --include, --exclude, --rename,
-/// --model-only, --map, --dtype, --quantize.
+/// --model-only, --map, --to megatron, --dtype, --quantize.
 std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, const InputOptions& options);
 
 /// \throws UsageError listing the known maps

@@ -18,12 +18,14 @@
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/convert_job.hpp"
+#include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/copy.hpp"
 #include "lib/files/write/dcp_target.hpp"
+#include "lib/files/write/megatron_target.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/models/config/adapter_config.hpp"
@@ -32,13 +34,14 @@
 namespace fsdp {
 namespace {
 
-constexpr std::array kKinds{OutputKind::torch, OutputKind::safetensors, OutputKind::hf, OutputKind::dcp};
+constexpr std::array kKinds{OutputKind::torch, OutputKind::safetensors, OutputKind::hf, OutputKind::dcp,
+                            OutputKind::megatron};
 
 OutputKind kind_of_name(const std::string& name) {
   for (const auto kind : kKinds) {
     if (name == to_string(kind)) return kind;
   }
-  throw UsageError("--to " + name + ": must be torch, safetensors, hf or dcp");
+  throw UsageError("--to " + name + ": must be torch, safetensors, hf, dcp or megatron");
 }
 
 std::optional<OutputKind> kind_of_suffix(const std::filesystem::path& output) {
@@ -53,10 +56,10 @@ OutputKind kind_of_request(const OutputRequest& request) {
   if (const auto kind = kind_of_suffix(request.output)) return *kind;
   if (request.shards_given && !request.max_shard_size_given) return OutputKind::dcp;
   if (request.max_shard_size_given && !request.shards_given) return OutputKind::hf;
-  throw UsageError(
-      fmt::format("{}: its name does not say which format to write: give --to torch, safetensors, hf or dcp (or end it "
-                  "in .pt, .pth, .bin or .safetensors; --shards alone means dcp, --max-shard-size alone hf)",
-                  request.output.string()));
+  throw UsageError(fmt::format(
+      "{}: its name does not say which format to write: give --to torch, safetensors, hf, dcp or megatron (or end "
+      "it in .pt, .pth, .bin or .safetensors; --shards alone means dcp, --max-shard-size alone hf)",
+      request.output.string()));
 }
 
 /// The output of a conversion: where, in which format, and from which source.
@@ -267,6 +270,30 @@ std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Sou
   return std::make_unique<DcpTarget>(std::move(dcp));
 }
 
+/// Finds the model, whose tensors are written under Megatron-core's names.
+void adapt_to_megatron(const Source& original, const Logger& log, InputOptions& input) {
+  if (input.quantize.enabled())
+    throw UsageError("--quantize does not go with --to megatron: Megatron-core has no matrices in 4 bits");
+  auto model = known_model(original, input);
+  std::error_code error;
+  const auto beside = original.info().directory / "config.json";
+  if (!model && std::filesystem::is_regular_file(beside, error)) model = read_model_config(beside);
+  if (!model) throw UsageError("--to megatron needs the model's sizes: give --model-config with its config.json");
+  if (!original.values().empty() && !input.model_only)
+    log.info("megatron holds a model and its optimizer: other values are left out");
+  input.as_megatron = std::move(*model);
+}
+
+std::unique_ptr<Target> make_megatron_target(const ConvertOptions& options, const Source& original,
+                                             const ModelConfig& model, const Source& source) {
+  const auto& tensors = source.tensors();
+  const bool has_optimizer =
+      std::ranges::any_of(tensors, [](const auto& tensor) { return tensor.name.starts_with("optimizer."); });
+  auto beside = megatron_beside(original, model, tensors.front().dtype, has_optimizer);
+  return std::make_unique<MegatronTarget>(std::move(beside.folder), std::move(beside.common),
+                                          std::max(options.shards, 1));
+}
+
 /// Warns of remarks on what was opened, and of an adapter beside the weights that has no effect.
 void warn_of_remarks(const ConvertOptions& options, const Source& original, const Source& source, const Logger& log) {
   log.warnings_of_all(source.info().remarks);
@@ -301,15 +328,19 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   plan.kind = kind_of(options);
   plan.output = output_path(options, plan.kind);
   if (plan.kind == OutputKind::hf) refuse_adapters_alone(options);
-  const auto original = open_input(options.paths[0], options.input, true);
-  refuse_nothing(*original, *original, options.paths[0]);
   auto input = options.input;
+  const std::filesystem::path named = options.config_from;
+  if (!named.empty() && std::filesystem::is_regular_file(named / "config.json"))
+    input.config_from = options.config_from;
+  const auto original = open_input(options.paths[0], input, true);
+  refuse_nothing(*original, *original, options.paths[0]);
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
+  if (plan.kind == OutputKind::megatron) adapt_to_megatron(*original, log, input);
   // Optimizer state belongs to the weights before the merge.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
   refuse_nothing(*plan.source, *original, options.paths[0]);
-  if (plan.kind == OutputKind::torch || plan.kind == OutputKind::dcp) refuse_other_types(*plan.source);
+  if (plan.kind != OutputKind::safetensors && plan.kind != OutputKind::hf) refuse_other_types(*plan.source);
   switch (plan.kind) {
     case OutputKind::torch:
       plan.target = std::make_unique<TorchTarget>(plan.output);
@@ -324,6 +355,9 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       break;
     case OutputKind::dcp:
       plan.target = make_dcp_target(options, *original);
+      break;
+    case OutputKind::megatron:
+      plan.target = make_megatron_target(options, *original, *input.as_megatron, *plan.source);
       break;
   }
   log.info(fmt::format("{}: {}, {}, {} -> {} ({})", options.paths[0], original->info().format,
@@ -374,15 +408,17 @@ std::string_view to_string(OutputKind kind) {
       return "hf";
     case OutputKind::dcp:
       return "dcp";
+    case OutputKind::megatron:
+      return "megatron";
   }
   return "?";
 }
 
 OutputKind choose_output_kind(const OutputRequest& request) {
   const auto kind = kind_of_request(request);
-  if (request.shards_given && kind != OutputKind::dcp) {
-    throw UsageError(
-        fmt::format("--shards goes with --to dcp only; {} is written as {}", request.output.string(), to_string(kind)));
+  if (request.shards_given && kind != OutputKind::dcp && kind != OutputKind::megatron) {
+    throw UsageError(fmt::format("--shards goes with --to dcp and --to megatron only; {} is written as {}",
+                                 request.output.string(), to_string(kind)));
   }
   if (request.max_shard_size_given && kind != OutputKind::hf) {
     throw UsageError(fmt::format("--max-shard-size goes with --to hf only; {} is written as {}",

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-enum class OutputKind { torch, safetensors, hf, dcp };
+enum class OutputKind { torch, safetensors, hf, dcp, megatron };
 
-/// "torch", "safetensors", "hf" or "dcp".
+/// "torch", "safetensors", "hf", "dcp" or "megatron".
 std::string_view to_string(OutputKind kind);
 
 struct OutputRequest {

@@ -12,6 +12,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/read/stored_quantization.hpp"
+#include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/quantize_config.hpp"
@@ -432,19 +433,21 @@ std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, con
 
 namespace {
 
-std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const std::filesystem::path& path) {
+std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const std::filesystem::path& path,
+                                        const std::filesystem::path& config) {
   refuse_other_quantization(*source);
+  if (is_megatron(*source)) return megatron_as_hf(std::move(source), config);
   return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);
 }
 
 }  // namespace
 
-std::unique_ptr<Source> open_model_source(const std::filesystem::path& path) {
-  return as_model_source(open_source(path), path);
+std::unique_ptr<Source> open_model_source(const std::filesystem::path& path, const std::filesystem::path& config) {
+  return as_model_source(open_source(path), path, config);
 }
 
 std::unique_ptr<Source> open_model_weights(const std::filesystem::path& path) {
-  return as_model_source(open_weights(path), path);
+  return as_model_source(open_weights(path), path, {});
 }
 
 }  // namespace fsdp

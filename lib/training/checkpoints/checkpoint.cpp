@@ -111,11 +111,11 @@ std::filesystem::path latest_of_run(const std::filesystem::path& path) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::filesystem::path& path) : path_(path) {
+Checkpoint::Checkpoint(const std::filesystem::path& path, const std::filesystem::path& config) : path_(path) {
   std::error_code error;
   is_ours_ = std::filesystem::exists(path / "run.json", error);
   if (is_ours_) run_ = read_run_manifest(path);
-  source_ = open_model_source(path);
+  source_ = open_model_source(path, config);
   for (std::size_t i = 0; i < source_->tensors().size(); ++i)
     tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
   for (std::size_t i = 0; i < source_->values().size(); ++i)
@@ -340,14 +340,15 @@ bool names_latest(const std::string& text) {
   return std::filesystem::path(text).filename() == "latest" || !latest_of_run(text).empty();
 }
 
-std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::path& path, bool ours_only) {
+std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::path& path, bool ours_only,
+                                                  const std::filesystem::path& config) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) throw MissingInput(path.string() + ": no such checkpoint");
   const bool is_ours = std::filesystem::exists(path / "run.json", error);
   if (ours_only && !is_ours)
     throw FormatError(path.string() + ": holds no run.json, so it is no checkpoint of this program");
   try {
-    return std::make_shared<const Checkpoint>(path);
+    return std::make_shared<const Checkpoint>(path, config);
   } catch (const FormatError& problem) {
     if (is_ours || !std::filesystem::is_directory(path, error)) throw;
     const std::string what = problem.what();

@@ -22,8 +22,9 @@ namespace fsdp {
 /// Names are compared without the parts that wrappers add (module, _fsdp_wrapped_module, _orig_mod, ...).
 class Checkpoint {
  public:
-  /// \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
-  explicit Checkpoint(const std::filesystem::path& path);
+  /// \param config  config.json of the model or its directory, which tells what args of Megatron-core do not; may be
+  /// empty \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
+  explicit Checkpoint(const std::filesystem::path& path, const std::filesystem::path& config = {});
 
   const std::filesystem::path& path() const { return path_; }
   const Source& source() const { return *source_; }
@@ -94,7 +95,9 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
 
 /// A checkpoint of any program whose headers are sound.
 /// \param ours_only  it must be a directory of ours: whatever "latest" leads to
+/// \param config  as in Checkpoint
 /// \throws FormatError saying what it is not; MissingInput
-std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::path& path, bool ours_only);
+std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::path& path, bool ours_only,
+                                                  const std::filesystem::path& config = {});
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 
@@ -86,6 +87,8 @@ ModelConfig model_of_tensors(const Checkpoint& checkpoint, const RequestedModel&
   const auto& beside = checkpoint.source().info().directory;
   if (std::filesystem::is_directory(checkpoint.path(), error) && std::filesystem::exists(beside / "config.json", error))
     return read_model_config(beside);
+  if (const auto config = checkpoint.source().model_config(); config.is_object())
+    return model_config_from_json(config, checkpoint.path().string());
   if (!checkpoint.parameter("transformer.wpe.weight")) {
     throw UsageError(checkpoint.path().string() +
                      " holds a Llama or one of its kin, whose heads and rotary positions show in no tensor: name a "

@@ -17,7 +17,8 @@ struct RequestedModel {
   std::map<std::string, std::int64_t> sizes;  ///< size options that were given, such as {"num-heads", 4}
 };
 
-/// The model's sizes: from `wish.config`, or a config.json beside the weights, else from the shapes. The number of
+/// The model's sizes: from `wish.config`, or a config.json beside the weights, or args of Megatron-core, else from the
+/// shapes. The number of
 /// heads shows in no shape: it comes from the options or from the checkpoint's `args`. Both are checked against the
 /// shapes. \throws UsageError on an option that contradicts a tensor, or without any number of heads; FormatError
 ModelConfig model_of_tensors(const Checkpoint& checkpoint, const RequestedModel& wish);

@@ -29,7 +29,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
     return subject;
   }
   if (!has("run.json") && !has(".metadata")) refuse_adapter_alone(path);
-  subject.checkpoint = open_checkpoint(path, false);
+  subject.checkpoint = open_checkpoint(path, false, model_config);
   subject.remarks = subject.checkpoint->source().info().remarks;
   if (const auto& run = subject.checkpoint->run()) {
     subject.config = run->config;

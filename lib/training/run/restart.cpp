@@ -43,7 +43,9 @@ void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const st
 
 void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log) {
   while (!point.candidates.empty()) {
-    const auto open = [&] { point.checkpoint = open_checkpoint(point.candidates.front(), point.ours_only); };
+    const auto open = [&] {
+      point.checkpoint = open_checkpoint(point.candidates.front(), point.ours_only, point.model);
+    };
     std::string problem;
     if (point.candidates.size() == 1) {
       run_agreed(world, open);
@@ -80,6 +82,7 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
   });
   RestartPoint point;
   point.ours_only = names_latest(options.restart_checkpoint);
+  point.model = options.model.directory;
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = text.find('\n', begin);
     point.candidates.emplace_back(text.substr(begin, end - begin));

@@ -19,6 +19,7 @@ namespace fsdp {
 struct RestartPoint {
   std::vector<std::filesystem::path> candidates;  ///< best first; the rest is about the first usable one
   bool ours_only = false;                         ///< "latest" leads to checkpoints of this program only
+  std::filesystem::path model;                    ///< the directory with config.json that --model names; or empty
   std::shared_ptr<const Checkpoint> checkpoint;   ///< the first candidate, open until its weights are loaded
   bool is_ours = false;                           ///< a directory with run.json
   bool knows_run = false;                         ///< the manifest is the checkpoint's; else it is empty

@@ -11,10 +11,11 @@
 
 namespace fsdp::fuzz {
 
-/// Opens the checkpoint at `path`, reads every tensor and value, and compares the checksums.
-inline void read_source(const std::filesystem::path& path) {
+/// Opens a checkpoint, reads every tensor and value, and compares the checksums. \param open  returns the source
+template <typename Open>
+void read_source_of(const Open& open) {
   refusal_is_fine([&] {
-    const auto source = open_source(path);
+    const auto source = open();
     std::vector<ReadSum> sums;
     for (std::size_t i = 0; i < source->tensors().size(); ++i) {
       refusal_is_fine([&] {
@@ -32,6 +33,10 @@ inline void read_source(const std::filesystem::path& path) {
     }
     source->verify_sums(std::move(sums));
   });
+}
+
+inline void read_source(const std::filesystem::path& path) {
+  read_source_of([&] { return open_source(path); });
 }
 
 }  // namespace fsdp::fuzz
