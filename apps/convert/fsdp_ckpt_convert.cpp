@@ -34,6 +34,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert full.pt attn.safetensors --model-only --include '*.attn.*' --rename '^transformer\.='
   A base model and its adapters -> one model:
     fsdp-ckpt-convert llama/ merged/ --merge-adapter runs/a/adapter --to hf
+  A model for llama.cpp:
+    fsdp-ckpt-convert runs/a llama.gguf --dtype q8_0
   A 4-bit model that transformers opens:
     fsdp-ckpt-convert llama/ llama-4bit/ --to hf --quantize nf4 --double-quant
   Inspect, check and compare checkpoints:
@@ -103,21 +105,25 @@ void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
   t.add("map", o.map, "map of names: mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
         {.suggestions = "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta, none"});
   t.add("dtype", o.dtype,
-        "type of the model's floating-point tensors: float32, bf16, fp16 or float64; optimizer state stays unchanged",
-        {.suggestions = "float32, bf16, fp16"});
+        "type of the model's floating-point tensors: float32, bf16, fp16, float64, or q8_0 with --to gguf; optimizer "
+        "state stays unchanged",
+        {.suggestions = "float32, bf16, fp16, q8_0"});
 }
 
 void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Output");
-  t.add("to", o.to, "format of OUT: torch, safetensors, hf, dcp or megatron; default: by OUT's name",
-        {.suggestions = "torch, safetensors, hf, dcp, megatron"});
+  t.add("to", o.to, "format of OUT: torch, safetensors, hf, dcp, megatron or gguf; default: by OUT's name",
+        {.suggestions = "torch, safetensors, hf, dcp, megatron, gguf"});
   t.add("shards", o.shards, "with --to dcp and --to megatron: number of ranks to write for; default: 1",
         {.default_text = "", .range = {.from = 1, .to = 65536}});
   t.add("max-shard-size", o.max_shard_size,
         "with --to hf: most tensor data in one file: 16KB, 5GB (10^9), 5GiB (2^30); default: 5GB");
   t.add("config-from", o.config_from,
-        "with --to hf: directory with config.json and tokenizer files to copy; default: IN",
+        "with --to hf or gguf: directory with config.json and tokenizer files to take; default: IN",
         {.path = PathKind::folder});
+  t.add("pre-tokenizer", o.pre_tokenizer,
+        "with --to gguf: llama.cpp's name of the pre-tokenizer (gpt-2, llama-bpe, qwen2, ...); default: by "
+        "tokenizer.json");
   t.add("overwrite", o.overwrite, "replace an existing OUT when the new one is complete");
   t.add("sync", o.sync, "force all data to disk before OUT gets its name");
   t.add("dry-run", o.dry_run, "print what would be written, and write nothing");
@@ -142,8 +148,8 @@ int main(int argc, char** argv) {
       "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
       ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"
       "rank (verl, SkyRL, torch-checkpointing), checkpoints of trainers (accelerate, Hugging Face's Trainer,\n"
-      "Lightning, Composer, torchtitan), Megatron-core's (torch_dist), and fsdp-finetune's own. It detects the\n"
-      "input's format.\n"
+      "Lightning, Composer, torchtitan), Megatron-core's (torch_dist), and fsdp-finetune's own; writes GGUF, too. It\n"
+      "detects the input's format.\n"
       "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
       "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};

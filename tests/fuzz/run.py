@@ -25,7 +25,7 @@ SKIPPED = 77
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
 # A parser may hold its input a few times and small tables, but no memory in proportion to a size that the input claims.
 LIMITS = ["-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10"]
-MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768,
+MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768, "gguf": 16384,
               "dcp": 65536, "deepspeed": 32768, "per_rank": 65536, "trainer": 65536, "megatron": 65536, "hf_index": 16384, "config_json": 16384, "run_json": 16384, "tokenizer_json": 32768,
               "tokenizer_model": 32768, "jinja": 8192, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384}
 

@@ -88,6 +88,25 @@ def safetensors_seeds(checkpoints):
     return small(checkpoints.glob("*/model*.safetensors")) + small(checkpoints.glob("dcp_*/ckpt/*.safetensors"))
 
 
+def gguf_seeds(_):
+    """Returns files after their first four bytes."""
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    array = lambda kind, count, data: struct.pack("<IIQ", 9, kind, count) + data
+    numbers = [(0, "B"), (1, "b"), (2, "H"), (3, "h"), (4, "I"), (5, "i"), (6, "f"), (7, "?"), (10, "Q"), (11, "q"), (12, "d")]
+    entries = [text(f"n.{kind}") + struct.pack("<I" + code, kind, 1) for kind, code in numbers]
+    entries += [text("general.name") + struct.pack("<I", 8) + text("tiny"), text("tokens") + array(8, 2, text("a") + text("▁b")),
+                text("scores") + array(6, 9, bytes(36)), text("nested") + array(9, 1, struct.pack("<IQ", 5, 2) + bytes(8)),
+                text("general.alignment") + struct.pack("<II", 4, 32)]
+    tensors = [text("a") + struct.pack("<IQQIQ", 2, 32, 2, 8, 0), text("b") + struct.pack("<IQIQ", 1, 5, 30, 96), text("c") + struct.pack("<IIQ", 0, 0, 128)]
+    seeds = []
+    for kept, described in ((entries, tensors), (entries[-5:-4], tensors[:1]), ([], [])):
+        head = struct.pack("<IQQ", 3, len(described), len(kept)) + b"".join(kept + described)
+        seeds.append(head + bytes(-(len(head) + 4) % 32 + 160))
+    return seeds
+
+
 def dcp_seeds(checkpoints):
     seeds = []
     for directory in sorted(checkpoints.glob("*/ckpt")):
@@ -147,7 +166,7 @@ def hf_seeds(checkpoints):
 
 
 MAKERS = {"pickle": pickle_seeds, "zip": zip_seeds, "torch_blob": zip_seeds, "torch_file": torch_file_seeds,
-          "safetensors": safetensors_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "trainer": trainer_seeds,
+          "safetensors": safetensors_seeds, "gguf": gguf_seeds, "dcp": dcp_seeds, "deepspeed": deepspeed_seeds, "per_rank": per_rank_seeds, "trainer": trainer_seeds,
           "megatron": megatron_seeds, "hf_index": hf_seeds, **text_seeds.MAKERS}
 
 

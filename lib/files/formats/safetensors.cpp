@@ -245,6 +245,9 @@ SafetensorsPlan plan_safetensors(std::span<const SafetensorsItem> tensors,
       throw UsageError("tensor \"" + tensor.name + "\": " + error.what());
     }
     const auto end = at + static_cast<std::uint64_t>(num_elements(tensor.shape)) * dtype_size_bytes(tensor.dtype);
+    if (tensor.other && bits_of_other(tensor.other->name) == 0)
+      throw UsageError("tensor \"" + tensor.name + "\" is of type " + tensor.other->name +
+                       ", which safetensors cannot hold");
     const auto& shape = tensor.other ? tensor.other->shape : tensor.shape;
     add(quoted(tensor.name), "{\"dtype\":\"" + (tensor.other ? tensor.other->name : std::string(dtype)) +
                                  "\",\"shape\":" + json_text(nlohmann::json(shape)) + ",\"data_offsets\":[" +

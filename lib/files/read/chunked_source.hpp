@@ -115,4 +115,7 @@ bool is_safetensors_directory(const std::filesystem::path& directory);
 /// \throws FormatError, IoError
 std::unique_ptr<Source> open_safetensors(const std::filesystem::path& path);
 
+/// Reads the header only. The metadata of SourceInfo are the key-value pairs of the file. \throws FormatError, IoError
+std::unique_ptr<Source> open_gguf(const std::filesystem::path& path);
+
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/files/formats/gguf.hpp"
 #include "lib/files/formats/little_endian.hpp"
 #include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/deepspeed_folder.hpp"
@@ -69,6 +70,7 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
   }
   if (looks_like_torch_file(first)) return std::make_unique<TorchSource>(path);
   refuse_pieces_alone(path);
+  if (first.starts_with(kGgufMagic)) return open_gguf(path);
   if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors" || path.extension() == ".json")
     return open_safetensors(path);
   if (path.filename() == ".metadata" || path.filename().string().ends_with(".metadata")) {
@@ -78,8 +80,9 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
   if (first.size() > tar_magic_at && first.substr(tar_magic_at).starts_with("ustar")) {
     throw FormatError(path.string(), 0, "is a tar file, as PyTorch wrote before 0.2; such files are not supported");
   }
-  throw FormatError(path.string(), 0,
-                    "is no checkpoint: neither a file of torch.save (zip or legacy) nor safetensors starts like this");
+  throw FormatError(
+      path.string(), 0,
+      "is no checkpoint: neither a file of torch.save (zip or legacy) nor safetensors nor GGUF starts like this");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ struct SourceTensor {
   Shape shape;
   std::int64_t num_shards = 1;          ///< number of stored pieces
   std::uint64_t stored_bytes = 0;       ///< in the files, without headers; a view may have a larger storage
-  std::optional<OtherType> other = {};  ///< set for an element type that only safetensors can hold
+  std::optional<OtherType> other = {};  ///< set for an element type that only safetensors, or only GGUF, can hold
 
   std::uint64_t size_bytes() const;
 };
@@ -54,7 +54,7 @@ struct SourceInfo {
   int world_size = 0;    ///< ranks that wrote the checkpoint; 0: unknown
   std::vector<std::filesystem::path> files;     ///< data files, in the order in which messages and --inspect name them
   std::filesystem::path directory;              ///< directory that may hold config.json, run.json and tokenizer files
-  std::map<std::string, std::string> metadata;  ///< __metadata__ of safetensors files
+  std::map<std::string, std::string> metadata;  ///< __metadata__ of safetensors files, key-value pairs of GGUF
   std::string model_config;                     ///< model configuration in run.json, as JSON; empty: none
   std::string adapter;  ///< fields of adapter_config.json as JSON when the tensors are those of an adapter; else empty
   std::vector<std::string> remarks;  ///< notes for the user about the opened files
@@ -109,8 +109,8 @@ class Source {
 };
 
 /// Opens the checkpoint at `path`, whose content determines the format: a DCP directory of any version, one safetensors
-/// file, a directory of safetensors, a torch.save file (zip or legacy), a checkpoint of DeepSpeed, of fsdp-finetune, of
-/// torch-checkpointing, of a trainer (trainer_source.hpp).
+/// file, a directory of safetensors, a torch.save file (zip or legacy), a GGUF file, a checkpoint of DeepSpeed, of
+/// fsdp-finetune, of torch-checkpointing, of a trainer (trainer_source.hpp).
 /// A local-state checkpoint comes with its flat parameters; see lib/files/transform/local_state.hpp.
 /// \throws FormatError naming what was looked for when `path` is none of these; IoError
 std::unique_ptr<Source> open_source(const std::filesystem::path& path);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/check_files.hpp"
 #include "lib/files/transform/convert_job_output.hpp"
+#include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/inspect.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/run_values.hpp"
@@ -138,6 +140,26 @@ void compare_like_export(std::shared_ptr<const Source>& other, const Source& exp
                        is_tied ? "; its config.json ties lm_head.weight to the embedding" : ""));
 }
 
+/// Where one side is a GGUF file, makes of the other side what --to gguf writes in the same types.
+void compare_like_gguf(std::shared_ptr<const Source>& other, const Source& gguf, const InputOptions& input) {
+  if (gguf.info().format != kGgufMagic || other->info().format == kGgufMagic) return;
+  const auto& metadata = gguf.info().metadata;
+  const auto type = metadata.find("general.file_type");
+  constexpr std::array types{GgufFileType::f32, GgufFileType::f16, GgufFileType::q8_0, GgufFileType::bf16};
+  const auto* const found = std::ranges::find_if(types, [&](GgufFileType known) {
+    return type != metadata.end() && type->second == std::to_string(static_cast<std::uint32_t>(known));
+  });
+  if (found == types.end())
+    throw UsageError(gguf.info().files.front().string() +
+                     ": is in types that --to gguf does not write (general.file_type), so that it cannot be compared "
+                     "with what it was made of");
+  const auto config = known_model(*other, input);
+  SelectOptions model;
+  model.model_only = true;
+  const auto directory = other->info().directory;
+  other = gguf_model(select(std::move(other), model), config ? *config : read_model_config(directory), *found);
+}
+
 ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
   const bool both_flat =
       is_local_state(*open_source(options.paths[0])) && is_local_state(*open_source(options.paths[1]));
@@ -155,8 +177,13 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
     input_b.dtype.clear();
     b = transformed(std::move(b), input_b);
   }
-  compare_like_export(a, *b, options.input, log);
-  compare_like_export(b, *a, options.input, log);
+  if (a->info().format == kGgufMagic || b->info().format == kGgufMagic) {
+    compare_like_gguf(a, *b, options.input);
+    compare_like_gguf(b, *a, options.input);
+  } else {
+    compare_like_export(a, *b, options.input, log);
+    compare_like_export(b, *a, options.input, log);
+  }
   // A conversion to safetensors, which has no complex numbers, stores these as pairs.
   if (has_view_as_real(*b)) a = view_complex_as_real(std::move(a));
   if (has_view_as_real(*a)) b = view_complex_as_real(std::move(b));

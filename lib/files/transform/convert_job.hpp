@@ -30,8 +30,9 @@ struct ConvertOptions {
   int shards = 0;              ///< 0: not given
   std::string max_shard_size;  ///< empty: not given
   std::string config_from;
-  std::string tokenizer;  ///< for hf: "gpt2" or a directory; empty: that of --config-from, of the input, or the one
-                          ///< that the run recorded
+  std::string tokenizer;      ///< for hf: "gpt2" or a directory; empty: that of --config-from, of the input, or the one
+                              ///< that the run recorded
+  std::string pre_tokenizer;  ///< for gguf; empty: by tokenizer.json
   bool sync = false, overwrite = false, dry_run = false;
   // How.
   int jobs = 0;

@@ -18,6 +18,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/convert_job.hpp"
+#include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
@@ -25,29 +26,33 @@
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/copy.hpp"
 #include "lib/files/write/dcp_target.hpp"
+#include "lib/files/write/gguf_target.hpp"
 #include "lib/files/write/megatron_target.hpp"
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/text/tokenizer/gguf_vocabulary.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr std::array kKinds{OutputKind::torch, OutputKind::safetensors, OutputKind::hf, OutputKind::dcp,
-                            OutputKind::megatron};
+                            OutputKind::megatron, OutputKind::gguf};
 
 OutputKind kind_of_name(const std::string& name) {
   for (const auto kind : kKinds) {
     if (name == to_string(kind)) return kind;
   }
-  throw UsageError("--to " + name + ": must be torch, safetensors, hf, dcp or megatron");
+  throw UsageError("--to " + name + ": must be torch, safetensors, hf, dcp, megatron or gguf");
 }
 
 std::optional<OutputKind> kind_of_suffix(const std::filesystem::path& output) {
   const auto suffix = output.extension();
   if (suffix == ".pt" || suffix == ".pth" || suffix == ".bin") return OutputKind::torch;
   if (suffix == ".safetensors") return OutputKind::safetensors;
+  if (suffix == ".gguf") return OutputKind::gguf;
   return std::nullopt;
 }
 
@@ -57,8 +62,8 @@ OutputKind kind_of_request(const OutputRequest& request) {
   if (request.shards_given && !request.max_shard_size_given) return OutputKind::dcp;
   if (request.max_shard_size_given && !request.shards_given) return OutputKind::hf;
   throw UsageError(fmt::format(
-      "{}: its name does not say which format to write: give --to torch, safetensors, hf, dcp or megatron (or end "
-      "it in .pt, .pth, .bin or .safetensors; --shards alone means dcp, --max-shard-size alone hf)",
+      "{}: its name does not say which format to write: give --to torch, safetensors, hf, dcp, megatron or gguf (or end "
+      "it in .pt, .pth, .bin, .safetensors or .gguf; --shards alone means dcp, --max-shard-size alone hf)",
       request.output.string()));
 }
 
@@ -77,16 +82,20 @@ OutputKind kind_of(const ConvertOptions& options) {
   request.shards_given = options.shards != 0;
   request.max_shard_size_given = !options.max_shard_size.empty();
   const auto kind = choose_output_kind(request);
-  if (!options.config_from.empty() && kind != OutputKind::hf) {
-    throw UsageError("--config-from goes with --to hf only: other formats have no place for these files");
+  if (!options.config_from.empty() && kind != OutputKind::hf && kind != OutputKind::gguf) {
+    throw UsageError("--config-from goes with --to hf and gguf only: other formats have no place for these files");
   }
+  if (!options.pre_tokenizer.empty() && kind != OutputKind::gguf)
+    throw UsageError("--pre-tokenizer goes with --to gguf only: other formats take tokenizer.json as it is");
+  if (options.input.quantize.enabled() && kind == OutputKind::gguf)
+    throw UsageError("--quantize is for transformers: in a GGUF file give --dtype q8_0");
   return kind;
 }
 
 /// The output path without a slash at its end: "out/" and "out" are one directory. Refuses the slash for a file.
 std::filesystem::path output_path(const ConvertOptions& options, OutputKind kind) {
   std::filesystem::path output = options.paths[1];
-  const bool is_file = kind == OutputKind::torch || kind == OutputKind::safetensors;
+  const bool is_file = kind == OutputKind::torch || kind == OutputKind::safetensors || kind == OutputKind::gguf;
   if (output.has_filename()) return output;
   if (is_file) {
     throw UsageError(
@@ -239,11 +248,9 @@ std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source>
   return select(std::move(source), rename);
 }
 
-/// \param source  replaced by a source in which a tied head has the name of the missing embedding
-std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
-                                       std::shared_ptr<const Source>& source, const Logger& log) {
+/// The directories whose small files belong to the model.
+HfTargetOptions carried_beside(const ConvertOptions& options, const Source& original) {
   HfTargetOptions hf;
-  if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   if (!options.config_from.empty()) {
     if (!std::filesystem::is_directory(options.config_from)) {
       throw MissingInput("--config-from " + options.config_from + ": is no directory");
@@ -254,12 +261,56 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   const auto run = run_in_values(original);
   const bool is_beside = original.info().files.size() == 1 && run.is_object() && run.contains("model");
   if (!original.info().directory.empty() && !is_beside) hf.carry_from.push_back(original.info().directory);
+  return hf;
+}
+
+/// \param source  replaced by a source in which a tied head has the name of the missing embedding
+std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
+                                       std::shared_ptr<const Source>& source, const Logger& log) {
+  auto hf = carried_beside(options, original);
+  if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   const auto model = known_model(original, options.input);
   add_config(hf, model, options.input, *source, log);
   adapt_config(hf, options.input, *source);
   source = under_embedding_name(std::move(source), hf);
   add_tokenizer(hf, model, original, options, log);
   return std::make_unique<HfTarget>(std::move(hf));
+}
+
+/// The directory of the tokenizer, empty for GPT-2's own; nothing when there is no tokenizer.
+std::optional<std::filesystem::path> tokenizer_directory(const HfTargetOptions& hf) {
+  if (hf.tokenizer_from) return *hf.tokenizer_from;
+  const auto found = std::ranges::find_if(hf.carry_from, has_tokenizer);
+  return found == hf.carry_from.end() ? std::nullopt : std::optional(*found);
+}
+
+/// \param source  replaced by the model under llama.cpp's names
+std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const Source& original,
+                                         std::shared_ptr<const Source>& source, const Logger& log) {
+  auto hf = carried_beside(options, original);
+  const auto known = known_model(original, options.input);
+  auto file = config_of(hf);
+  if (!known && !file)
+    throw UsageError(options.paths[0] +
+                     ": no config.json is known, which has the model's sizes: give --config-from DIR or --model-config "
+                     "FILE");
+  const auto config = known ? *known : model_config_from_json(file->json, file->name);
+  add_tokenizer(hf, config, original, options, log);
+  const auto directory = tokenizer_directory(hf);
+  if (!file && directory && !directory->empty()) {
+    hf.carry_from.push_back(*directory);
+    file = config_of(hf);
+  }
+  const auto type = options.input.dtype.empty() ? gguf_type_of(*source) : parse_gguf_type(options.input.dtype);
+  source = gguf_model(std::move(source), config, type);
+  std::optional<GgufVocabulary> vocabulary;
+  if (directory)
+    vocabulary = read_gguf_vocabulary(*directory, file ? file->json : hf_config(config),
+                                      {.num_rows = config.vocab_size,
+                                       .takes_sentencepiece = config.architecture != Architecture::mingpt,
+                                       .pre = options.pre_tokenizer});
+  const std::filesystem::path output = options.paths[1];
+  return std::make_unique<GgufTarget>(output, gguf_entries(*source, config, type, output.stem().string(), vocabulary));
 }
 
 std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Source& original) {
@@ -306,28 +357,30 @@ void warn_of_remarks(const ConvertOptions& options, const Source& original, cons
 void refuse_other_types(const Source& source) {
   for (const auto& tensor : source.tensors())
     if (tensor.other)
-      throw FormatError(
-          fmt::format("{}: tensor \"{}\" is of type {}, which only safetensors can hold: convert to "
-                      "safetensors or hf, or leave it out with --exclude",
-                      source.info().directory.string(), tensor.name, tensor.other->name));
+      throw FormatError(fmt::format("{}: tensor \"{}\" is of type {}, which {}leave it out with --exclude",
+                                    source.info().directory.string(), tensor.name, tensor.other->name,
+                                    source.info().format == kGgufMagic
+                                        ? "only GGUF can hold: convert the model that it was made of, or "
+                                        : "only safetensors can hold: convert to safetensors or hf, or "));
 }
 
 /// \throws UsageError for a checkpoint of a run with adapters, which has no weights: they need those of their base
-void refuse_adapters_alone(const ConvertOptions& options) {
+void refuse_adapters_alone(const ConvertOptions& options, OutputKind kind) {
   const auto run = adapters_of_run(options.paths[0]);
   if (run.is_null() || !options.input.merge_adapter.empty()) return;
   const auto base = run.value("weights", nlohmann::json());
   throw UsageError(fmt::format(
-      "{0}: its run trained adapters, so this checkpoint has no weights of a model: fsdp-ckpt-convert {1} {2} --to hf "
+      "{0}: its run trained adapters, so this checkpoint has no weights of a model: fsdp-ckpt-convert {1} {2} --to {3} "
       "--merge-adapter {0} writes the model with them ({1}: the weights that they were trained for)",
-      options.paths[0], base.is_string() ? base.get<std::string>() : "BASE", options.paths[1]));
+      options.paths[0], base.is_string() ? base.get<std::string>() : "BASE", options.paths[1], to_string(kind)));
 }
 
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
   plan.output = output_path(options, plan.kind);
-  if (plan.kind == OutputKind::hf) refuse_adapters_alone(options);
+  const bool is_gguf = plan.kind == OutputKind::gguf;
+  if (plan.kind == OutputKind::hf || is_gguf) refuse_adapters_alone(options, plan.kind);
   auto input = options.input;
   const std::filesystem::path named = options.config_from;
   if (!named.empty() && std::filesystem::is_regular_file(named / "config.json"))
@@ -336,6 +389,11 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   refuse_nothing(*original, *original, options.paths[0]);
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
   if (plan.kind == OutputKind::megatron) adapt_to_megatron(*original, log, input);
+  if (is_gguf) {
+    keep_model_alone(*original, log, input, "gguf holds a model only");
+    // Vectors stay float32, and merged matrices are rounded once.
+    input.dtype = input.merge_adapter.empty() || input.dtype.empty() ? "" : "float32";
+  }
   // Optimizer state belongs to the weights before the merge.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
   plan.source = transformed(original, input);
@@ -358,6 +416,9 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       break;
     case OutputKind::megatron:
       plan.target = make_megatron_target(options, *original, *input.as_megatron, *plan.source);
+      break;
+    case OutputKind::gguf:
+      plan.target = make_gguf_target(options, *original, plan.source, log);
       break;
   }
   log.info(fmt::format("{}: {}, {}, {} -> {} ({})", options.paths[0], original->info().format,
@@ -410,6 +471,8 @@ std::string_view to_string(OutputKind kind) {
       return "dcp";
     case OutputKind::megatron:
       return "megatron";
+    case OutputKind::gguf:
+      return "gguf";
   }
   return "?";
 }

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-enum class OutputKind { torch, safetensors, hf, dcp, megatron };
+enum class OutputKind { torch, safetensors, hf, dcp, megatron, gguf };
 
-/// "torch", "safetensors", "hf", "dcp" or "megatron".
+/// "torch", "safetensors", "hf", "dcp", "megatron" or "gguf".
 std::string_view to_string(OutputKind kind);
 
 struct OutputRequest {
@@ -22,8 +22,8 @@ struct OutputRequest {
   bool max_shard_size_given = false;
 };
 
-/// Chooses the format: torch for .pt, .pth and .bin, safetensors for .safetensors; any other name is a directory, dcp
-/// with --shards and hf with --max-shard-size.
+/// Chooses the format: torch for .pt, .pth and .bin, safetensors for .safetensors, gguf for .gguf; any other name is a
+/// directory, dcp with --shards and hf with --max-shard-size.
 /// \throws UsageError when nothing decides, or when an option does not go with the format
 OutputKind choose_output_kind(const OutputRequest& request);
 

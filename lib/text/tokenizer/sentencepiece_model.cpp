@@ -1,6 +1,7 @@
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "lib/base/error.hpp"
@@ -29,6 +30,7 @@ struct Field {
   bool is_varint = false;
   bool is_bytes = false;
   std::string_view bytes;       ///< wire type 2
+  std::string_view fixed;       ///< wire type 5: four bytes
   std::string_view serialized;  ///< the whole field, with its tag
 };
 
@@ -58,7 +60,7 @@ class Fields {
         field.is_bytes = true;
         break;
       case 5:
-        take(4);
+        field.fixed = take(4);
         break;
       default:
         fail("holds no SentencePiece model (wire type " + std::to_string(key & 7) + ")");
@@ -110,6 +112,7 @@ SentencePieceModel::Piece read_piece(Fields fields) {
   SentencePieceModel::Piece piece;
   for (Field field; fields.next(field);) {
     if (field.number == 1 && field.is_bytes) piece.text = field.bytes;
+    if (field.number == 2 && !field.fixed.empty()) piece.score = std::bit_cast<float>(read_u32(field.fixed, 0));
     if (field.number == 3 && field.is_varint) {
       if (field.varint < 1 || field.varint > 6) fields.fail("a piece has type " + std::to_string(field.varint));
       piece.type = static_cast<SentencePieceModel::Type>(field.varint);

@@ -81,6 +81,7 @@ struct SentencePieceModel {
   struct Piece {
     std::string text;
     Type type = Type::normal;
+    float score = 0;  ///< of two pairs of pieces, the one whose sum has the higher score is joined first
   };
   std::vector<Piece> pieces;  ///< by id
   std::string unknown_text = " \xE2\x81\x87 ";

@@ -224,7 +224,8 @@ std::unique_ptr<Tokenizer> make_by_llama_class(const SentencePieceModel& model, 
   for (const auto& piece : model.pieces) texts.push_back(piece.text);
   const PieceIds ids(texts);
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    const auto& [text, type] = model.pieces[id];
+    const auto& text = model.pieces[id].text;
+    const auto type = model.pieces[id].type;
     const auto has = [&](const AddedToken& token) { return token.id == static_cast<std::int32_t>(id); };
     if (type != Type::control && type != Type::user_defined && type != Type::unknown) continue;
     if (std::any_of(added.begin(), added.end(), has)) continue;

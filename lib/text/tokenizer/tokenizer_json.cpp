@@ -22,14 +22,6 @@
 namespace fsdp {
 namespace {
 
-/// The `model` of the file.
-struct JsonModel {
-  std::vector<std::string> pieces;  ///< by id; empty ones are gaps
-  std::vector<std::pair<std::string, std::string>> merges;
-  bool byte_fallback = false;
-  bool ignore_merges = false;
-};
-
 constexpr std::size_t kMostIdGap = 1 << 16;
 
 std::vector<std::string> read_pieces(const JsonValue& vocab, std::size_t num_added) {
@@ -102,7 +94,7 @@ std::vector<JsonValue> steps_of(const JsonValue& value, std::string_view list) {
 }
 
 /// Reads `model`. \param num_added  number of ids that added tokens take, which may fill gaps between the ids of pieces
-JsonModel read_model(const JsonValue& model, std::size_t num_added) {
+JsonVocabulary read_model(const JsonValue& model, std::size_t num_added) {
   // Files of old versions do not name the type; only BPE has merges.
   const auto type = model.optional_string("type");
   if (type ? *type != "BPE" : model.get("merges").is_null()) {
@@ -113,7 +105,7 @@ JsonModel read_model(const JsonValue& model, std::size_t num_added) {
   }
   const JsonValue dropout = model.get("dropout");
   if (!dropout.is_null() && dropout.json() != 0.0) dropout.fail("is not supported");
-  JsonModel read;
+  JsonVocabulary read;
   read.byte_fallback = model.boolean("byte_fallback", false);
   read.ignore_merges = model.boolean("ignore_merges", false);
   read.pieces = read_pieces(model.at("vocab"), num_added);
@@ -140,7 +132,7 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& list) {
 }
 
 /// Returns the added tokens of the file with the additions and changes of the config.
-std::vector<AddedToken> added_tokens_of(const JsonModel& model, const std::vector<AddedToken>& of_file,
+std::vector<AddedToken> added_tokens_of(const JsonVocabulary& model, const std::vector<AddedToken>& of_file,
                                         const std::string& where, const TokenizerConfig& config) {
   const PieceIds ids(model.pieces);
   const auto find = [&](const std::string& name) {
@@ -232,8 +224,8 @@ std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps, con
   return patterns;
 }
 
-std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonModel model, std::vector<AddedToken> added,
-                                           const TokenizerConfig& config) {
+std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonVocabulary model, const TokenizerConfig& config) {
+  auto& added = model.added;
   if (model.byte_fallback) root.get("model").fail("byte_fallback with a ByteLevel pre-tokenizer is not supported");
   ByteLevelParts parts;
   for (const JsonValue& step : steps_of(root.get("normalizer"), "normalizers")) {
@@ -295,8 +287,9 @@ LlamaPiece llama_piece(const std::string& text) {
   return {text, byte ? LlamaPiece::Kind::byte : LlamaPiece::Kind::text};
 }
 
-std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const JsonModel& model,
-                                              std::vector<AddedToken> added, const TokenizerConfig& config) {
+std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, JsonVocabulary model,
+                                              const TokenizerConfig& config) {
+  auto& added = model.added;
   if (model.ignore_merges) root.get("model").fail("ignore_merges with byte_fallback is not supported");
   ByteFallbackParts parts;
   read_spaces(root, parts);
@@ -327,20 +320,25 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, const JsonM
 
 }  // namespace
 
+JsonVocabulary read_json_vocabulary(const JsonValue& root, const TokenizerConfig& config) {
+  const auto of_file = read_added_tokens(root.get("added_tokens"));
+  auto model = read_model(root.at("model"), of_file.size() + config.added_tokens.size());
+  model.added = added_tokens_of(model, of_file, root.where(), config);
+  return model;
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file, const TokenizerConfig& config) {
   const auto json = read_json_object(file);
   const JsonValue root(json, file.string());
-  const auto of_file = read_added_tokens(root.get("added_tokens"));
-  auto model = read_model(root.at("model"), of_file.size() + config.added_tokens.size());
-  auto added = added_tokens_of(model, of_file, root.where(), config);
+  auto model = read_json_vocabulary(root, config);
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
   if (!steps.empty() && type_of(steps.back()) == "ByteLevel") {
-    return make_byte_level(root, std::move(model), std::move(added), config);
+    return make_byte_level(root, std::move(model), config);
   }
   if (!model.byte_fallback) {
     root.get("pre_tokenizer").fail("does not end in ByteLevel, and the model has no byte_fallback: not supported");
   }
-  return make_byte_fallback(root, model, std::move(added), config);
+  return make_byte_fallback(root, std::move(model), config);
 }
 
 }  // namespace fsdp

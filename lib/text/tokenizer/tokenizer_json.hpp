@@ -2,11 +2,27 @@
 // tokenizer.json of Hugging Face's tokenizers library.
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "lib/text/tokenizer/added_tokens.hpp"
+#include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
+
+/// `model` and `added_tokens` of the file, spelled as there.
+struct JsonVocabulary {
+  std::vector<std::string> pieces;  ///< by id; empty ones are gaps
+  std::vector<std::pair<std::string, std::string>> merges;
+  bool byte_fallback = false;
+  bool ignore_merges = false;
+  std::vector<AddedToken> added;  ///< with the additions and changes of the config
+};
+/// \param root  the file. \throws FormatError
+JsonVocabulary read_json_vocabulary(const JsonValue& root, const TokenizerConfig& config);
 
 /// Reads byte-level BPE (GPT-2's and Llama 3's kind) and BPE with byte fallback (Llama 2's and CodeLlama's kind). A
 /// document's marks are those of its post-processor, whatever the config says. Added tokens that are not special are

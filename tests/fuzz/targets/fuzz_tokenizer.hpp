@@ -2,13 +2,21 @@
 // Uses a tokenizer as the programs do.
 #include <numeric>
 
+#include <nlohmann/json.hpp>
+
 #include "fuzz_support.hpp"
+#include "lib/text/tokenizer/gguf_vocabulary.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp::fuzz {
 
-/// Opens the directory's tokenizer and encodes and decodes with it.
+/// Opens the directory's tokenizer, encodes and decodes with it, and reads its vocabulary for a GGUF file.
 inline void use_tokenizer(const std::filesystem::path& directory) {
+  refusal_is_fine([&] {
+    constexpr std::int64_t num_rows = 400;
+    const auto vocabulary = read_gguf_vocabulary(directory, {{"eos_token_id", 2}}, {.num_rows = num_rows});
+    if (vocabulary.tokens.size() != num_rows || vocabulary.types.size() != num_rows) std::abort();
+  });
   refusal_is_fine([&] {
     const auto tokenizer = open_tokenizer(directory.string());
     for (const std::string_view text :
