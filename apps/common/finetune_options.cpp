@@ -218,6 +218,9 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
         "default does not hold with --save-every or --no-save; of its checkpoints the newest is kept",
         {.unit = "minutes", .at_restart = saved});
   t.add("keep-last", o.keep_last, "number of newest checkpoints to keep; 0: all", {.at_restart = saved});
+  t.add("keep-optimizer", o.keep_optimizer,
+        "number of newest checkpoints that keep the optimizer's state; older ones keep their weights alone; 0: all",
+        {.range = {.from = 0}, .at_restart = saved});
   t.add("max-nonfinite-steps", o.max_nonfinite_steps,
         "steps in a row with a loss or gradient norm that is not finite, after which the run fails; such steps update "
         "nothing",

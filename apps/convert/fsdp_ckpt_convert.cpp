@@ -42,6 +42,8 @@ constexpr const char* kExamples = R"(Examples
     fsdp-ckpt-convert --inspect full.pt
     fsdp-ckpt-convert --check runs/a/checkpoints/latest
     fsdp-ckpt-convert --verify runs/a hf/
+  A run that takes less room:
+    fsdp-ckpt-convert --prune runs/a
   On the cores of several nodes: mpiexec -n 8 fsdp-ckpt-convert IN OUT)";
 
 /// Replaces CLI11's generated usage line, whose description of the paths is of no use.
@@ -49,7 +51,7 @@ class Help : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: fsdp-ckpt-convert IN OUT [OPTIONS]\n"
-           "       fsdp-ckpt-convert --inspect IN | --check IN | --verify A B  [OPTIONS]\n\n";
+           "       fsdp-ckpt-convert --inspect IN | --check IN | --verify A B | --prune RUN  [OPTIONS]\n\n";
   }
   std::string make_positionals(const CLI::App*) const override { return ""; }
 };
@@ -59,6 +61,11 @@ void add_modes(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.add("inspect", o.inspect, "print what IN is and holds; reads no tensor data");
   t.add("verify", o.verify, "compare two checkpoints of any formats tensor by tensor; exit with 3 if they differ");
   t.add("check", o.check, "read all of IN; exit with 4 if it is damaged, with 3 if it has NaN or infinite elements");
+  t.add("prune", o.prune,
+        "take the optimizer's state out of the older checkpoints of the run IN, which keep their weights");
+  t.add("keep-optimizer", o.keep_optimizer,
+        "with --prune: number of newest checkpoints that keep the optimizer's state, as that of latest does",
+        {.range = {.from = 1}});
   t.add("tolerance", o.tolerance,
         "with --verify: largest difference of floating-point elements, absolute or relative to their size, whichever "
         "allows more; 0: equal bit for bit");

@@ -22,6 +22,7 @@ RunRules rules_of(const RunSetup& setup, bool continues) {
           .final_save = !options.no_final_save,
           .exports = exports_at_the_end(options),
           .ends_with_best = options.validation.ends_with_best,
+          .strips = options.keep_optimizer > 0,
           .continues = continues,
           .validation = validation_rules(setup)};
 }
@@ -117,6 +118,9 @@ void RunExecutor::execute(const RunAction& action) {
       return record_.keep_for_good(action.step);
     case prune:
       return handle(Pruned{record_.prune(life_.proven_step)});
+    case strip:
+    case finish_strip:
+      return record_.strip(life_.proven_step, action.kind == finish_strip);
     case validate: {
       const bool whole = validation_.run([&] {
         if (life_.pending) end_save(false);

@@ -104,7 +104,7 @@ SettledBest RunRecord::open() {
   if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
-                                             setup.options.keep_last);
+                                             setup.options.keep_last, setup.options.keep_optimizer);
   const auto best = reconcile_best_checkpoint();
   if (context_.world.rank() != 0) return best;
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
@@ -240,6 +240,13 @@ bool RunRecord::prune(std::int64_t proven_step) {
         fmt::format("{}: old checkpoints stay: {}", context_.setup.checkpoints().string(), error.what()));
   }
   return any_rank(context_.world, until_proven);
+}
+
+void RunRecord::strip(std::int64_t proven_step, bool wait) {
+  if (saver_ == nullptr) return;
+  check_owner(true);
+  for (const auto& problem : saver_->strip(proven_step, wait))
+    context_.log.warning("a checkpoint keeps its optimizer's state: " + problem);
 }
 
 void RunRecord::draw_losses() const {

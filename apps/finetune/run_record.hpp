@@ -76,6 +76,8 @@ class RunRecord {
   std::optional<bool> amend_checkpoint();
   /// Removes superseded checkpoints. Collective. \return as CheckpointSaver::prune(), on every rank
   bool prune(std::int64_t proven_step);
+  /// As CheckpointSaver::strip(). A problem is a warning.
+  void strip(std::int64_t proven_step, bool wait);
   void keep_for_good(std::int64_t step) { saver_->keep_for_good(step); }
   double seconds_since_save() const;
   const std::string& save_error() const { return save_error_; }

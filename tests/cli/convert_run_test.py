@@ -84,6 +84,33 @@ class Runs(ConvertCase):
             self.assertEqual((config["model_type"], config["n_embd"]), ("gpt2", 32))
             self.verify(source, output)
 
+    def test_prune(self):
+        """Older checkpoints keep weights, which all programs read; the newest one resumes the run."""
+        options = ["--train-data", self.train_data, "--out-dir", self.runs, "--run-name", "long", "--batch-size", 4, "--save-every", 2, *fsdp_cli.COMMON, *fsdp_cli.TINY_MODEL]
+        self.assertEqual(fsdp_cli.run("fsdp-finetune", [*options, "--max-steps", 6]).code, 0)
+        run = self.runs / "long"
+        folder = run / "checkpoints"
+        weights = {step: self.convert(folder / f"step-{step:08}", f"before{step}.pt", "--model-only") for step in (2, 4, 6)}
+        size = lambda step: sum(file.stat().st_size for file in (folder / f"step-{step:08}").iterdir())
+        before = {step: size(step) for step in weights}
+        dry = fsdp_cli.run(PROGRAM, ["--prune", run, "--dry-run", "--json"])
+        self.assertEqual((dry.code, len(dry.json()["checkpoints"]), size(2)), (0, 2, before[2]), str(dry))
+        made = fsdp_cli.run(PROGRAM, ["--prune", run, "--json"]).json()
+        self.assertEqual(made["freed_bytes"], dry.json()["freed_bytes"])
+        self.assertEqual(size(6), before[6])
+        for step in (2, 4):
+            self.assertLess(size(step), before[step] * 0.6)
+            self.verify(folder / f"step-{step:08}", weights[step], "--model-only")
+        self.evaluate(folder / "step-00000002", "--data", self.val_data)
+        self.convert(folder / "step-00000004", "of-pruned", "--to", "hf")
+        refused = fsdp_cli.run("fsdp-finetune", [*options, "--max-steps", 7, "--restart", folder / "step-00000004"])
+        self.assert_refused(refused, 4, "step-00000004", "weights alone")
+        self.assertEqual(fsdp_cli.run("fsdp-finetune", [*options, "--max-steps", 8, "--restart", "latest", "--keep-optimizer", 1]).code, 0)
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--prune", run, "--json"]).json()["checkpoints"], [])  # --keep-optimizer did it
+        self.assertLess(size(6), before[6] * 0.6)
+        self.assert_refused(fsdp_cli.run(PROGRAM, ["--prune", self.folder / "base"]), 4, "no run")
+        self.assert_refused(fsdp_cli.run(PROGRAM, ["--prune", run, "--keep-optimizer", 0]), 2, "--keep-optimizer")
+
     def test_adapters_alone_are_no_model(self):
         latest = self.runs / "lora" / "checkpoints" / "latest"
         for source in (latest, self.runs / "lora"):

@@ -17,17 +17,20 @@
 #include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/inspect.hpp"
 #include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/prune_run.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/verify.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/model_config.hpp"
+#include "lib/ranks/agree.hpp"
 
 namespace fsdp {
 namespace {
 
 void require_paths(const ConvertOptions& options) {
-  const int modes = options.inspect + options.verify + options.check;
-  if (modes > 1) throw UsageError("--inspect, --verify and --check are three different things: give one");
+  const int modes = options.inspect + options.verify + options.check + options.prune;
+  if (modes > 1) throw UsageError("--inspect, --verify, --check and --prune are different things: give one");
   const auto expect = [&](std::size_t number, const char* what) {
     if (options.paths.size() != number) {
       throw UsageError(fmt::format("{}, but {} {} given", what, options.paths.size(),
@@ -36,6 +39,7 @@ void require_paths(const ConvertOptions& options) {
   };
   if (options.inspect) return expect(1, "--inspect wants one checkpoint");
   if (options.check) return expect(1, "--check wants one checkpoint");
+  if (options.prune) return expect(1, "--prune wants one run");
   if (options.verify) return expect(2, "--verify wants the two checkpoints to compare");
   expect(2, "a conversion wants the input and the output");
 }
@@ -196,6 +200,21 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
   return agreed(world, found.equal() ? ExitCode::ok : ExitCode::answer_no);
 }
 
+ExitCode run_prune(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
+  const StopSignal stop;
+  bool has_failed = false;
+  run_agreed(world, [&] {
+    if (world.rank() != 0) return;
+    report = prune_run(options.paths[0],
+                       {.keep_optimizer = options.keep_optimizer,
+                        .dry_run = options.dry_run,
+                        .stop = [&] { return stop.received() != 0; }},
+                       log);
+    has_failed = !report["failed"].empty();
+  });
+  return agreed(world, has_failed ? ExitCode::bad_input : ExitCode::ok);
+}
+
 }  // namespace
 
 std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds) {
@@ -213,6 +232,7 @@ void show_bytes(Progress& progress, const char* verb, std::uint64_t bytes_done, 
 
 ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& given, const Logger& log, nlohmann::json& report) {
   require_paths(given);
+  if (given.prune) return run_prune(world, given, log, report);
   auto options = given;
   options.paths[0] = checkpoint_in_run(options.paths[0]);
   if (options.verify) options.paths[1] = checkpoint_in_run(options.paths[1]);

@@ -1,5 +1,5 @@
 #pragma once
-// The job of fsdp-ckpt-convert: conversion, --inspect, --verify and --check, with a progress display.
+// The job of fsdp-ckpt-convert: conversion, --inspect, --verify, --check and --prune, with a progress display.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -22,8 +22,9 @@ std::string progress_text(std::uint64_t bytes_done, std::uint64_t bytes_total, d
 void show_bytes(Progress& progress, const char* verb, std::uint64_t bytes_done, std::uint64_t bytes_total);
 
 struct ConvertOptions {
-  std::vector<std::string> paths;  ///< IN OUT; for --verify A B; for --inspect and --check IN
-  bool inspect = false, verify = false, check = false;
+  std::vector<std::string> paths;  ///< IN OUT; for --verify A B; for --inspect and --check IN; for --prune RUN
+  bool inspect = false, verify = false, check = false, prune = false;
+  int keep_optimizer = 1;  ///< for --prune
   InputOptions input;
   // Output.
   std::string to;
@@ -43,7 +44,7 @@ struct ConvertOptions {
 
 /// Runs the job that the options select. Results go to stdout, or into `report` with --json. Collective over `world`.
 /// \return ok; answer_no when --verify found a difference or --check elements that are not finite; bad_input when
-/// --check found damage
+/// --check found damage, or --prune a checkpoint that it could not read
 /// \throws UsageError on options that exclude each other; what readers and writers throw
 ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report);
 

@@ -304,36 +304,33 @@ std::vector<WrittenFile> DcpTarget::written_files(std::vector<Span> spans) const
   return files;
 }
 
-std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
-                             std::span<const WrittenFile> files) {
+nlohmann::json parse_run_json(const std::string& text, const std::string& file) {
   try {
-    auto manifest = parse_json(text, file);
-    const auto saved = manifest.at("checksum").get<std::uint32_t>();
-    manifest.erase("checksum");
-    if (checksum(manifest) != saved) {
-      throw FormatError(file +
-                        ": its checksum does not match: the file was changed; move it away to convert without it");
-    }
-    manifest["world_size"] = world_size;
-    auto& list = manifest["files"] = nlohmann::json::object();
-    for (const auto& written : files) {
-      list[written.name] = {{"size_bytes", written.size_bytes}, {"crc32", written.crc32}};
-    }
-    manifest["checksum"] = checksum(manifest);
-    return json_text(manifest, 1) + "\n";
+    auto run = parse_json(text, file);
+    const auto saved = run.at("checksum").get<std::uint32_t>();
+    run.erase("checksum");
+    if (checksum(run) == saved) return run;
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(file + ": not a valid run.json: " + error.what());
   }
+  throw FormatError(file + ": its checksum does not match: the file was changed; move it away to convert without it");
+}
+
+std::string run_json_text(nlohmann::json run, std::span<const WrittenFile> files) {
+  auto& list = run["files"] = nlohmann::json::object();
+  for (const auto& written : files) list[written.name] = {{"size_bytes", written.size_bytes}, {"crc32", written.crc32}};
+  run["checksum"] = checksum(run);
+  return json_text(run, 1) + "\n";
 }
 
 void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory) {
   const auto path = directory / "run.json";
   if (directory.empty() || !std::filesystem::exists(path)) return;
-  const auto text = read_text_file(path, kMaxRunJsonBytes);
-  updated_run_json(text, path.string(), 1, {});  // refuses a damaged run.json before anything is copied
+  auto run = parse_run_json(read_text_file(path, kMaxRunJsonBytes), path.string());
+  run["world_size"] = options.num_shards;
   options.extra_names = {"run.json"};
-  options.extra_files = [text, path = path.string(), ranks = options.num_shards](std::span<const WrittenFile> files) {
-    return std::vector<std::string>{updated_run_json(text, path, ranks, files)};
+  options.extra_files = [run = std::move(run)](std::span<const WrittenFile> files) {
+    return std::vector<std::string>{run_json_text(run, files)};
   };
 }
 

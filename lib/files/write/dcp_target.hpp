@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,11 +94,11 @@ class DcpTarget final : public Target {
   std::vector<Span> known_;  // the literals of the layout
 };
 
-/// Returns run.json with the given world size and files, and with the checksum of the new text.
-/// \param file  for messages
+/// Reads run.json, without its checksum. \param file  for messages
 /// \throws FormatError when `text` is no run.json or its checksum is wrong
-std::string updated_run_json(const std::string& text, const std::string& file, int world_size,
-                             std::span<const WrittenFile> files);
+nlohmann::json parse_run_json(const std::string& text, const std::string& file);
+/// run.json with the given files, and with the checksum of the new text.
+std::string run_json_text(nlohmann::json run, std::span<const WrittenFile> files);
 
 /// When `directory` has a run.json, makes the target write it, updated for the new files. \throws FormatError, IoError
 void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory);

@@ -174,13 +174,6 @@ bool is_there(const fs::path& path) {
 /// The output path without a slash at its end.
 fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
 
-/// Exchanges two existing names in one step. Returns false when the file system cannot do that (NFS, Lustre).
-bool exchange(const fs::path& a, const fs::path& b) {
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
-  fail(b, "give the finished output this name", {errno, std::system_category()});
-}
-
 /// Renames the output. Without `replace` this fails when `to` exists, and leaves it as it is.
 void rename_or_fail(const fs::path& from, const fs::path& to, bool replace) {
   if (!replace) {
@@ -350,7 +343,7 @@ void OutputDirectory::publish_directory() {
   if (!obstacle.empty()) throw UsageError(output_.string() + ": " + obstacle);
   fs::permissions(temporary_, fs::status(output_, error).permissions(), error);
   auto old = std::exchange(temporary_, {});  // from here on the destructor must not remove it
-  if (!exchange(old, output_)) {
+  if (!exchange_names(old, output_)) {
     const auto aside = set_aside_name(old);
     rename_or_fail(output_, aside, true);
     fs::rename(old, output_, error);
@@ -388,5 +381,11 @@ void OutputDirectory::publish(bool sync) {
 }
 
 }  // namespace detail
+
+bool exchange_names(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  detail::fail(b, "give the finished output this name", {errno, std::system_category()});
+}
 
 }  // namespace fsdp

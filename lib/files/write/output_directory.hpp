@@ -28,6 +28,10 @@ void remove_export(const std::filesystem::path& directory, const std::filesystem
 /// lies beside it, its name back.
 void restore_export(const std::filesystem::path& directory);
 
+/// Exchanges two existing names in one step. \return false when the file system cannot do that (NFS, Lustre)
+/// \throws IoError
+bool exchange_names(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// The name of the earlier export while it is replaced. \param temporary  the temporary directory of the replacement
 std::filesystem::path set_aside_name(const std::filesystem::path& temporary);
 

@@ -470,7 +470,11 @@ OptimizerPlan plan_optimizer_state(const Checkpoint& checkpoint, const ModelConf
     } else if (!places.fields.empty()) {
       result.remark = fmt::format("its optimizer is not {} ({})", wish.optimizer, fmt::join(places.fields, ", "));
     } else if (checkpoint.is_ours() && saved_optimizer(*checkpoint.run()) == wish.kind) {
-      throw FormatError(checkpoint.path().string() + ": the optimizer's state is missing");
+      throw FormatError(checkpoint.path().string() + (checkpoint.run()->weights_alone
+                                                          ? ": keeps its weights alone (--keep-optimizer): restart "
+                                                            "from a newer checkpoint, or write the weights by "
+                                                            "fsdp-ckpt-convert --to hf and begin anew with --model"
+                                                          : ": the optimizer's state is missing"));
     }
     return result;
   }

@@ -6,17 +6,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <limits>
 #include <ranges>
 #include <set>
+#include <span>
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
 #include "lib/files/formats/dcp.hpp"
+#include "lib/files/write/weights_alone.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"
 
@@ -50,6 +53,18 @@ Superseded superseded_checkpoints(const std::vector<KnownCheckpoint>& older, con
     if (!bests.contains(checkpoint.step)) result.steps.push_back(checkpoint.step);
   }
   return result;
+}
+
+std::vector<std::int64_t> checkpoints_to_strip(const std::vector<KnownCheckpoint>& kept, int keep_optimizer,
+                                               std::int64_t proven_step) {
+  std::vector<std::int64_t> steps;
+  const auto num_older = static_cast<std::ptrdiff_t>(kept.size()) - keep_optimizer;
+  const auto proven =
+      std::find_if(kept.rbegin(), kept.rend(), [&](const KnownCheckpoint& c) { return c.step <= proven_step; });
+  if (keep_optimizer <= 0 || num_older <= 0 || proven == kept.rend()) return steps;
+  for (const auto& checkpoint : std::span(kept).first(static_cast<std::size_t>(num_older)))
+    if (checkpoint.step < proven->step && !checkpoint.weights_alone) steps.push_back(checkpoint.step);
+  return steps;
 }
 
 namespace {
@@ -292,9 +307,33 @@ struct CheckpointSaver::Job {
   std::string warning;
 };
 
+/// A checkpoint that loses its optimizer's state. Destroyed before its end, it stops, and the checkpoint stays whole.
+struct CheckpointSaver::Rewrite {
+  Rewrite(std::int64_t of_step, std::filesystem::path checkpoint) : step(of_step) {
+    writer = std::async(std::launch::async, [this, checkpoint = std::move(checkpoint)] {
+      copy.emplace(checkpoint);
+      return copy->write([this] { return stops.load(); });
+    });
+  }
+  ~Rewrite() {
+    stops = true;
+    if (writer.valid()) writer.wait();
+  }
+  bool is_written() const { return writer.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+  std::int64_t step;
+  std::optional<WeightsAlone> copy;
+  std::atomic<bool> stops{false};
+  std::future<bool> writer;
+};
+
 CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory,
-                                 int keep_last)
-    : runtime_(runtime), optimizer_(optimizer), directory_(std::move(directory)), keep_last_(keep_last) {
+                                 int keep_last, int keep_optimizer)
+    : runtime_(runtime),
+      optimizer_(optimizer),
+      directory_(std::move(directory)),
+      keep_last_(keep_last),
+      keep_optimizer_(keep_optimizer) {
   run_agreed(runtime_.world(), [&] {
     if (runtime_.world().rank() == 0) tidy_directory(directory_);
   });
@@ -480,6 +519,7 @@ const KnownCheckpoint& CheckpointSaver::known(std::int64_t step) {
     const auto manifest = read_run_manifest(directory_ / checkpoint_name(step));
     found->second.passing = manifest.passing;
     found->second.best_step = manifest.state.validation.best_step;
+    found->second.weights_alone = manifest.weights_alone;
   } catch (const std::exception&) {
     // One that cannot be read stays where it is, below.
   }
@@ -506,6 +546,39 @@ bool CheckpointSaver::prune(std::int64_t proven_step) {
     std::filesystem::remove_all(error ? path : doomed, error);
   }
   return superseded.until_proven;
+}
+
+std::vector<std::string> CheckpointSaver::strip(std::int64_t proven_step, bool wait) {
+  std::vector<std::string> problems;
+  if (runtime_.world().rank() != 0 || keep_optimizer_ == 0) return problems;
+  do {
+    if (rewrite_ && !wait && !rewrite_->is_written()) break;
+    if (rewrite_) end_rewrite(problems);
+  } while (begin_rewrite(proven_step) && wait);
+  return problems;
+}
+
+bool CheckpointSaver::begin_rewrite(std::int64_t proven_step) {
+  std::vector<KnownCheckpoint> kept;
+  for (const auto step : checkpoint_steps(directory_))
+    if (step <= newest_step_) kept.push_back(known(step));
+  const auto steps = checkpoints_to_strip(kept, keep_optimizer_, proven_step);
+  const auto next = std::ranges::find_if(steps, [&](auto step) { return !not_rewritten_.contains(step); });
+  if (next == steps.end()) return false;
+  rewrite_ = std::make_unique<Rewrite>(*next, directory_ / checkpoint_name(*next));
+  return true;
+}
+
+void CheckpointSaver::end_rewrite(std::vector<std::string>& problems) {
+  const auto rewrite = std::move(rewrite_);
+  try {
+    rewrite->writer.get();
+    if (!rewrite->copy->replace()) not_rewritten_.insert(rewrite->step);
+    known_.erase(rewrite->step);
+  } catch (const std::exception& error) {
+    not_rewritten_.insert(rewrite->step);
+    problems.emplace_back(error.what());
+  }
 }
 
 }  // namespace fsdp

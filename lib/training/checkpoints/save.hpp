@@ -12,6 +12,7 @@
 // A state with a value that is not finite is not saved. Whether a state of finite values is one to go on from shows
 // only when a loss was computed from it: until then `latest` may point to it, but the newest checkpoint that is proven
 // in this way is kept beside those that keep_last asks for, and `latest` goes back to it when the loss is not finite.
+// With keep_optimizer, checkpoints before it lose their optimizer's state: rank 0 rewrites them in the background.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +42,7 @@ struct KnownCheckpoint {
   std::int64_t step = 0;
   bool passing = false;         ///< RunManifest::passing
   std::int64_t best_step = -1;  ///< of the checkpoint that was the best when it was saved; -1: none was
+  bool weights_alone = false;   ///< RunManifest::weights_alone
 };
 
 struct RetentionRules {
@@ -58,6 +61,11 @@ struct Superseded {
 /// \param older  than `newest`, by step, ascending
 Superseded superseded_checkpoints(const std::vector<KnownCheckpoint>& older, const KnownCheckpoint& newest,
                                   const RetentionRules& rules);
+
+/// Checkpoints that are to keep their weights alone: those before the newest proven one, to which a run may go back,
+/// and beyond the `keep_optimizer` newest. \param kept  by step, ascending
+std::vector<std::int64_t> checkpoints_to_strip(const std::vector<KnownCheckpoint>& kept, int keep_optimizer,
+                                               std::int64_t proven_step);
 
 // The part of a checkpoint that one rank writes: copies of its shards, so that training continues during the write.
 
@@ -125,7 +133,9 @@ class CheckpointSaver {
  public:
   /// \param directory  OUT/RUN/checkpoints; made when absent. Stale temporary directories in it are removed, so it must
   ///                   be this job's alone.
-  CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory, int keep_last);
+  /// \param keep_optimizer  number of newest checkpoints that keep the optimizer's state; 0: all
+  CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, std::filesystem::path directory, int keep_last,
+                  int keep_optimizer = 0);
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
   ~CheckpointSaver();
@@ -154,9 +164,16 @@ class CheckpointSaver {
   /// computed from the parameters as they were after this step
   /// \return Superseded::until_proven
   bool prune(std::int64_t proven_step);
+  /// On rank 0: ends a rewrite that is done, and begins the next one that checkpoints_to_strip() names.
+  /// \param wait  until none is left to do
+  /// \return what could not be rewritten, for a warning; each once
+  std::vector<std::string> strip(std::int64_t proven_step, bool wait);
 
  private:
   struct Job;
+  struct Rewrite;
+  bool begin_rewrite(std::int64_t proven_step);
+  void end_rewrite(std::vector<std::string>& problems);
   void publish(Job& job, const std::vector<std::string>& parts, SaveResult& result,
                const std::function<void()>& appeared);
   const KnownCheckpoint& known(std::int64_t step);
@@ -164,11 +181,13 @@ class CheckpointSaver {
   ModelRuntime& runtime_;
   Optimizer& optimizer_;
   std::filesystem::path directory_;
-  int keep_last_;
+  int keep_last_, keep_optimizer_;
   std::int64_t newest_step_ = -1;                  ///< of the checkpoints that this object has published
   bool told_of_waiting_ = false;                   ///< that training waits for the writer
   std::map<std::int64_t, KnownCheckpoint> known_;  ///< by step, what has been read of checkpoints
   std::unique_ptr<Job> job_;
+  std::unique_ptr<Rewrite> rewrite_;
+  std::set<std::int64_t> not_rewritten_;  ///< steps of checkpoints that could not be
 };
 
 /// Replaces the link `latest`. \throws IoError, as on file systems without links

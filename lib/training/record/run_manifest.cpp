@@ -105,6 +105,7 @@ nlohmann::json run_manifest_to_json(const RunManifest& manifest) {
                       {"world_size", manifest.world_size}};
   if (!manifest.products.empty()) json["products"] = manifest.products;
   if (manifest.passing) json["only_as_best"] = true;
+  if (manifest.weights_alone) json["weights_alone"] = true;
   return json;
 }
 
@@ -125,6 +126,7 @@ RunManifest run_manifest_from_json(const nlohmann::json& json, const std::string
     if (const auto found = state.find("validation"); found != state.end())
       manifest.state.validation = validation_from_json(*found, source);
     manifest.passing = json.value("only_as_best", false);
+    manifest.weights_alone = json.value("weights_alone", false);
     manifest.options = json.value("options", nlohmann::json::object());
     manifest.data = json.value("data", nlohmann::json::object());
     const auto world_size = field<std::int64_t>(json, "world_size", source);

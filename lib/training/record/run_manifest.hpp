@@ -50,7 +50,8 @@ struct RunManifest {
   int world_size = 1;
   std::string products;  ///< how matrices were multiplied, RunContext::products; "" in older checkpoints
   std::map<std::string, FileInfo> files;  ///< data files and .metadata
-  bool passing = false;  ///< of no use when another one is checkpoints/best, or newer; "only_as_best" in run.json
+  bool passing = false;        ///< of no use when another one is checkpoints/best, or newer; "only_as_best" in run.json
+  bool weights_alone = false;  ///< the optimizer's state was taken out (lib/files/write/weights_alone.hpp)
 };
 
 /// The part of a manifest that belongs to the run rather than to one directory: everything but `files`. Checkpoints

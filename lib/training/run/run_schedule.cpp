@@ -90,7 +90,7 @@ class Decision {
     life_.newest_step = written.step;
     life_.has_latest = true;
     if (e.has_latest) life_.latest_step = written.step;
-    add(prune);
+    add_prune();
   }
   void operator()(const Linked& e) {
     if (e.done) life_.latest_step = e.step;
@@ -99,7 +99,7 @@ class Decision {
     settle_best(e.done, {life_.step, life_.validation});
     if (!e.done) return;
     if (life_.validation.best_step == life_.step) add(point_best, life_.step);
-    if (life_.step == life_.newest_step) add(prune);
+    if (life_.step == life_.newest_step) add_prune();
   }
   void operator()(const Pruned& e) { life_.prune_again = e.until_proven; }
   void operator()(const Validated& e) {
@@ -143,7 +143,9 @@ class Decision {
     end();
   }
   void operator()(const Reported&) {
-    if (!life_.is_stopped) add(export_files);
+    if (life_.is_stopped) return;
+    add(export_files);
+    if (rules_.strips) add(finish_strip);
   }
   void operator()(const Exported& e) { life_.is_stopped = !e.whole; }
   void operator()(const GoOn&) {
@@ -161,6 +163,10 @@ class Decision {
 
  private:
   void add(RunActionKind kind, std::int64_t step = -1) { out_.push_back({kind, step, {}}); }
+  void add_prune() {
+    add(prune);
+    if (rules_.strips) add(strip);
+  }
   void open() {
     life_.is_open = true;
     add(RunActionKind::open);
@@ -169,7 +175,7 @@ class Decision {
   void prove(std::int64_t step) {
     life_.proven_step = std::max(life_.proven_step, step);
     if (life_.latest_step < life_.newest_step) add(point_latest, life_.newest_step);
-    if (std::exchange(life_.prune_again, false)) add(prune);
+    if (std::exchange(life_.prune_again, false)) add_prune();
   }
   void roll_back_latest() {
     if (life_.latest_step > life_.proven_step) add(roll_back, life_.proven_step);
@@ -298,6 +304,10 @@ std::string to_string(const RunAction& action) {
         return "keep for good";
       case prune:
         return "prune";
+      case strip:
+        return "strip";
+      case finish_strip:
+        return "finish strip";
       case roll_back:
         return "roll back";
       case validate:

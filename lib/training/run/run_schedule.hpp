@@ -25,6 +25,7 @@ struct RunRules {
   bool final_save = true;       ///< the last state is saved; a run that is stopped saves its state in any case
   bool exports = false;         ///< files are written from the last state
   bool ends_with_best = false;  ///< adapter and exports are those of the best state
+  bool strips = false;          ///< older checkpoints lose their optimizer's state
   bool continues = false;       ///< the job goes on with a run that has the folder
   ValidationRules validation = {};
 };
@@ -167,6 +168,8 @@ enum class RunActionKind {
   point_best,       ///< to the checkpoint of `step`
   keep_for_good,    ///< the checkpoint of `step` no longer goes when another one is the best or newer
   prune,            ///< removes superseded checkpoints. Answered by Pruned
+  strip,            ///< takes the optimizer's state out of older checkpoints, in the background
+  finish_strip,     ///< waits until none is left to do
   roll_back,        ///< points `latest` to the newest checkpoint up to the proven `step`. Answered by Linked
   validate,         ///< answered by Validated or ValidationCut
   tell_validation,  ///< logs the results, whose verdict is known now

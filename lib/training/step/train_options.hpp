@@ -101,6 +101,7 @@ struct TrainOptions {
   double save_interval_minutes = 30;  ///< 0: never by time
   bool interval_saves_pass = false;   ///< the checkpoints of save_interval_minutes go when a newer one is there
   int keep_last = 0;                  ///< checkpoints kept; 0: all
+  int keep_optimizer = 0;             ///< newest ones that keep the optimizer's state; 0: all
   std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
   double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
   bool no_final_save = false;

@@ -46,4 +46,19 @@ TEST_SUITE("checkpoint/retention") {
     CHECK(superseded_checkpoints(older, for_best(3), {.keep_last = 1, .proven_step = 3, .linked_best = 3}).steps ==
           Steps{1});
   }
+
+  TEST_CASE("checkpoints_to_strip: those before the newest proven one and beyond the N newest lose the optimizer") {
+    const std::vector<KnownCheckpoint> kept{regular(1), regular(2), for_best(3), regular(4), regular(5)};
+    CHECK(checkpoints_to_strip(kept, 1, 5) == Steps{1, 2, 3, 4});
+    CHECK(checkpoints_to_strip(kept, 2, 5) == Steps{1, 2, 3});
+    // A loss that is not finite sends the run back to 3, and later perhaps to 4.
+    CHECK(checkpoints_to_strip(kept, 1, 3) == Steps{1, 2});
+    CHECK(checkpoints_to_strip(kept, 4, 3) == Steps{1});
+    CHECK(checkpoints_to_strip(kept, 1, 0).empty());
+    CHECK(checkpoints_to_strip(kept, 0, 5).empty());
+    CHECK(checkpoints_to_strip(kept, 9, 5).empty());
+    auto done = kept;
+    done[1].weights_alone = true;
+    CHECK(checkpoints_to_strip(done, 2, 5) == Steps{1, 3});
+  }
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "lib/base/error.hpp"
+#include "lib/files/read/source.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/checkpoints/save.hpp"
 #include "tests/support/temp_files.hpp"
@@ -281,6 +282,54 @@ TEST_SUITE("checkpoint/save and load") {
 
       CHECK_FALSE(saver.prune(2));
       CHECK_FALSE(there("step-00000001"));
+    });
+  }
+
+  TEST_CASE("--keep-optimizer 1: older checkpoints keep their weights alone, of which no run goes on") {
+    const TempDir dir;
+    const SmallJob job(fsdp::test::write_small_rows(dir / "rows.h5"));
+    const auto out = dir / "out";
+    const auto model_of = [&](const char* name) {
+      std::vector<std::string> bytes;
+      const auto source = fsdp::open_source(out / name);
+      for (std::size_t i = 0; i < source->tensors().size(); ++i) {
+        const auto& tensor = source->tensors()[i];
+        if (!tensor.name.starts_with("model.")) continue;
+        bytes.emplace_back(tensor.size_bytes(), '\0');
+        source->read(i, 0, static_cast<std::uint64_t>(fsdp::num_elements(tensor.shape)),
+                     std::as_writable_bytes(std::span(bytes.back())), nullptr);
+      }
+      return bytes;
+    };
+    std::vector<std::string> before;
+    fsdp::run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      CheckpointSaver saver(rank.runtime, rank.trainer->optimizer(), out, 0, /*keep_optimizer=*/1);
+      for (int step = 1; step <= 3; ++step) {
+        rank.step();
+        save(saver, rank);
+        if (world.rank() == 0 && step == 1) before = model_of("step-00000001");
+        CHECK(saver.strip(step - 1, /*wait=*/false).empty());  // states up to the step before are proven
+      }
+      CHECK(saver.strip(2, true).empty());
+      if (world.rank() == 0) {
+        CHECK(fsdp::read_run_manifest(out / "step-00000001").weights_alone);
+        CHECK_FALSE(fsdp::read_run_manifest(out / "step-00000002").weights_alone);  // the newest proven one
+      }
+      CHECK(saver.strip(3, true).empty());
+      saver.keep_for_good(2);  // run.json is written anew
+    });
+    CHECK(fsdp::read_run_manifest(out / "step-00000002").weights_alone);
+    CHECK_FALSE(fsdp::read_run_manifest(out / "step-00000003").weights_alone);
+    CHECK(model_of("step-00000001") == before);
+    fsdp::run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      const fsdp::Checkpoint stripped(out / "step-00000002"), newest(out / "latest");
+      CHECK_THROWS_WITH_AS(fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), stripped),
+                           doctest::Contains("weights alone"), fsdp::FormatError);
+      fsdp::load_checkpoint(rank.runtime, nullptr, stripped);
+      fsdp::load_checkpoint(rank.runtime, &rank.trainer->optimizer(), newest);
+      CHECK(rank.trainer->optimizer().steps() == 3);
     });
   }
 

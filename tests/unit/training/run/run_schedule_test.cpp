@@ -149,6 +149,23 @@ TEST_SUITE("run/run_schedule") {
     CHECK(run.see(Reported{}) == Actions{});
   }
 
+  TEST_CASE(
+      "--keep-optimizer: older checkpoints lose their optimizer beside the training, and all of them at its end") {
+    Run run({.save_every = 1, .strips = true});
+    run.start();
+    CHECK(run.step() == Actions{"save 1"});
+    CHECK(run.step() == Actions{"finish save", "latest 1", "prune", "strip", "save 2"});
+    CHECK(run.step(2, true) == Actions{"poll save", "latest 2", "prune", "strip"});
+    CHECK(run.end() == Actions{"probe 3", "save 3", "finish save", "latest 3", "prune", "strip", "require saved",
+                               "go on", "write adapter"});
+    CHECK(run.see(Reported{}) == Actions{"export", "finish strip"});
+    Run stopped({.save_every = 1, .strips = true});
+    stopped.start();
+    stopped.step();
+    stopped.end(true);
+    CHECK(stopped.see(Reported{}) == Actions{});  // no time is left
+  }
+
   TEST_CASE("saves by time that no option asks for go with the next, unless the last state has none of its own") {
     Run run({.saves_pass = true});
     run.start();
