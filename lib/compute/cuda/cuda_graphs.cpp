@@ -24,12 +24,13 @@ namespace {
 
 using detail::check_cuda;
 namespace allocator = c10::cuda::CUDACachingAllocator;
+using PoolId = decltype(at::cuda::graph_pool_handle());  // its namespace moved in 2.9
 
 /// A share of a private pool of the caching allocator. The pool keeps its memory until the last share is gone.
 class PoolShare {
  public:
   /// Allocations on the stream come from the pool until close().
-  PoolShare(c10::cuda::CUDAStream stream, std::shared_ptr<const c10::MempoolId_t> pool)
+  PoolShare(c10::cuda::CUDAStream stream, std::shared_ptr<const PoolId> pool)
       : device_(stream.device_index()), pool_(std::move(pool)) {
     allocator::beginAllocateToPool(device_, *pool_, [mine = stream.stream()](cudaStream_t s) { return s == mine; });
   }
@@ -45,7 +46,7 @@ class PoolShare {
 
  private:
   c10::DeviceIndex device_;
-  std::shared_ptr<const c10::MempoolId_t> pool_;
+  std::shared_ptr<const PoolId> pool_;
   bool open_ = true;
 };
 
@@ -108,9 +109,9 @@ std::atomic<int> pools_alive = 0;
 /// Creates the id of a pool, which ends with its last share. PyTorch keeps a cuBLAS workspace for each stream, and the
 /// workspace of the capture stream is in the pool, where it keeps its segment alive. When no graph is left, all
 /// workspaces are freed; later products allocate them again.
-std::shared_ptr<const c10::MempoolId_t> new_pool() {
+std::shared_ptr<const PoolId> new_pool() {
   ++pools_alive;
-  return {new c10::MempoolId_t(at::cuda::graph_pool_handle()), [](const c10::MempoolId_t* id) {
+  return {new PoolId(at::cuda::graph_pool_handle()), [](const PoolId* id) {
             delete id;
             if (--pools_alive == 0) at::cuda::clearCublasWorkspaces();
           }};
@@ -145,7 +146,7 @@ class CudaRecorder final : public WorkRecorder {
   c10::DeviceIndex device_;
   /// Stream of the captures, since the default stream cannot be captured.
   mutable std::optional<c10::cuda::CUDAStream> stream_;
-  mutable std::weak_ptr<const c10::MempoolId_t> pool_;  ///< id of the pool while a share exists
+  mutable std::weak_ptr<const PoolId> pool_;  ///< id of the pool while a share exists
 };
 
 }  // namespace
