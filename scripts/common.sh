@@ -20,6 +20,21 @@ test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
 library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev
     libdeflate-dev libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
 
+# Packages that scripts/setup unpacked without root (docs/install.md); their tools are first on PATH.
+unpacked=$root/.deps/sysroot unpacked_arguments=()
+# shellcheck disable=SC2034
+use_unpacked() { # also sets unpacked_arguments, for CMake
+    local usr=$unpacked/usr triplet
+    [[ -e $unpacked/ready && -z ${FSDP_VENV:-} ]] || return 0
+    triplet=$(uname -m)-linux-gnu
+    PATH=$unpacked/compilers:$usr/bin:$PATH
+    export PKG_CONFIG_PATH=$usr/lib/$triplet/pkgconfig:$usr/share/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+    # CMake searches this folder first. h5cc would name Debian's own folders.
+    unpacked_arguments=(-D "CMAKE_C_COMPILER=$unpacked/compilers/gcc" -D "CMAKE_CXX_COMPILER=$unpacked/compilers/g++"
+        -D "CMAKE_FIND_ROOT_PATH=$unpacked" -D HDF5_C_COMPILER_EXECUTABLE= -D CMAKE_INCLUDE_PATH=/usr/include/hdf5/serial
+        -D "CMAKE_LIBRARY_PATH=/usr/lib/$triplet/hdf5/serial")
+}
+
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 die() {
     say "$*"
@@ -29,6 +44,7 @@ die() {
 # shellcheck source=jobs/site.sh
 source "$root/scripts/jobs/site.sh"
 read_site || exit
+use_unpacked # after the site's modules, which may have an older CMake
 
 # need_plain_path: ends the script if this clone lies in a folder whose name compiler wrappers, CMake lists or Makefiles
 # would split. MPI's mpicxx prints its folders without quotes, so quoting here would not help.
