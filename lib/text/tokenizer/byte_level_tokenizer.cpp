@@ -32,7 +32,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
       piece_ids_(parts.pieces),
       texts_(std::move(parts.pieces)),
       merges_(std::move(parts.merges)),
-      words_(std::move(parts.patterns)),
+      words_(std::move(parts.patterns), std::move(parts.of_bytes)),
       composes_(parts.composes),
       added_tokens_(parts.added_tokens, SpecialNames::plain, [this](const auto& name) { return normalized(name); }),
       names_(with_marks(parts, texts_), SpecialNames::tokens, [this](const auto& name) { return normalized(name); }),

@@ -23,6 +23,7 @@ struct ByteLevelParts {
   std::vector<std::string> pieces;  ///< bytes of each id; empty for gaps
   BpeMerges merges;
   std::vector<SplitPattern> patterns;
+  std::vector<SplitPattern> of_bytes;  ///< see PreTokenizer
   std::vector<AddedToken> added_tokens;
   DocumentMarks marks;
   std::optional<std::int32_t> bos;

@@ -17,6 +17,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/text/tokenizer/token_texts.hpp"
 
 namespace fsdp {
 namespace {
@@ -291,6 +292,25 @@ std::string qwen2_pattern() {
       "Qwen 2's pattern");
 }
 
+namespace {
+
+/// Appends the words of `word` by a pattern for its bytes' spelling in GPT-2's alphabet.
+void split_bytes(const SplitPattern& pattern, std::string_view word, std::vector<std::string_view>& words) {
+  static const auto alphabet = spelled_bytes();
+  std::string spelled;
+  for (const char byte : word) spelled += alphabet[static_cast<std::uint8_t>(byte)];
+  std::vector<std::string_view> parts;
+  pattern.split(spelled, parts);
+  for (const auto part : parts) {
+    const auto is_first = [](char c) { return (static_cast<std::uint8_t>(c) & 0xC0) != 0x80; };
+    const auto bytes = static_cast<std::size_t>(std::count_if(part.begin(), part.end(), is_first));
+    words.push_back(word.substr(0, bytes));
+    word.remove_prefix(bytes);
+  }
+}
+
+}  // namespace
+
 void PreTokenizer::split(std::string_view text, std::vector<std::string_view>& words) const {
   words.clear();
   while (!text.empty()) {
@@ -300,6 +320,11 @@ void PreTokenizer::split(std::string_view text, std::vector<std::string_view>& w
     while (end < text.size() && utf8_character_length(text.substr(end)) == 0) ++end;
     if (end > valid) words.push_back(text.substr(valid, end - valid));
     text.remove_prefix(end);
+  }
+  for (const SplitPattern& pattern : of_bytes_) {
+    std::vector<std::string_view> after;
+    for (const std::string_view word : words) split_bytes(pattern, word, after);
+    words.swap(after);
   }
 }
 

@@ -41,6 +41,18 @@ std::array<std::uint8_t, 256> byte_alphabet() {
   return alphabet;
 }
 
+std::array<std::string, 256> spelled_bytes() {
+  std::array<std::string, 256> spelled;
+  const auto alphabet = byte_alphabet();
+  for (std::size_t i = 0; i < alphabet.size(); ++i) {
+    const auto code = i < kNumPrintable ? alphabet[i] : 256 + i - kNumPrintable;
+    auto& character = spelled[alphabet[i]];
+    if (code >= 0x80) character += static_cast<char>(0xC0 | (code >> 6));
+    character += static_cast<char>(code < 0x80 ? code : 0x80 | (code & 0x3F));
+  }
+  return spelled;
+}
+
 std::string bytes_of_piece(std::string_view piece) {
   static const auto alphabet = byte_alphabet();
   std::string bytes;

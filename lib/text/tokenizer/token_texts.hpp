@@ -16,6 +16,9 @@ namespace fsdp {
 /// bytes that are printable in Latin-1 and stand for themselves, then the others, which stand for U+0100, U+0101, ...
 std::array<std::uint8_t, 256> byte_alphabet();
 
+/// Returns the character of the alphabet for each byte, in UTF-8.
+std::array<std::string, 256> spelled_bytes();
+
 /// Returns the bytes that a piece of a vocabulary stands for ("Ġthe" is " the"). A piece with a character outside the
 /// alphabet, such as an added special token, stands for its own UTF-8 bytes.
 std::string bytes_of_piece(std::string_view piece);

@@ -196,9 +196,18 @@ SplitKeeps read_behavior(const JsonValue& step) {
   return step.boolean("invert", false) ? SplitKeeps::matches : SplitKeeps::gaps;
 }
 
+/// ASCII's punctuation, which has symbols, and Unicode's.
+std::string punctuation_pattern(const JsonValue& step) {
+  const auto behavior = step.optional_string("behavior").value_or("Isolated");
+  if (behavior != "Isolated" && behavior != "Contiguous")
+    step.at("behavior").fail("is neither Isolated nor Contiguous, which is all there is for Punctuation");
+  return std::string("[\\p{P}$+<=>^`|~]") + (behavior == "Contiguous" ? "+" : "");
+}
+
 SplitPattern read_split(const JsonValue& step) {
   if (type_of(step) == "Digits") return compiled(step.boolean("individual_digits", false) ? "\\p{N}" : "\\p{N}+", step);
-  if (type_of(step) != "Split") refuse_type(step, "Split, Digits and a ByteLevel at the end");
+  if (type_of(step) == "Punctuation") return compiled(punctuation_pattern(step), step);
+  if (type_of(step) != "Split") refuse_type(step, "Split, Digits, Punctuation and one ByteLevel");
   const auto keeps = read_behavior(step);
   const JsonValue pattern = step.at("pattern");
   if (!pattern.get("String").is_null()) return compiled(pcre2_literal(pattern.get("String").string()), pattern, keeps);
@@ -211,17 +220,22 @@ bool has_prefix_space(const JsonValue& bytes, const TokenizerConfig& config) {
   return bytes.boolean("add_prefix_space", true);
 }
 
-/// \param steps  steps of the pre-tokenizer, of which ByteLevel is the last
-std::vector<SplitPattern> read_patterns(const std::vector<JsonValue>& steps, const TokenizerConfig& config) {
-  std::vector<SplitPattern> patterns;
-  for (std::size_t i = 0; i + 1 < steps.size(); ++i) patterns.push_back(read_split(steps[i]));
-  const JsonValue& bytes = steps.back();
-  if (has_prefix_space(bytes, config)) {
+bool spells_bytes(const JsonValue& step) { return type_of(step) == "ByteLevel"; }
+
+/// \param steps  steps of the pre-tokenizer, of which one is ByteLevel. Those after it split what it has spelled
+void read_patterns(const std::vector<JsonValue>& steps, const TokenizerConfig& config, ByteLevelParts& parts) {
+  const auto bytes = std::find_if(steps.begin(), steps.end(), spells_bytes);
+  for (auto step = steps.begin(); step != bytes; ++step) parts.patterns.push_back(read_split(*step));
+  if (has_prefix_space(*bytes, config)) {
     if (makes_byte_level_step(config.token_class)) refuse_prefix_space(config);
-    bytes.fail("add_prefix_space is not supported");
+    bytes->fail("add_prefix_space is not supported");
   }
-  if (bytes.boolean("use_regex", true)) patterns.emplace_back(gpt2_pattern());
-  return patterns;
+  if (bytes->boolean("use_regex", true)) parts.patterns.emplace_back(gpt2_pattern());
+  for (auto step = std::next(bytes); step != steps.end(); ++step) {
+    if (type_of(*step) == "Split" && read_behavior(*step) != SplitKeeps::all)
+      step->at("behavior").fail("is not Isolated, which is all there is after ByteLevel");
+    parts.of_bytes.push_back(read_split(*step));
+  }
 }
 
 std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonVocabulary model, const TokenizerConfig& config) {
@@ -233,7 +247,7 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonVocabulary
     parts.composes = true;
   }
   parts.where = root.where();
-  parts.patterns = read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"), config);
+  read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"), config, parts);
   parts.ignore_merges = model.ignore_merges;
   for (auto& piece : model.pieces) parts.pieces.push_back(bytes_of_piece(piece));
   std::vector<MergePair> merges;
@@ -332,7 +346,7 @@ std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file
   const JsonValue root(json, file.string());
   auto model = read_json_vocabulary(root, config);
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
-  if (!steps.empty() && type_of(steps.back()) == "ByteLevel") {
+  if (std::any_of(steps.begin(), steps.end(), spells_bytes)) {
     return make_byte_level(root, std::move(model), config);
   }
   if (!model.byte_fallback) {

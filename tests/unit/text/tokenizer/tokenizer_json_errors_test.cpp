@@ -90,9 +90,9 @@ TEST_SUITE("tokenizer/tokenizer_json_errors") {
     check_refused(
         byte_level,
         [&](Json& j) {
-          j["pre_tokenizer"] = sequence("pretokenizers", {{{"type", "Punctuation"}}, bytes});
+          j["pre_tokenizer"] = sequence("pretokenizers", {{{"type", "UnicodeScripts"}}, bytes});
         },
-        "pre_tokenizer: pretokenizers[0]: type Punctuation is not supported");
+        "pre_tokenizer: pretokenizers[0]: type UnicodeScripts is not supported");
     const auto split = [&](const char* behavior, Json pattern) {
       return [=](Json& j) {
         const Json step{{"type", "Split"}, {"behavior", behavior}, {"pattern", pattern}};
