@@ -21,6 +21,7 @@
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/data/prepare_data.hpp"
@@ -109,8 +110,9 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
 
   if (!input.texts) tell_of_unread_data(*open_token_file(options.data), log);
 
-  SequenceLimit limit{options.seq_len, subjects.front().config.block_size};
-  for (const auto& subject : subjects) limit.positions = std::min(limit.positions, subject.config.block_size);
+  SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};
+  for (const auto& subject : subjects)
+    limit.positions = std::min(limit.positions, row_positions(subject.config, options.seq_len));
   std::vector<std::filesystem::path> files;
   for (auto& subject : subjects) {
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
@@ -215,9 +217,9 @@ class EvaluateJob {
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
       if (options_.prompt) open_prompt(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
-      if (options_.seq_len > subject.config.block_size) {
-        throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len,
-                                     subject.config.block_size));
+      if (const auto longest = longest_row(subject.config); options_.seq_len > longest) {
+        throw UsageError(
+            fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len, longest));
       }
     }
   }
@@ -302,7 +304,8 @@ class EvaluateJob {
     how.seed = options_.sampling.seed;
     how.limit = options_.seq_len;
     for (const auto& s : subjects_) {
-      if (how.limit == 0 || s.config.block_size < how.limit) how.limit = s.config.block_size;
+      const auto positions = row_positions(s.config, options_.seq_len);
+      if (how.limit == 0 || positions < how.limit) how.limit = positions;
     }
     how.batch_size = options_.batch_size;
     how.show_progress = shows_progress();

@@ -13,6 +13,7 @@
 #include "lib/base/output_file.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
@@ -79,7 +80,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.check_origin = !options.allow_other_tokenizer;
   texts.tokenizer_is_sure = setup.tokenizer.is_sure;
   texts.quiet = options.runtime.quiet;
-  const SequenceLimit limit{options.model.seq_len, setup.config.block_size};
+  const SequenceLimit limit{options.model.seq_len, row_positions(setup.config, options.model.seq_len)};
   const auto open = [&](const std::string& data, bool trained) {
     const auto file = prepare_tokens(world, data, texts, log, stopped);
     TokenLoader loader(file, limit, setup.config.vocab_size, trained ? options.max_rows : 0);

@@ -11,6 +11,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/reports/runs/step_report.hpp"
 
@@ -20,7 +21,7 @@ namespace {
 /// Most ids of a game that are used: the same limit as for training documents.
 std::int64_t limit_of(const RunSetup& setup) {
   const auto asked = setup.options.model.seq_len;
-  return std::min(asked > 0 ? asked : TokenLoader::kDefaultDocumentIds, setup.config.block_size);
+  return std::min(asked > 0 ? asked : TokenLoader::kDefaultDocumentIds, row_positions(setup.config, asked));
 }
 
 struct ScoredWords {

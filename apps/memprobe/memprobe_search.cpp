@@ -8,6 +8,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp::detail {
@@ -28,8 +29,8 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
 std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
   const auto& data = options.train_data;
   if (!is_token_file(data)) return std::nullopt;
-  TokenLoader loader(data, SequenceLimit{options.model.seq_len, config.block_size}, config.vocab_size,
-                     options.max_rows);
+  TokenLoader loader(data, SequenceLimit{options.model.seq_len, row_positions(config, options.model.seq_len)},
+                     config.vocab_size, options.max_rows);
   if (on_gpu) loader.pad_to(kGpuLengthStep);
   if (options.pack) loader.pack({options.seed, !options.no_shuffle});
   return loader;

@@ -138,7 +138,7 @@ class Families(families_cli.Case):
 
     def test_what_is_not_built_is_refused_by_name(self):
         for key, value, code in (("clip_qkv", 8.0, 4), ("attention_bias", True, 4), ("layer_types", ["sliding_attention", "somewhere"], 4),
-                                 ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, 4), ("hidden_act", "relu", 4)):
+                                 ("rope_scaling", {"rope_type": "ntk", "factor": 4.0}, 4), ("hidden_act", "relu", 4)):
             with self.subTest(key):
                 copy = self.folder / f"with-{key}"
                 shutil.copytree(folder_of("mistral_window"), copy)

@@ -174,7 +174,7 @@ class Refused(llama_cli.Case):
         self.refuse("shallower", self.edit(num_hidden_layers=2), "model.layers.2.", "no place")
         self.refuse("activation", self.edit(hidden_act="gelu"), "hidden_act", "gelu")
         self.refuse("groups", self.edit(num_key_value_heads=3), "num_key_value_heads")
-        self.refuse("rope", self.edit(rope_scaling={"type": "yarn", "factor": 2.0}), "yarn", "config.json")
+        self.refuse("rope", self.edit(rope_scaling={"type": "ntk", "factor": 2.0}), "ntk", "config.json")
 
     def test_tokenizer(self):
         self.refuse("vocabulary", lambda m: (self.edit(vocab_size=900)(m), [f.unlink() for f in m.glob("model*")]), "1000 ids", "900")

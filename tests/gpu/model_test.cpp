@@ -4,6 +4,7 @@
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/attention_truth.hpp"
 #include "tests/support/packed_rows.hpp"
+#include "tests/support/small_model.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
 namespace {
@@ -78,10 +79,12 @@ MicroBatch packed_batch() {
 }  // namespace
 
 TEST_SUITE("gpu/model") {
-  TEST_CASE("loss and gradients of minGPT and Llama on the device equal the CPU's") {
+  TEST_CASE("loss and gradients of minGPT, Llama and Falcon on the device equal the CPU's") {
     cuda_backend()->set_device(0);
-    for (const auto& config :
-         {small_mingpt(), small_llama(2, false), small_llama(1, true), sliding_llama(0), sliding_llama(2)}) {
+    std::vector<ModelConfig> configs{small_mingpt(), small_llama(2, false), small_llama(1, true), sliding_llama(0),
+                                     sliding_llama(2)};
+    for (const auto& falcon : small_falcons()) configs.push_back(falcon);
+    for (const auto& config : configs) {
       at::manual_seed(3);
       const Model model(config);
       // Packed documents: one flash kernel in bf16, document by document in float32.

@@ -18,6 +18,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/chess/rules/game.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
@@ -266,7 +267,7 @@ std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span
                                                 std::int64_t limit, const WordEnds& ends) {
   // On GPUs, round lengths up so that the same few shapes recur, as in training.
   const bool on_host = runtime.device().is_cpu();
-  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, runtime.decoder().config.block_size);
+  auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, row_positions(runtime.decoder().config, limit));
   send_to(runtime.ops(), batch);
   std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
   const auto vocab = runtime.decoder().config.vocab_size;

@@ -31,7 +31,7 @@ std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_
 }
 
 std::string architecture_name(const ModelConfig& config) {
-  return config.architecture == Architecture::llama ? config.traits.family : "mingpt";
+  return config.architecture == Architecture::mingpt ? "mingpt" : config.traits.family;
 }
 
 }  // namespace fsdp

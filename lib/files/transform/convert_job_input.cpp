@@ -103,6 +103,7 @@ std::shared_ptr<const Source> as_numbers(std::shared_ptr<const Source> source, c
   if (options.merge_adapter.empty() && (turned || !is_gpt2)) return source;
   if (turned) source = gpt2_as_mingpt(std::move(source), directory);
   if (!options.merge_adapter.empty()) {
+    source = language_model(std::move(source));
     // The merge writes --dtype itself, so that values are rounded once.
     const auto result = options.dtype.empty() ? std::nullopt : std::optional(parse_dtype(options.dtype));
     source = merge_adapter(std::move(source), options.merge_adapter, result);

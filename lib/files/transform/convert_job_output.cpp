@@ -205,12 +205,17 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   auto file = config_of(hf);
   if (!file) return;
   auto& config = file->json;
+  const bool has_images = std::ranges::any_of(
+      source.tensors(), [](const auto& tensor) { return tensor.name.find("vision_tower.") != std::string::npos; });
+  auto text = has_images ? nlohmann::json() : text_model_config(config, file->name);
+  const bool is_text = !text.is_null();
+  if (is_text) config = std::move(text);
   const bool is_gpt2 = config.value("model_type", nlohmann::json()) == "gpt2";
   if (is_gpt2 && !conv1d_layout(source).value_or(true))
     throw UsageError(
         "config.json says gpt2, whose matrices are [in, out], and these are [out, in]: give "
         "--map mingpt-to-gpt2");
-  const bool changed = spell_rope_for_all(config, file->name);
+  const bool changed = spell_rope_for_all(config, file->name) || is_text;
   const auto before = config;
   if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
   const auto dtype = main_dtype(source);
@@ -242,9 +247,11 @@ std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source>
     return std::ranges::any_of(source->tensors(), [&](const auto& tensor) { return tensor.name == name; });
   };
   if (!has(kTiedHead) || std::ranges::any_of(kTiedEmbeddings, has)) return source;
-  const bool is_gpt2 = file->json.value("model_type", nlohmann::json()) == "gpt2";
+  const auto type = file->json.value("model_type", nlohmann::json());
   SelectOptions rename;
-  rename.rename.emplace_back("^lm_head\\.weight$", std::string(kTiedEmbeddings[is_gpt2 ? 0 : 1]));
+  rename.rename.emplace_back("^lm_head\\.weight$", std::string(kTiedEmbeddings[type == "gpt2"     ? 0
+                                                                               : type == "falcon" ? 2
+                                                                                                  : 1]));
   return select(std::move(source), rename);
 }
 

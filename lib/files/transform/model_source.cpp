@@ -385,20 +385,65 @@ class MappedSource final : public DecoratedSource {
   std::vector<NameChange> changes_;
 };
 
+/// The language model of a multimodal Gemma 3, under the names of the model alone.
+class TextSource final : public DecoratedSource {
+ public:
+  explicit TextSource(std::shared_ptr<const Source> source) : DecoratedSource(std::move(source)) {
+    std::size_t left_out = 0;
+    for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
+      auto tensor = inner_->tensors()[i];
+      const auto name = name_of(tensor.name);
+      left_out += name.empty() ? 1 : 0;
+      if (name.empty()) continue;
+      if (name != tensor.name) {
+        tensor.name = name;
+        tensor.path = {name};
+      }
+      add_tensor(i, std::move(tensor));
+    }
+    add_all_values();
+    check_unique_names(*this);
+    if (left_out > 0)
+      info_.remarks.push_back(info_.directory.string() + ": is multimodal: its language model is read, and " +
+                              std::to_string(left_out) + " tensors of its part for images are left out");
+  }
+
+ private:
+  /// Empty for the part for images.
+  static std::string name_of(std::string_view name) {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes{
+        {{"language_model.model.", "model."}, {"language_model.", ""}, {"model.language_model.", "model."}}};
+    for (const auto& [from, to] : kPrefixes)
+      if (name.starts_with(from)) return std::string(to).append(name.substr(from.size()));
+    for (const std::string_view prefix : {"", "model."})
+      for (const std::string_view part : {"vision_tower.", "multi_modal_projector."})
+        if (name.starts_with(std::string(prefix).append(part))) return "";
+    return std::string(name);
+  }
+};
+
+/// model_type in the config.json of a directory; empty when there is none.
+std::string model_type_in(const std::filesystem::path& path) {
+  constexpr std::uint64_t limit_bytes = 1u << 20;
+  std::error_code error;
+  const auto config = path / "config.json";
+  if (!std::filesystem::is_regular_file(config, error)) return "";
+  const auto json = parse_json_or_discard(read_text_file(config, limit_bytes), config.string());
+  const auto type = json.is_object() ? json.value("model_type", nlohmann::json()) : nlohmann::json();
+  return type.is_string() ? type.get<std::string>() : "";
+}
+
 }  // namespace
 
 std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap map, const ModelConfig* config) {
   return std::make_unique<MappedSource>(std::move(source), map, config);
 }
 
-bool is_gpt2_directory(const std::filesystem::path& path) {
-  constexpr std::uint64_t limit_bytes = 1u << 20;
-  std::error_code error;
-  const auto config = path / "config.json";
-  if (!std::filesystem::is_regular_file(config, error)) return false;
-  const auto text = read_text_file(config, limit_bytes);
-  const auto json = parse_json_or_discard(text, config.string());
-  return json.is_object() && json.value("model_type", nlohmann::json()) == "gpt2";
+bool is_gpt2_directory(const std::filesystem::path& path) { return model_type_in(path) == "gpt2"; }
+
+std::shared_ptr<const Source> language_model(std::shared_ptr<const Source> source) {
+  if (model_type_in(source->info().directory) != "gemma3") return source;
+  return std::make_shared<TextSource>(std::move(source));
 }
 
 bool has_conv1d_matrices(const std::filesystem::path& path) {
@@ -437,6 +482,7 @@ std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const st
                                         const std::filesystem::path& config) {
   refuse_other_quantization(*source);
   if (is_megatron(*source)) return megatron_as_hf(std::move(source), config);
+  if (model_type_in(path) == "gemma3") return std::make_unique<TextSource>(std::move(source));
   return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);
 }
 

@@ -150,6 +150,13 @@ std::vector<std::string> known_order(const std::unordered_map<std::string_view, 
     config.traits.pre_norms = has("input_layernorm.weight");
     config.traits.post_norms = has("post_feedforward_layernorm.weight");
     if (has("self_attn.q_norm.weight")) config.traits.head_norm = HeadNorm::per_head;
+  } else if (names.contains("transformer.word_embeddings.weight")) {
+    config.architecture = Architecture::falcon;
+    config.num_layers = count_layers(names, "transformer.h.", ".self_attention.query_key_value.weight");
+    const auto has = [&](const char* member) { return names.contains("transformer.h.0." + std::string(member)); };
+    config.attention_bias = has("self_attention.dense.bias");
+    config.mlp_bias = has("mlp.dense_h_to_4h.bias");
+    config.traits.parallel_norms = has("ln_attn.weight") ? 2 : has("post_attention_layernorm.weight") ? 0 : 1;
   } else {
     return {};
   }

@@ -159,7 +159,8 @@ Layout SafetensorsTarget::plan(const Source& source) {
 bool says_tied(const nlohmann::json& config) {
   if (const auto tied = config.find("tie_word_embeddings"); tied != config.end()) return *tied == true;
   const auto type = config.value("model_type", nlohmann::json());
-  return type == "gpt2" || (type.is_string() && type.get_ref<const std::string&>().starts_with("gemma"));
+  return type == "gpt2" || type == "falcon" ||
+         (type.is_string() && type.get_ref<const std::string&>().starts_with("gemma"));
 }
 
 std::map<std::string, std::string> HfTarget::carried_files() const {

@@ -100,12 +100,20 @@ std::vector<Family> gemmas() {
   return {gemma, gemma2, gemma3};
 }
 
+Family falcon_family() {
+  auto falcon = of(kFalcon, "FalconForCausalLM");
+  falcon.eps = 1e-5;
+  falcon.tied = true;
+  return falcon;
+}
+
 }  // namespace
 
 std::span<const Family> families() {
   static const auto all = [] {
     auto list = without_gemma();
     for (auto& family : gemmas()) list.push_back(std::move(family));
+    list.push_back(falcon_family());
     return list;
   }();
   return all;

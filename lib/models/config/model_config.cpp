@@ -65,7 +65,7 @@ void ModelConfig::validate() const {
   require_in(ffn_hidden_size, 1 << 24, "--ffn-hidden-size");
   require_in(vocab_size, 1 << 24, "--vocab-size");
   require_in(block_size, 1 << 24, "--seq-len");
-  if (architecture == Architecture::llama) {
+  if (architecture != Architecture::mingpt) {
     require_in(kv_heads(), 1 << 14, "num_key_value_heads");
     if (num_heads % kv_heads() != 0) {
       throw UsageError("num_attention_heads " + std::to_string(num_heads) +
@@ -96,8 +96,11 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
   const auto type = config_detail::field_or(json, "model_type", std::string("mingpt"), source);
   if (const auto* family = config_detail::find_family(type))
-    return config_detail::decoder_from_json(*family, json, source);
+    return type == config_detail::kFalcon ? config_detail::falcon_from_json(*family, json, source)
+                                          : config_detail::decoder_from_json(*family, json, source);
   if (type == "gpt2") return config_detail::gpt2_from_json(json, source);
+  if (const auto text = text_model_config(json, source); !text.is_null())
+    return model_config_from_json(text, source + ", text_config");
   if (type != "mingpt") {
     std::string known = "mingpt, gpt2";
     for (const auto& family : config_detail::families()) known += ", " + std::string(family.type);
@@ -126,8 +129,28 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   return config;
 }
 
+nlohmann::json text_model_config(const nlohmann::json& json, const std::string& source) {
+  constexpr const char* kText = "gemma3_text";
+  if (!json.is_object() || json.value("model_type", nlohmann::json()) != "gemma3") return nullptr;
+  const auto nested = json.find("text_config");
+  if (nested != json.end() && !nested->is_null() && !nested->is_object())
+    throw FormatError(source + ": field 'text_config' is " + json_text(*nested) + ", an object was expected");
+  // Defaults of transformers for fields that the file leaves out.
+  nlohmann::json text{{"vocab_size", 262208},    {"hidden_size", 2304},      {"intermediate_size", 9216},
+                      {"num_hidden_layers", 26}, {"num_attention_heads", 8}, {"model_type", kText}};
+  for (const auto* name : {"tie_word_embeddings", "bos_token_id", "eos_token_id", "torch_dtype", "dtype"})
+    if (json.contains(name)) text[name] = json.at(name);
+  if (nested != json.end() && nested->is_object()) text.update(*nested);
+  text["architectures"] = {"Gemma3ForCausalLM"};
+  if (text.at("model_type") != kText)
+    throw FormatError(source + ": text_config has model_type " + json_text(text.at("model_type")) + ", " + kText +
+                      " is supported");
+  return text;
+}
+
 nlohmann::json model_config_to_json(const ModelConfig& config) {
   if (config.architecture == Architecture::llama) return config_detail::decoder_to_json(config);
+  if (config.architecture == Architecture::falcon) return config_detail::falcon_to_json(config);
   return {{"model_type", "mingpt"},
           {"n_layer", config.num_layers},
           {"n_head", config.num_heads},
@@ -158,6 +181,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
   if (config.architecture == Architecture::llama) return config_detail::decoder_parameter_table(config);
+  if (config.architecture == Architecture::falcon) return config_detail::falcon_parameter_table(config);
   const auto d = config.embed_size;
   const auto f = config.ffn_hidden_size;
   // minGPT scales the projections into the residual stream so that its variance does not grow with depth.
@@ -193,8 +217,9 @@ std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
 
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config) {
   if (config.architecture == Architecture::mingpt) return {{"lm_head.weight", "transformer.wte.weight"}};
-  if (config.tie_word_embeddings) return {{"lm_head.weight", "model.embed_tokens.weight"}};
-  return {};
+  if (!config.tie_word_embeddings) return {};
+  if (config.architecture == Architecture::falcon) return {{"lm_head.weight", "transformer.word_embeddings.weight"}};
+  return {{"lm_head.weight", "model.embed_tokens.weight"}};
 }
 
 std::string tied_name_of(const ModelConfig& config, const std::string& name) {
@@ -248,7 +273,7 @@ ModelConfig config_detail::gpt2_from_json(const nlohmann::json& json, const std:
 
 nlohmann::json hf_config(const ModelConfig& config) {
   if (config.architecture == Architecture::mingpt) return gpt2_config(config);
-  auto json = config_detail::decoder_to_json(config);
+  auto json = model_config_to_json(config);
   json["architectures"] = {std::string(config_detail::find_family(config.traits.family)->architecture)};
   json["initializer_range"] = 0.02;
   return json;
@@ -355,8 +380,6 @@ class Reader {
       throw FormatError(fmt::format("{}: partial_rotary_factor is {}; for model_type {} it must be {}", source_,
                                     rope.fraction, traits.family,
                                     traits.fused_projections ? "above 0 and at most 1" : "1"));
-    if (traits.fused_projections && (has("rope_scaling") || !rope.scaling.is_null()))
-      refuse(has("rope_scaling") ? "rope_scaling" : "rope_parameters", "no scaling is supported");
     if (!rope.scaling.is_null()) config_.rope_scaling = json_text(rope.scaling);
   }
 

@@ -36,6 +36,10 @@ struct DecoderTraits {
   std::vector<bool> sliding = {};  ///< by layer; empty: no layer slides
   double local_rope_theta = 0;     ///< rope_theta of sliding layers, which have no scaling; 0: as in full layers
   std::int64_t padding_id = -1;    ///< this id's embedding gets no gradient from lookups; negative: none
+  // Falcon only.
+  bool alibi = false;        ///< scores get a bias by the key's position in place of rotary positions
+  int parallel_norms = 0;    ///< norms of the block's input, which both halves read; 0: one half follows the other
+  bool new_decoder = false;  ///< JSON's new_decoder_architecture
 
   bool slides(std::int64_t layer) const {
     return window > 0 && !sliding.empty() && sliding[static_cast<std::size_t>(layer)];
@@ -44,11 +48,12 @@ struct DecoderTraits {
 
 enum class Architecture {
   mingpt,
-  llama  ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+  llama,  ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+  falcon  ///< LayerNorm, GELU, both halves of a block in parallel; see DecoderTraits
 };
 
 /// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,
-/// vocab_size, block_size, ... or, for the Llama family, those of the model's config in Hugging Face's transformers.
+/// vocab_size, block_size, ... or, for other families, those of the model's config in Hugging Face's transformers.
 struct ModelConfig {
   Architecture architecture = Architecture::mingpt;
   std::int64_t num_layers = 12;
@@ -58,8 +63,8 @@ struct ModelConfig {
   std::int64_t vocab_size = 50257;
   std::int64_t block_size = 256;  ///< longest sequence (number of position embeddings)
   double dropout = 0.0;
-  double layer_norm_eps = 1e-5;  ///< Llama: rms_norm_eps
-  // Llama family only.
+  double layer_norm_eps = 1e-5;  ///< Llama: rms_norm_eps; Falcon: layer_norm_epsilon
+  // Not of minGPT.
   std::int64_t num_kv_heads = 0;     ///< key and value heads; 0: num_heads
   std::int64_t head_size = 0;        ///< JSON's head_dim; 0: embed_size / num_heads
   double rope_theta = 10000.0;       ///< base of the rotary embedding's wavelengths
@@ -84,20 +89,25 @@ struct ModelConfig {
 };
 
 /// Accepts our own fields, and Hugging Face's for model_type gpt2 (a minGPT, whose directory keeps the matrices
-/// transposed) and for the families in family.cpp. \throws FormatError naming `source` and the field that is missing,
-///         invalid, or changes the model in an unsupported way
+/// transposed), for the families in family.cpp, and for a multimodal Gemma 3 (its language model).
+/// \throws FormatError naming `source` and the field that is missing, invalid, or changes the model in an unsupported
+///         way
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
 /// Reads DIR/config.json, or the file itself.
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
 
 /// Returns the config.json with which transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is
-/// GPT-2's gelu_new, and the family's class for the Llama family. Pure ASCII; the caller adds torch_dtype, which the
+/// GPT-2's gelu_new, and the family's class for others. Pure ASCII; the caller adds torch_dtype, which the
 /// configuration does not know.
 nlohmann::json hf_config(const ModelConfig& config);
 /// Inverse of hf_config(): model_config_from_json() of JSON that must have a model_type.
 /// \throws FormatError naming `source` and a field whose value is not supported
 ModelConfig model_config_from_hf(const nlohmann::json& json, const std::string& source);
+
+/// Returns the config.json of the language model in that of a multimodal Gemma 3, as model_type gemma3_text; null for
+/// other JSON. \throws FormatError naming `source` if there is another model in text_config
+nlohmann::json text_model_config(const nlohmann::json& json, const std::string& source);
 
 /// Rewrites the rotary positions in a config.json of a supported family so that transformers 4 and 5 compute the same
 /// frequencies. Leaves other model types unchanged. \return whether `json` changed

@@ -24,9 +24,9 @@ enum class Windows {
   pattern       ///< all layers except each sliding_window_pattern-th
 };
 
-/// A model family with Llama's kind of layers: its traits and the defaults for fields that config.json may omit, as
-/// in transformers 5.23. A new family is a row in family.cpp, the names of its new tensors in decoder_parameters.cpp,
-/// and a fixture.
+/// A model family with Llama's kind of layers, or Falcon: its traits and the defaults for fields that config.json may
+/// omit, as in transformers 5.23. A new family is a row in family.cpp, the names of its new tensors in
+/// decoder_parameters.cpp, and a fixture.
 struct Family {
   std::string_view type;          ///< model_type
   std::string_view architecture;  ///< class in transformers
@@ -36,7 +36,7 @@ struct Family {
   std::int64_t head_size = 0;      ///< head_dim; 0: hidden_size / num_attention_heads
   std::int64_t kv_heads = 0;       ///< num_key_value_heads; 0: num_attention_heads
   std::int64_t positions = 2048;   ///< max_position_embeddings
-  double eps = 1e-6;               ///< rms_norm_eps
+  double eps = 1e-6;               ///< rms_norm_eps; Falcon: layer_norm_epsilon
   double rope_theta = 1e4;         ///< of full-attention layers
   std::int64_t padding_id = -1;    ///< pad_token_id
   bool tied = false;               ///< tie_word_embeddings
@@ -44,6 +44,8 @@ struct Family {
   bool has_mlp_bias = false;
   bool has_softcaps = false;  ///< attn_logit_softcapping applies; otherwise the field has no effect
 };
+
+inline constexpr std::string_view kFalcon = "falcon";
 
 std::span<const Family> families();
 /// Returns null if no family has this model_type.
@@ -116,5 +118,10 @@ ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source
 ModelConfig decoder_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
 nlohmann::json decoder_to_json(const ModelConfig& config);
 std::vector<ParameterSpec> decoder_parameter_table(const ModelConfig& config);
+
+// The same for Falcon.
+ModelConfig falcon_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
+nlohmann::json falcon_to_json(const ModelConfig& config);
+std::vector<ParameterSpec> falcon_parameter_table(const ModelConfig& config);
 
 }  // namespace fsdp::config_detail

@@ -22,17 +22,23 @@ Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOpt
   decoder.parameters = quantized_table(config, options.quantize);
   const auto adapters = adapter_table(config, options.lora);
   decoder.parameters.insert(decoder.parameters.end(), adapters.begin(), adapters.end());
-  if (config.architecture == Architecture::llama) {
-    detail::add_llama_layers(decoder, ops);
-  } else {
-    detail::add_mingpt_layers(decoder, ops);
+  switch (config.architecture) {
+    case Architecture::mingpt:
+      detail::add_mingpt_layers(decoder, ops);
+      break;
+    case Architecture::llama:
+      detail::add_llama_layers(decoder, ops);
+      break;
+    case Architecture::falcon:
+      detail::add_falcon_layers(decoder, ops);
+      break;
   }
   return decoder;
 }
 
 std::int64_t row_alignment(const ParameterSpec& spec) {
   return spec.name == "transformer.wte.weight" || spec.name == "model.embed_tokens.weight" ||
-                 spec.name == "lm_head.weight"
+                 spec.name == "transformer.word_embeddings.weight" || spec.name == "lm_head.weight"
              ? 64
              : 1;
 }

@@ -87,6 +87,10 @@ inline RmsNorm rms_norm_of(const ModelConfig& config) {
 /// Adds the architecture's layers. \pre the decoder's `parameters` and `config` are set
 void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);
+void add_falcon_layers(Decoder& decoder, const Ops& ops);
+
+/// Embeddings of tokens, without positions. \param parameter  index of the matrix
+std::unique_ptr<Layer> make_token_embedding(const Ops& ops, const ModelConfig& config, int parameter);
 
 /// \param parameters  indices of the final norm's weight (and bias for LayerNorm; otherwise RMSNorm), then of the head
 std::unique_ptr<DecoderHead> make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters);

@@ -21,36 +21,9 @@
 #include "lib/models/config/rope.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/models/layers/linear_group.hpp"
+#include "lib/models/layers/rope_cache.hpp"
 
 namespace fsdp {
-
-/// Cosines and sines of rotary positions, computed once for the positions used so far. Shared by the blocks of one
-/// decoder; not thread-safe.
-class RopeCache {
- public:
-  /// \param frequencies  radians per position, see rope_frequencies()
-  RopeCache(const Ops& ops, std::vector<float> frequencies) : ops_(ops), frequencies_(std::move(frequencies)) {}
-
-  /// Returns a table for at least the positions [0, positions).
-  const RopeTable& up_to(std::int64_t positions) {
-    if (table_.cos_PH.defined() && table_.cos_PH.size(0) >= positions) return table_;
-    // CUDA graphs keep reading the table of their capture, so shorter tables are kept. The length at least doubles, so
-    // that all shorter tables together are smaller than the last one.
-    if (table_.cos_PH.defined()) {
-      shorter_.push_back(table_);
-      positions = std::max(positions, 2 * table_.cos_PH.size(0));
-    }
-    constexpr std::int64_t kStep = 256;
-    table_ = ops_.rope_table(frequencies_, (std::max<std::int64_t>(positions, 1) + kStep - 1) / kStep * kStep);
-    return table_;
-  }
-
- private:
-  const Ops& ops_;
-  std::vector<float> frequencies_;
-  RopeTable table_;
-  std::vector<RopeTable> shorter_;
-};
 
 /// Saved for the backward: the projected rows before the norm.
 struct HeadNormState {
@@ -143,7 +116,6 @@ class GatedBlock final : public DecoderBlock {
 
   GateActivation gate() const { return config_.traits.gelu ? GateActivation::gelu_tanh : GateActivation::silu; }
   AttentionShape attention_shape(const MicroBatch& batch) const;
-  Rotation rotation(const MicroBatch& batch) const;
   std::vector<at::Tensor> qkv_parts(const at::Tensor& qkv_NC) const;
 
   const Ops& ops_;
@@ -154,6 +126,7 @@ class GatedBlock final : public DecoderBlock {
   QkNorms head_norms_;
   std::vector<int> parameters_;
   std::shared_ptr<RopeCache> rope_;
+  std::int64_t longest_row_;
   std::string name_;
 };
 
@@ -281,6 +254,7 @@ GatedBlock::GatedBlock(const Ops& ops, const Decoder& decoder, int index, std::s
       head_norms_(ops, config_),
       parameters_(block_parameters(decoder, index)),
       rope_(std::move(rope)),
+      longest_row_(longest_row(config_)),
       name_("block " + std::to_string(index)) {}
 
 at::Tensor GatedBlock::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
@@ -310,7 +284,7 @@ at::Tensor GatedBlock::decode(LayerParams p, const at::Tensor& x_ND, LayerCache&
   const auto qkv_NC = project_heads(p, batch, in_ND, nullptr);
   auto shape = attention_shape(batch);
   shape.window = config_.traits.slides(index_) ? config_.traits.window : 0;
-  const auto heads_NQ = cached_attention(qkv_NC, shape, cache, cache_length, config_.block_size);
+  const auto heads_NQ = cached_attention(qkv_NC, shape, cache, cache_length, longest_row_);
   const auto joined = join_attention(p, x_ND, project_out(p, batch, heads_NQ, nullptr));
   return feed_forward(p, batch, joined.sum_ND, joined.out_ND, nullptr);
 }
@@ -327,7 +301,7 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
     head_norms_.forward(qkv_NC, at_place(p, places_.q_norm), at_place(p, places_.k_norm),
                         keep ? &keep->head_norms : nullptr);
   if (x_ND.size(0) == 0) return qkv_NC;
-  const auto turned = rotation(batch);
+  const auto turned = rope_->rotation(batch);
   // Keys follow the queries, so their heads are rotated in the same pass.
   ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, turned.table, turned.place, false);
   return qkv_NC;
@@ -364,7 +338,7 @@ at::Tensor GatedBlock::attention_backward(LayerParams p, LayerGrads g, const Mic
     o_.backward_weights(p, g, batch, grads_o, s.heads_NQ, s.o_state);
   }
   auto grad_qkv_NC = ops_.rotary_attention_backward(grad_heads_NQ, s.qkv_NC, s.heads_NQ, shape, std::move(s.attention),
-                                                    rotation(batch));
+                                                    rope_->rotation(batch));
   s.qkv_NC.reset();
   s.heads_NQ.reset();
   if (head_norms_.are_there()) {
@@ -495,10 +469,6 @@ std::vector<at::Tensor> GatedBlock::qkv_parts(const at::Tensor& qkv_NC) const {
   return {qkv_NC.narrow(1, 0, queries), qkv_NC.narrow(1, queries, keys), qkv_NC.narrow(1, queries + keys, keys)};
 }
 
-Rotation GatedBlock::rotation(const MicroBatch& batch) const {
-  return {rope_->up_to(batch.first_position + batch.length), place_of(batch)};
-}
-
 }  // namespace fsdp::detail
 
 namespace fsdp {
@@ -545,15 +515,18 @@ class EmbeddingLayer final : public Layer {
 
 }  // namespace
 
+std::unique_ptr<Layer> detail::make_token_embedding(const Ops& ops, const ModelConfig& config, int parameter) {
+  return std::make_unique<EmbeddingLayer>(ops, config, parameter);
+}
+
 void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
   if (config.dropout > 0) throw UsageError("--dropout: Llama and its kin have none");
-  const auto rope = std::make_shared<RopeCache>(ops, rope_frequencies(config));
+  const auto rope = std::make_shared<RopeCache>(ops, config, /*slides=*/false);
   auto local_rope = rope;
-  if (config.traits.local_rope_theta > 0)
-    local_rope = std::make_shared<RopeCache>(ops, rope_frequencies(config, /*slides=*/true));
+  if (config.traits.local_rope_theta > 0) local_rope = std::make_shared<RopeCache>(ops, config, /*slides=*/true);
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
-  decoder.layers.push_back(std::make_unique<EmbeddingLayer>(ops, config, token));
+  decoder.layers.push_back(make_token_embedding(ops, config, token));
   for (int block = 0; block < config.num_layers; ++block) {
     add_block(decoder,
               std::make_unique<GatedBlock>(ops, decoder, block, config.traits.slides(block) ? local_rope : rope));

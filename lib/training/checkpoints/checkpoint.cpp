@@ -17,10 +17,11 @@
 namespace fsdp {
 namespace {
 
-/// One tensor that every model of an architecture has: minGPT, Llama.
-constexpr std::array<std::string_view, 2> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight"};
-/// A Llama whose embedding is stored as its head alone.
-constexpr std::array<std::string_view, 1> kMarksOfTied{"model.norm.weight"};
+/// One tensor that every model of an architecture has: minGPT, Llama, Falcon.
+constexpr std::array<std::string_view, 3> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight",
+                                                 "transformer.word_embeddings.weight"};
+/// A Llama or Falcon whose embedding is stored as its head alone.
+constexpr std::array<std::string_view, 2> kMarksOfTied{"model.norm.weight", "transformer.ln_f.weight"};
 constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
 
 /// `name` without the components that wrapper modules put into it.

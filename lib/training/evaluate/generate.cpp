@@ -17,6 +17,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/utf8.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/text/chat/chat_template.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
@@ -129,12 +130,14 @@ std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32
   const auto prompt_size = ids.size();
   std::vector<LayerCache> caches(static_cast<std::size_t>(config.num_layers));
   std::int64_t cached = 0;
+  const auto positions = longest_row(config);
   for (std::int64_t i = 0; i < options.num_tokens; ++i) {
     const auto length = static_cast<std::int64_t>(ids.size());
-    // Positions are absolute: past the last one the window slides and nothing cached stays valid.
-    const bool restart = options.no_cache || length > config.block_size;
+    // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
+    // rotary frequencies depend on the length.
+    const bool restart = options.no_cache || length > positions || !same_rope(config, cached, length);
     if (restart) cached = 0;
-    const auto first = std::max<std::int64_t>(length - config.block_size, 0) + cached;
+    const auto first = std::max<std::int64_t>(length - positions, 0) + cached;
     const auto logits = forward(runtime, std::span(ids).subspan(static_cast<std::size_t>(first)), caches, cached);
     cached = length;
     std::int32_t next = 0;

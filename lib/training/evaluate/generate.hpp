@@ -36,7 +36,7 @@ struct SamplingOptions {
 using TokenSink = std::function<bool(std::int32_t id)>;
 
 /// Continues `prompt` (at least one id). Rank 0 draws each token and tells the others. Once the sequence is longer than
-/// the model's positions, the last block_size ids are what the model sees, as minGPT does it.
+/// the model's positions, the last longest_row() ids are what the model sees, as minGPT does it.
 /// Collective. \param on_token  must decide alike on all ranks; the id that ends the text is part of the result
 /// \throws UsageError for an empty prompt, an id outside the vocabulary or options out of range
 std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,

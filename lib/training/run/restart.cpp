@@ -4,6 +4,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/models/config/quantize_config.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
@@ -111,9 +112,8 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
   }
   config.dropout = wish.dropout;
   config.validate();
-  if (wish.seq_len > config.block_size) {
-    throw UsageError(
-        fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, config.block_size));
+  if (const auto longest = longest_row(config); wish.seq_len > longest) {
+    throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, longest));
   }
   return config;
 }

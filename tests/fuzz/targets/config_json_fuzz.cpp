@@ -17,7 +17,7 @@ void use(const fsdp::ModelConfig& config) {
   tied_names(config);
   if (config.num_layers <= 64 && num_parameters(parameter_table(config)) <= 0) std::abort();
   flops_per_token(config, 256);
-  if (config.architecture != Architecture::llama) return;
+  if (config.architecture == Architecture::mingpt) return;
   // May refuse: the scaling is not supported, or one of its numbers is wrong.
   if (static_cast<std::int64_t>(rope_frequencies(config).size()) != config.rotary_pairs()) std::abort();
 }

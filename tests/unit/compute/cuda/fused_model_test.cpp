@@ -1,5 +1,6 @@
 // Whole decoders with the CUDA kernels' source, run on the CPU, between products, against the host's decoders.
 #include "tests/support/emulated_ops.hpp"
+#include "tests/support/small_model.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
 using namespace fsdp;
@@ -53,13 +54,15 @@ std::vector<ModelConfig> small_families() {
   olmo.traits.head_norm = HeadNorm::all_heads;
   auto qwen = small_llama(1, false);
   qwen.traits.qkv_bias = true;
-  return {gemma, phi, olmo, qwen};
+  std::vector<ModelConfig> all{gemma, phi, olmo, qwen};
+  for (const auto& falcon : small_falcons()) all.push_back(falcon);
+  return all;
 }
 
 }  // namespace
 
 TEST_SUITE("cuda/fused models") {
-  TEST_CASE("loss and gradients of minGPT, with and without dropout, and of the Llama family") {
+  TEST_CASE("loss and gradients of minGPT, with and without dropout, of the Llama family and of Falcon") {
     const EmulatedOps fused(emulated::Order::shuffled);
     auto configs = small_families();
     for (const auto& config : {small_mingpt(0), small_mingpt(0.2), small_llama(2, false), small_llama(1, true)})

@@ -260,6 +260,8 @@ TEST_SUITE("fsdp/families against transformers") {
         if (key == "tie_word_embeddings" && effect == "same") continue;
         // Null counts as absent, except that families with a head width of their own refuse it.
         if (key == "head_dim" && change.at("value").is_null() && effect == "error") continue;
+        // transformers 4 computes with Phi-3's older name of longrope.
+        if (key == "rope_scaling" && effect == "error" && change.at("value").value("type", "") == "su") continue;
         auto json = base;
         json[key] = change.at("value");
         if (change.at("value") == "(absent)") json.erase(key);

@@ -52,13 +52,16 @@ inline at::Tensor prng_tensor(std::string_view name, std::uint64_t seed, const s
 }
 
 /// Returns the logits of the first step's rows before any step; every rank computes all of them and must agree.
-inline at::Tensor all_logits(const Setup& setup) {
+inline at::Tensor all_logits(const Setup& setup, std::int64_t first_position = 0,
+                             const std::shared_ptr<const Packing>& packing = nullptr) {
   at::Tensor first;
   std::mutex one_by_one;
   auto forward = setup;
   forward.steps = 0;
   train(forward, [&](RigRank& rank) {
-    const auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
+    auto batch = rank.batch_of(setup.rows(0), 0, setup.rows(0).ids.size(0));
+    batch.first_position = first_position;
+    batch.packing = packing;
     const auto& decoder = rank.decoder();
     at::Tensor x, logits;
     for (std::size_t s = 0; s < decoder.layers.size(); ++s) {

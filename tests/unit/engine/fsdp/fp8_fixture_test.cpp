@@ -33,13 +33,13 @@ Setup five_steps(const std::string& name) {
   return setup;
 }
 
-struct Errors {
+struct Fp8Errors {
   double first_loss = 0, loss = 0, norm = 0;
 };
 
-Errors errors_of(const std::string& name, const Outcome& got) {
+Fp8Errors errors_of(const std::string& name, const Outcome& got) {
   const auto want = read_json(fp8_folder() / "expected.json").at("runs").at(name);
-  Errors worst;
+  Fp8Errors worst;
   for (std::size_t s = 0; s < got.losses.size(); ++s) {
     worst.loss = std::max(worst.loss, std::abs(got.losses[s] - want.at("loss")[s].get<double>()));
     worst.norm = std::max(worst.norm, relative(got.norms[s], want.at("grad_norm")[s].get<double>()));

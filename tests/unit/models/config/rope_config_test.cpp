@@ -1,5 +1,6 @@
 // Rotary positions in config.json. Expected values come from transformers 4.57.6 and 5.23.0, run with each of these
-// files; a file is rejected if the two versions differ or one fails.
+// files; a file is rejected if the two versions differ or one fails. Phi-3 is the exception: version 4 fails with more
+// than three keys, and version 5 with the older name su.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -96,8 +97,8 @@ TEST_SUITE("config/rope_config") {
       for (const char* kind : {"rope_type", "type"})
         CHECK(refusal(family, std::string(R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
               "rope_scaling": {")") +
-                                  kind + R"(": "yarn", "factor": 4.0}})")
-                  .find("'yarn'") != std::string::npos);
+                                  kind + R"(": "ntk", "factor": 4.0}})")
+                  .find("'ntk'") != std::string::npos);
     }
     CHECK(refusal("phi3", R"({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
               "rope_scaling": {"rope_type": "linear", "factor": 4.0}})")
@@ -157,8 +158,52 @@ TEST_SUITE("config/rope_config") {
       CAPTURE(std::string(file));
       CHECK(refusal("gemma3_text", file).starts_with("in/config.json: "));
     }
-    CHECK(refusal("phi3", R"({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}})")
-              .find("rope_parameters") != std::string::npos);
+    CHECK(
+        refusal("phi3", R"({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}})").find("short_factor") !=
+        std::string::npos);
+  }
+
+  TEST_CASE("rows may be longer than max_position_embeddings where the scaling was made for them") {
+    const std::map<std::string, std::int64_t> longest{
+        {R"({"rope_theta": 1e4})", 64},
+        {R"({"rope_scaling": {"rope_type": "linear", "factor": 2.5}})", 160},
+        {R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})", 1 << 24},
+        {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", 256},
+        {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}})", 128},
+        {R"({"rope_scaling": {"rope_type": "yarn", "factor": 1.5, "original_max_position_embeddings": 32}})", 64},
+        {"{\"rope_scaling\": {\"rope_type\": \"llama3\", \"original_max_position_embeddings\": 32, " + kLlama3 + "}}",
+         64}};
+    for (const auto& [rope, tokens] : longest) {
+      CAPTURE(rope);
+      const auto config = read("llama", rope);
+      CHECK(longest_row(config) == tokens);
+      CHECK(row_positions(config, 0) == 64);
+      CHECK(row_positions(config, 100) == std::max<std::int64_t>(64, std::min<std::int64_t>(100, tokens)));
+    }
+    CHECK(longest_row(ModelConfig()) == ModelConfig().block_size);
+  }
+
+  TEST_CASE("Phi-3's trained length: of the file's top, else 4096; exported there, with the kind's newest name") {
+    const std::string lists = R"("short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 2.1, 2.2, 2.3])";
+    const auto with = [&](const std::string& kind, const std::string& more) {
+      return "{" + more + "\"rope_scaling\": {" + kind + ", " + lists + "}}";
+    };
+    const auto want = read("phi3", with(R"("type": "longrope")", R"("original_max_position_embeddings": 32, )"));
+    for (const auto* kind : {R"("type": "su")", R"("type": "yarn")", R"("rope_type": "longrope")",
+                             R"("type": "su", "rope_type": "longrope", "original_max_position_embeddings": 8)"}) {
+      const auto config = read("phi3", with(kind, R"("original_max_position_embeddings": 32, )"));
+      CHECK(config.rope_scaling == want.rope_scaling);
+      const auto out = hf_config(config);
+      CHECK(out.at("rope_scaling").size() == 3);
+      CHECK(out.at("rope_scaling").at("type") == "longrope");
+      CHECK(out.at("original_max_position_embeddings") == 32);
+    }
+    CHECK(rope_frequencies(want, false, 32) != rope_frequencies(want, false, 33));
+    CHECK(same_rope(want, 33, 64));
+    CHECK(!same_rope(want, 32, 33));
+    const auto default_length = read("phi3", with(R"("type": "longrope")", ""));
+    CHECK(same_rope(default_length, 1, 4096));
+    CHECK(!same_rope(default_length, 1, 4097));
   }
 
   TEST_CASE("only Gemma 3 has a separate base for sliding layers") {
@@ -167,9 +212,25 @@ TEST_SUITE("config/rope_config") {
     CHECK(rope_frequencies(read("gemma3_text", with), true) != rope_frequencies(read("gemma3_text", with)));
   }
 
-  TEST_CASE("a model whose language model is in text_config is rejected, naming text_config") {
-    CHECK(refusal("gemma3", R"({"text_config": {"model_type": "gemma3_text"}})").find("text_config") !=
-          std::string::npos);
+  TEST_CASE("the language model of a multimodal Gemma 3 is that of text_config; other models with one are rejected") {
+    const auto text = file_of("gemma3_text", R"({"rope_scaling": {"rope_type": "linear", "factor": 8.0}})");
+    json whole{{"model_type", "gemma3"}, {"text_config", text}, {"vision_config", {{"hidden_size", 8}}}};
+    const auto config = model_config_from_json(whole, "in/config.json");
+    CHECK(model_config_to_json(config) == model_config_to_json(model_config_from_json(text, "text")));
+    // Gemma 3 4B, whose file leaves out what transformers has as defaults.
+    const auto four = model_config_from_json(
+        json::parse(R"({"model_type": "gemma3", "text_config": {"hidden_size": 2560, "intermediate_size": 10240,
+          "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+          "sliding_window": 1024}})"),
+        "in/config.json");
+    CHECK(num_parameters(parameter_table(four)) == 3'880'263'168);
+    CHECK(four.traits.window == 1024);
+    whole["text_config"]["clip_qkv"] = 8;
+    CHECK_THROWS_WITH_AS(model_config_from_json(whole, "in/config.json"), doctest::Contains("text_config"),
+                         FormatError);
+    whole["text_config"] = {{"model_type", "llama"}};
+    CHECK_THROWS_WITH_AS(model_config_from_json(whole, "in/config.json"), doctest::Contains("llama"), FormatError);
+    CHECK(refusal("llava", R"({"text_config": {"model_type": "llama"}})").find("text_config") != std::string::npos);
   }
 
   TEST_CASE("spell_rope_for_all: transformers 4 reads a config of transformers 5 equally") {
@@ -199,13 +260,14 @@ TEST_SUITE("config/rope_config") {
         CHECK(!spell_rope_for_all(after, "config.json"));
       }
     }
-    // yarn is not supported for computing, but has two spellings, too.
+    // The trained length, which both versions would take from max_position_embeddings, is written as version 5 does.
     auto yarn = file_of("qwen3", R"({"rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0}})");
     CHECK(spell_rope_for_all(yarn, "config.json"));
-    CHECK(yarn.at("rope_scaling") == json{{"rope_type", "yarn"}, {"factor", 4.0}});
+    CHECK(yarn.at("rope_scaling") ==
+          json{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}});
     CHECK(yarn.at("rope_theta") == 1e6);
     // Other model types stay unchanged.
-    json other{{"model_type", "falcon"}, {"rope_parameters", {{"rope_theta", 1e6}}}};
+    json other{{"model_type", "bloom"}, {"rope_parameters", {{"rope_theta", 1e6}}}};
     CHECK(!spell_rope_for_all(other, "config.json"));
     auto unclear = file_of("llama", R"({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}})");
     CHECK_THROWS_WITH_AS(spell_rope_for_all(unclear, "in/config.json"), doctest::Contains("in/config.json: "),

@@ -1,6 +1,7 @@
 // Documents that share rows, through whole models: compared with separate documents, and with typical mistakes.
 #include "lib/compute/ops/aten_ops.hpp"
 #include "tests/support/packed_rows.hpp"
+#include "tests/support/small_model.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
 using namespace fsdp;
@@ -32,7 +33,12 @@ std::vector<Family> families() {
   auto sliding = llama;
   sliding.traits.window = 5;
   sliding.traits.sliding = {true, false};
-  return {{"minGPT", true, mingpt}, {"Llama", false, llama}, {"with a window", false, sliding}};
+  const auto falcons = small_falcons();
+  return {{"minGPT", true, mingpt},
+          {"Llama", false, llama},
+          {"with a window", false, sliding},
+          {"Falcon", false, falcons[1]},
+          {"with ALiBi", false, falcons[4]}};
 }
 
 /// Targets of padding do not count.

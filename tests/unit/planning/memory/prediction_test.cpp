@@ -49,6 +49,25 @@ TEST_SUITE("memory/prediction") {
     }
   }
 
+  TEST_CASE("so is that of Falcon: parallel halves with grouped heads, and ALiBi") {
+    fsdp::install_host_allocator();
+    for (const bool alibi : {false, true}) {
+      auto request = small_job();
+      auto& config = request.config;
+      config.architecture = fsdp::Architecture::falcon;
+      config.block_size = 128;
+      config.num_kv_heads = alibi ? 4 : 2;
+      config.tie_word_embeddings = true;
+      config.attention_bias = config.mlp_bias = config.traits.alibi = alibi;
+      config.traits.family = "falcon";
+      config.traits.new_decoder = !alibi;
+      config.traits.parallel_norms = alibi ? 0 : 2;
+      request.options.sharding.precision = alibi ? at::kFloat : at::kBFloat16;
+      CAPTURE(alibi);
+      CHECK(deviation(request) == doctest::Approx(0).scale(1).epsilon(0.01));
+    }
+  }
+
   TEST_CASE("on a GPU, memory grows with the batch and shrinks with ranks and recomputation") {
     auto request = small_job();
     request.gpu = fsdp::find_gpu("v100-16g");
