@@ -35,6 +35,7 @@
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
+#include "lib/compute/tensor/torch_compat.hpp"
 
 namespace fsdp {
 namespace {
@@ -356,7 +357,7 @@ std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, EventWait
   constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
   const auto& hooks = at::detail::getCUDAHooks();
   // The loaded cuDNN, as PyTorch asks: an environment module may provide an older one than that of the build.
-  const bool has_cudnn = hooks.compiledWithCuDNN() && hooks.versionRuntimeCuDNN() > kCudnnWithAttention;
+  const bool has_cudnn = hooks.compiledWithCuDNN() && loaded_cudnn(hooks) > kCudnnWithAttention;
   const GpuAttentionTraits traits{
       .compute_capability = compute_capability, .has_cudnn = has_cudnn, .asked = asked_gpu_attention()};
   return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, wait);

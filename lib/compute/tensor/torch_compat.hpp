@@ -8,3 +8,18 @@
 #else
 #include <torch/version.h>
 #endif
+
+namespace fsdp {
+
+/// \param hooks  at::CUDAHooksInterface
+/// \return the version of the cuDNN that is loaded; before 2.9 PyTorch tells only the one that it was compiled with
+template <typename Hooks>
+long loaded_cudnn(const Hooks& hooks) {
+  if constexpr (requires { hooks.versionRuntimeCuDNN(); }) {
+    return hooks.versionRuntimeCuDNN();
+  } else {
+    return hooks.versionCuDNN();
+  }
+}
+
+}  // namespace fsdp

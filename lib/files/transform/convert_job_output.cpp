@@ -38,8 +38,8 @@
 namespace fsdp {
 namespace {
 
-constexpr std::array kKinds{OutputKind::torch, OutputKind::safetensors, OutputKind::hf, OutputKind::dcp,
-                            OutputKind::megatron, OutputKind::gguf};
+constexpr std::array kKinds{OutputKind::torch, OutputKind::safetensors, OutputKind::hf,
+                            OutputKind::dcp,   OutputKind::megatron,    OutputKind::gguf};
 
 OutputKind kind_of_name(const std::string& name) {
   for (const auto kind : kKinds) {
@@ -61,10 +61,11 @@ OutputKind kind_of_request(const OutputRequest& request) {
   if (const auto kind = kind_of_suffix(request.output)) return *kind;
   if (request.shards_given && !request.max_shard_size_given) return OutputKind::dcp;
   if (request.max_shard_size_given && !request.shards_given) return OutputKind::hf;
-  throw UsageError(fmt::format(
-      "{}: its name does not say which format to write: give --to torch, safetensors, hf, dcp, megatron or gguf (or end "
-      "it in .pt, .pth, .bin, .safetensors or .gguf; --shards alone means dcp, --max-shard-size alone hf)",
-      request.output.string()));
+  throw UsageError(
+      fmt::format("{}: its name does not say which format to write: give --to torch, safetensors, hf, dcp, megatron or "
+                  "gguf (or end "
+                  "it in .pt, .pth, .bin, .safetensors or .gguf; --shards alone means dcp, --max-shard-size alone hf)",
+                  request.output.string()));
 }
 
 /// The output of a conversion: where, in which format, and from which source.

@@ -14,7 +14,7 @@ namespace fsdp::fuzz {
 inline void use_tokenizer(const std::filesystem::path& directory) {
   refusal_is_fine([&] {
     constexpr std::int64_t num_rows = 400;
-    const auto vocabulary = read_gguf_vocabulary(directory, {{"eos_token_id", 2}}, {.num_rows = num_rows});
+    const auto vocabulary = read_gguf_vocabulary(directory, {{"eos_token_id", 2}}, {.num_rows = num_rows, .pre = {}});
     if (vocabulary.tokens.size() != num_rows || vocabulary.types.size() != num_rows) std::abort();
   });
   refusal_is_fine([&] {
