@@ -153,7 +153,7 @@ class TrainerSource final : public Source {
 
   void add_json(const StatePath& path, const nlohmann::json& json) {
     values_.push_back({joined(path), path});
-    value_origins_.push_back({kOwn, own_values_.size()});
+    value_origins_.push_back({kMadeHere, own_values_.size()});
     own_values_.push_back(document_of_json(json, joined(path)));
   }
 
@@ -201,7 +201,7 @@ class TrainerSource final : public Source {
   }
   LoadedValue value(std::size_t value) const override {
     const auto [part, number] = value_origins_.at(value);
-    if (part == kOwn) return {own_values_[number], own_values_[number]->root};
+    if (part == kMadeHere) return {own_values_[number], own_values_[number]->root};
     return parts_[part]->value(number);
   }
   std::vector<ReadSum> verify_sums(std::vector<ReadSum> sums) const override {
@@ -218,7 +218,7 @@ class TrainerSource final : public Source {
   }
 
  private:
-  static constexpr std::size_t kOwn = static_cast<std::size_t>(-1);
+  static constexpr std::size_t kMadeHere = static_cast<std::size_t>(-1);
   static constexpr std::uint32_t kStoragesOfPart = 1u << 28;  ///< numbers of storages; there are fewer than 16 parts
 
   struct Origin {
@@ -339,7 +339,7 @@ void TrainerSource::name_numbers(const ParameterOrder& order) {
     if (!group_of_params(values_[i].path)) continue;
     auto params = nlohmann::json::array();
     for (const auto number : (*found)[group++]) params.push_back(order[number].first);
-    value_origins_[i] = {kOwn, own_values_.size()};
+    value_origins_[i] = {kMadeHere, own_values_.size()};
     own_values_.push_back(document_of_json(params, values_[i].name));
   }
 }
@@ -356,6 +356,14 @@ std::filesystem::path first_of(const std::filesystem::path& directory, std::init
   for (const auto* name : names)
     if (std::filesystem::is_regular_file(directory / name, error)) return directory / name;
   return {};
+}
+
+bool is_torch_file(const std::filesystem::path& path) {
+  std::string first(16, '\0');
+  const File file = File::open_read(path);
+  first.resize(std::min<std::uint64_t>(first.size(), file.size_bytes()));
+  file.read_at(0, std::as_writable_bytes(std::span(first.data(), first.size())));
+  return looks_like_torch_file(first);
 }
 
 TrainerFolder list_trainer_folder(const std::filesystem::path& directory) {
@@ -471,17 +479,6 @@ std::unique_ptr<Source> composer_checkpoint(std::unique_ptr<Source> source) {
   return made;
 }
 
-/// meta.pt of Lightning beside .metadata; empty: there is none.
-std::filesystem::path lightning_meta(const std::filesystem::path& directory) {
-  const auto file = first_of(directory, {"meta.pt"});
-  if (file.empty()) return {};
-  std::string first(16, '\0');
-  const File opened = File::open_read(file);
-  first.resize(std::min<std::uint64_t>(first.size(), opened.size_bytes()));
-  opened.read_at(0, std::as_writable_bytes(std::span(first.data(), first.size())));
-  return looks_like_torch_file(first) ? file : std::filesystem::path();
-}
-
 /// The target of Composer's link latest-rank0.pt, which some copies keep as a file with the name; empty: none.
 std::filesystem::path target_of_link(const std::filesystem::path& directory) {
   std::error_code error;
@@ -521,7 +518,9 @@ void add_parts_beside(TrainerSource& made, const TrainerFolder& found) {
     made.add_part(open_weights(found.optimizer), is_file ? all_below("optim") : of_dcp, is_file);
   }
   const auto add_values = [&](const std::filesystem::path& file, const char* name) {
-    if (!file.empty()) made.add_part(std::make_unique<TorchSource>(file, true), all_below(name), true);
+    if (file.empty()) return;
+    if (!is_torch_file(file)) return made.remark("not read: " + file.filename().string());
+    made.add_part(std::make_unique<TorchSource>(file, true), all_below(name), true);
   };
   add_values(found.scheduler, "lr_scheduler");
   add_values(found.random, "rng");
@@ -564,7 +563,7 @@ std::unique_ptr<Source> as_trainer_checkpoint(std::unique_ptr<Source> source) {
     return has_entry(*source, "pytorch-lightning_version") ? lightning_checkpoint(std::move(source), {})
                                                            : std::move(source);
   }
-  if (const auto meta = lightning_meta(source->info().directory); !meta.empty())
+  if (const auto meta = first_of(source->info().directory, {"meta.pt"}); !meta.empty() && is_torch_file(meta))
     return lightning_checkpoint(std::move(source), meta);
   if (!has_entry(*source, "train_state.step")) return source;
   auto titan = std::make_unique<TrainerSource>("torchtitan");

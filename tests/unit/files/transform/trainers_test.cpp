@@ -195,6 +195,11 @@ TEST_SUITE("convert/trainers") {
     // One with run.json is this program's.
     test::write_file(newest / "run.json", "{}");
     CHECK(checkpoint_in_run(folder.path()) == old);
+    for (const auto* name : {"epoch=0-step=900.ckpt", "epoch=1-step=1000.ckpt", "epoch=1-step=90.ckpt"})
+      test::write_file(folder.path() / name, "x");
+    CHECK(checkpoint_in_run(folder.path()).filename() == "epoch=1-step=1000.ckpt");
+    test::write_file(folder.path() / "last.ckpt", "x");
+    CHECK(checkpoint_in_run(folder.path()).filename() == "last.ckpt");
   }
 
   TEST_CASE("a link of Composer may not lead out of its folder") {
@@ -217,12 +222,15 @@ TEST_SUITE("convert/trainers") {
     CHECK(contains(source->info().remarks[0], "numbers for names"));
   }
 
-  TEST_CASE("trainer_state.json as Python writes it") {
+  TEST_CASE("trainer_state.json as Python writes it, and random states as a bare pickle") {
     const test::TempDir folder;
     const auto copied = copy_of(folder, "hf_trainer_ws2") / "checkpoint-4";
+    test::write_file(copied / "rng_state_0.pth", "\x80\x02N.");
     test::write_file(copied / "trainer_state.json",
                      R"({"global_step": 4, "loss": NaN, "x": [-Infinity, Infinity, 1], "s": "\\\"NaN\"", "t": "\\"})");
     const auto source = open_source(copied);
+    REQUIRE(source->info().remarks.size() == 1);
+    CHECK(contains(source->info().remarks[0], "rng_state_0.pth"));
     CHECK(value_of(*source, "trainer_state.loss").is_null());
     CHECK(value_of(*source, "trainer_state.x")[2] == 1);
     CHECK(value_of(*source, "trainer_state.s") == "\\\"NaN\"");
