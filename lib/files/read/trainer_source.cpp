@@ -125,8 +125,8 @@ class TrainerSource final : public Source {
   explicit TrainerSource(std::string trainer) { info_.trainer = std::move(trainer); }
 
   /// The first part is the model: format, producer and directory are its own.
-  /// \param only_plain  leave out values that are not read. This reads them: DCP keeps each value in an archive
-  const Source& add_part(std::unique_ptr<Source> part, const std::vector<Move>& moves, bool only_plain) {
+  /// \param checks_values  leaves out values of numpy and datetime. This reads them: DCP keeps each in an archive
+  const Source& add_part(std::unique_ptr<Source> part, const std::vector<Move>& moves, bool checks_values) {
     const auto number = parts_.size();
     const auto& added = *parts_.emplace_back(std::move(part));
     take_info(added.info());
@@ -144,7 +144,7 @@ class TrainerSource final : public Source {
     }
     for (std::size_t i = 0; i < added.values().size(); ++i) {
       const auto path = new_path(added.values()[i].path);
-      if (only_plain && !is_plain(added, i, joined(path))) continue;
+      if (checks_values && !is_kept(added, i, joined(path))) continue;
       values_.push_back({joined(path), path});
       value_origins_.push_back({number, i});
     }
@@ -244,18 +244,19 @@ class TrainerSource final : public Source {
     info_.world_size = std::max(info_.world_size, info.world_size);
   }
 
-  /// False for a value that is not read, which is noted with the class that it needs.
-  bool is_plain(const Source& part, std::size_t value, const std::string& new_name) {
+  /// False for a value that needs a class of numpy or datetime, which is noted. A value that needs any other class is
+  /// refused by name when it is read.
+  bool is_kept(const Source& part, std::size_t value, const std::string& new_name) {
     try {
       part.value(value);
       return true;
     } catch (const ValueNotRead& refusal) {
-      const std::string what = refusal.what(), needs = " needs ";
-      const auto begin = what.find(needs), end = what.find(", which is refused");
-      const auto name = new_name.substr(0, 200);
-      left_out_.push_back(begin == std::string::npos || end == std::string::npos
-                              ? name
-                              : name + " (" + what.substr(begin + needs.size(), end - begin - needs.size()) + ")");
+      static const std::regex kHarmless(
+          " needs ((numpy|datetime|torch\\.torch_version)\\.[A-Za-z0-9_.]+), which is refused");
+      const std::string what = refusal.what();
+      std::smatch match;
+      if (!std::regex_search(what, match, kHarmless)) return true;
+      left_out_.push_back(new_name.substr(0, 200) + " (" + match[1].str() + ")");
       return false;
     }
   }

@@ -1,7 +1,8 @@
 #pragma once
 // Checkpoints in the layouts of trainers: model, optimizer and counters in several files, or under names of their own.
 // "optim.state.<name>.<key>" are the optimizer's states, "optim.param_groups.<n>" its settings; numbers of an optimizer
-// become names where this can be known. Values that need classes are left out, and a remark names them.
+// become names where this can be known. Values of numpy (random states) and datetime are left out, and a remark names
+// them.
 // Formats: accelerate 1.15 (save_state), transformers 5 (Trainer), lightning 2.6, mosaicml 0.32, torchtitan.
 #include <filesystem>
 #include <memory>

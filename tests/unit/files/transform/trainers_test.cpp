@@ -178,6 +178,26 @@ TEST_SUITE("convert/trainers") {
     CHECK(value_of(*items, "config")["name"] == "tiny");
   }
 
+  TEST_CASE("a class of a program is refused by name when its value is read") {
+    const test::TempDir folder;
+    const auto copied = copy_of(folder, "hf_trainer_ws2") / "checkpoint-4";
+    // A legacy file of torch.save whose object is {"a": os.system}, without storages.
+    const std::string magic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
+    const std::string machine = std::string("\x80\x02}X\x0d\0\0\0little_endian\x88s.", 24);
+    const std::string object = std::string("\x80\x02}X\x01\0\0\0acos\nsystem\ns.\x80\x02].", 26);
+    test::write_file(copied / "scheduler.pt", magic + machine + object);
+    const auto source = open_source(copied);
+    std::string refused;
+    for (std::size_t i = 0; i < source->values().size(); ++i) {
+      try {
+        source->value(i);
+      } catch (const FormatError& error) {
+        refused += error.what();
+      }
+    }
+    CHECK(contains(refused, "os.system"));
+  }
+
   TEST_CASE("the weights of a trainer's folder can be had alone") {
     const auto weights = open_weights(kTrainers / "hf_trainer_ws2/ckpt/checkpoint-4");
     CHECK(weights->info().format == "safetensors");
