@@ -139,6 +139,21 @@ TEST_SUITE("checkpoint/import") {
     }
   }
 
+  TEST_CASE("tokens seen and a rate that all groups of a trainer's optimizer have") {
+    const TempDir dir;
+    std::filesystem::copy(kFixtures / "trainers/hf_trainer_ws2/ckpt", dir.path(),
+                          std::filesystem::copy_options::recursive);
+    fsdp::replace_file(dir / "checkpoint-4/trainer_state.json",
+                       R"({"global_step": 7, "num_input_tokens_seen": 1234, "loss": NaN})");
+    const auto candidates = fsdp::checkpoint_candidates(dir.path().string(), dir / "none");
+    REQUIRE(candidates.size() == 1);
+    CHECK(candidates[0].filename() == "checkpoint-4");
+    const Checkpoint checkpoint(candidates[0]);
+    CHECK(checkpoint.step() == std::pair<std::string, std::int64_t>("trainer_state.global_step", 7));
+    CHECK(checkpoint.tokens_seen() == 1234);
+    CHECK(checkpoint.learning_rate() == 0.01);
+  }
+
   TEST_CASE("the number of heads shows in no shape: it is asked for, and must fit") {
     const Checkpoint checkpoint(kFixtures / "checkpoints/pt_t211_gpt_full/ckpt.pt");
     CHECK_THROWS_AS(fsdp::model_of_tensors(checkpoint, {}), fsdp::UsageError);
