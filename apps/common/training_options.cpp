@@ -23,18 +23,36 @@ void add_schedule_options(OptionTable& t, TrainOptions& o) {
   t.section("Optimizer");  // "fine-tuning" in the help: apply_fine_tuning_defaults()
   t.add("lr,learning-rate", o.schedule.peak, "peak learning rate (fine-tuning: 1e-5)", {.at_restart = saved});
   t.add_choice("lr-schedule", kLrShapes, o.schedule.shape,
-               "learning rate after the warm-up: constant, linear or cosine (fine-tuning: linear)",
+               "learning rate after the warm-up: constant, linear, cosine, cosine-restarts, cosine-times-warmup (as "
+               "minimal_fsdp), polynomial, inverse-sqrt or wsd (constant until --decay-steps before the end); also by "
+               "the names of the Hugging Face trainer (fine-tuning: linear)",
                {.at_restart = saved});
-  t.add("warmup-steps", o.schedule.warmup_steps, "optimizer steps of linear warm-up",
-        {.unit = "steps", .at_restart = saved});
+  t.add("warmup-steps", o.schedule.warmup_steps, "optimizer steps of warm-up", {.unit = "steps", .at_restart = saved});
   t.add("warmup-ratio", o.warmup_ratio, "warm-up as a share of the schedule, if --warmup-steps is 0 (fine-tuning: 0.1)",
         {.range = {.from = 0, .to = 1}, .at_restart = saved});
+  t.add("warmup-from", o.schedule.warmup_from,
+        "learning rate of the first step of the warm-up, as a share of --lr (0: as transformers); default: "
+        "1/--warmup-steps",
+        {.default_text = "", .range = {.from = 0, .to = 1}, .at_restart = saved});
+  t.add_choice("warmup-shape", kLrCurves, o.schedule.warmup_curve, "rise of the warm-up: linear, cosine or 1-sqrt",
+               {.at_restart = saved});
   t.add("schedule-steps", o.schedule.total_steps,
         "length of the schedule in optimizer steps, warm-up included; 0: the run's steps",
         {.unit = "steps", .at_restart = saved});
-  t.add("min-lr-ratio", o.schedule.min_ratio,
-        "learning rate at the end of a linear or cosine schedule, as a share of --lr",
-        {.range = {.from = 0, .to = 1}, .at_restart = saved});
+  t.add("decay-steps", o.schedule.decay_steps,
+        "optimizer steps at the end of the schedule in which the rate of wsd falls; 0: a tenth of the schedule",
+        {.unit = "steps", .at_restart = saved, .depends_on = "lr-schedule"});
+  t.add_choice("decay-shape", kLrCurves, o.schedule.decay_curve, "fall of wsd: linear, cosine or 1-sqrt",
+               {.at_restart = saved, .depends_on = "lr-schedule"});
+  t.add("schedule-value", o.schedule.value,
+        "number of the schedule: waves of cosine and of wsd's (0.5), times that cosine-restarts falls (1), power of "
+        "polynomial (1), or steps in which inverse-sqrt falls to 0.71 (the warm-up's, else 10000); 0: the one in "
+        "brackets",
+        {.at_restart = saved, .depends_on = "lr-schedule"});
+  t.add("min-lr", o.min_lr, "learning rate at the end of a schedule that falls; 0: as --min-lr-ratio says",
+        {.at_restart = saved, .depends_on = "min-lr-ratio"});
+  t.add("min-lr-ratio", o.schedule.min_ratio, "the same, as a share of --lr",
+        {.range = {.from = 0, .to = 1}, .at_restart = saved, .depends_on = "min-lr"});
 }
 
 /// "adamw, lion or sgd"

@@ -223,10 +223,14 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool other_optimizer =
       given("--optimizer") &&
       optimizer_type(saved.value("optimizer", std::string("adamw"))).name != options.optimizer.kind;
+  const bool other_schedule =
+      given("--lr-schedule") && parse_value(kLrShapes, saved.value("lr-schedule", std::string("constant")),
+                                            "--lr-schedule") != options.schedule.shape;
   // Whether values that depend on an option are of no use, because the job chooses something else there. An option that
   // is not listed makes them useless if the job gives the option.
   const std::map<std::string_view, std::function<bool()>> is_useless{
       {"optimizer", [&] { return other_optimizer; }},
+      {"lr-schedule", [&] { return other_schedule; }},
       {"child-tuning", [&] { return other_child; }},
       {"max-steps", [&] { return steps_given; }},
       {"freeze", [&] { return freezing_given; }},

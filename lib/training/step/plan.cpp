@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <tuple>
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -134,13 +135,49 @@ void check_adapter_options(const TrainOptions& o) {
         "--adapter and --restart-checkpoint-file contradict each other: a checkpoint has its own adapters");
 }
 
+namespace {
+
+/// Refuses options of other schedules than the chosen one.
+void check_schedule_options(const TrainOptions& o) {
+  using Shape = LrSchedule::Shape;
+  const auto& s = o.schedule;
+  const bool falls = s.shape != Shape::constant;
+  const bool has_value = falls && s.shape != Shape::linear && s.shape != Shape::cosine_times_warmup;
+  for (const auto& [given, fits, message] :
+       {std::tuple(s.min_ratio > 0 || o.min_lr > 0, falls,
+                   "--min-lr and --min-lr-ratio need a schedule that falls, such as --lr-schedule linear or cosine"),
+        std::tuple(s.min_ratio > 0 && o.min_lr > 0, false,
+                   "--min-lr and --min-lr-ratio contradict each other: give one of them"),
+        std::tuple(s.decay_steps > 0, s.shape == Shape::wsd, "--decay-steps belongs to --lr-schedule wsd"),
+        std::tuple(s.decay_curve != LrCurve::linear, s.shape == Shape::wsd,
+                   "--decay-shape belongs to --lr-schedule wsd"),
+        std::tuple(s.value > 0, has_value,
+                   "--schedule-value belongs to --lr-schedule cosine, cosine-restarts, polynomial, inverse-sqrt or "
+                   "wsd")}) {
+    if (given && !fits) throw UsageError(message);
+  }
+  if (o.min_lr > s.peak)
+    throw UsageError(fmt::format("--min-lr {} is more than --lr {}, from which the rate falls", o.min_lr, s.peak));
+}
+
+}  // namespace
+
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) {
+  check_schedule_options(options);
   auto schedule = options.schedule;
-  if (schedule.min_ratio > 0 && schedule.shape == LrSchedule::Shape::constant)
-    throw UsageError("--min-lr-ratio needs --lr-schedule linear or cosine: a constant rate does not fall");
+  if (options.min_lr > 0) schedule.min_ratio = options.min_lr / schedule.peak;
   if (schedule.total_steps == 0) schedule.total_steps = total_steps;
   if (schedule.warmup_steps == 0)
     schedule.warmup_steps = static_cast<std::int64_t>(options.warmup_ratio * static_cast<double>(schedule.total_steps));
+  if (schedule.shape != LrSchedule::Shape::wsd) return schedule;
+  constexpr std::int64_t kUsualShare = 10;  // of MiniCPM, which named this schedule
+  if (schedule.decay_steps == 0) schedule.decay_steps = std::max<std::int64_t>(1, schedule.total_steps / kUsualShare);
+  if (schedule.decay_steps > schedule.total_steps - schedule.warmup_steps)
+    throw UsageError(
+        fmt::format("--decay-steps {} and a warm-up of {} are more than the {} of the schedule: the decay "
+                    "is the end of --max-steps or --schedule-steps",
+                    schedule.decay_steps, format_count_of(schedule.warmup_steps, "step"),
+                    format_count_of(schedule.total_steps, "step")));
   return schedule;
 }
 

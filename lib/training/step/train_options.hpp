@@ -83,6 +83,7 @@ struct TrainOptions {
   int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
   LrSchedule schedule;                  ///< total_steps 0: the run's
   double warmup_ratio = 0;              ///< of the schedule's steps, where schedule.warmup_steps is 0
+  double min_lr = 0;                    ///< instead of schedule.min_ratio; 0: as that says
   OptimizerOptions optimizer{.beta2 = 0.95, .weight_decay = 0.1};
   std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
@@ -96,14 +97,15 @@ struct TrainOptions {
 
   std::string run_name;  ///< empty: the model's name
   std::string out_dir = "runs";
-  std::string restart_checkpoint;     ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
-  std::int64_t save_every = 0;        ///< optimizer steps; 0: at the end only
-  double save_interval_minutes = 30;  ///< 0: never by time
-  bool interval_saves_pass = false;   ///< the checkpoints of save_interval_minutes go when a newer one is there
-  int keep_last = 0;                  ///< checkpoints kept; 0: all
-  int keep_optimizer = 0;             ///< newest ones that keep the optimizer's state; 0: all
-  std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which a run ends
-  double takeover_after_seconds = 90;     ///< silence of another job in the run's folder
+  std::string restart_checkpoint;  ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
+  std::optional<std::int64_t> restart_epoch;  ///< finished epochs of a foreign checkpoint; none: as it says
+  std::int64_t save_every = 0;                ///< optimizer steps; 0: at the end only
+  double save_interval_minutes = 30;          ///< 0: never by time
+  bool interval_saves_pass = false;           ///< the checkpoints of save_interval_minutes go when a newer one is there
+  int keep_last = 0;                          ///< checkpoints kept; 0: all
+  int keep_optimizer = 0;                     ///< newest ones that keep the optimizer's state; 0: all
+  std::int64_t max_nonfinite_steps = 10;      ///< in a row, after which a run ends
+  double takeover_after_seconds = 90;         ///< silence of another job in the run's folder
   bool no_final_save = false;
   std::string save_final_full;     ///< .pt or .safetensors file to write at the end of the run; empty: none
   std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none

@@ -73,6 +73,29 @@ TEST_SUITE("train/plan") {
     CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
     options.schedule.shape = fsdp::LrSchedule::Shape::cosine;
     CHECK(fsdp::plan_schedule(options, 200).min_ratio == 0.1);
+    options.min_lr = 1e-5;
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);  // one of the two
+    options.schedule.min_ratio = 0;
+    options.schedule.peak = 1e-4;
+    CHECK(fsdp::plan_schedule(options, 200).min_ratio == doctest::Approx(0.1));
+    options.min_lr = 2e-4;
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);  // above the peak
+  }
+
+  TEST_CASE("the decay of wsd fits behind the warm-up, and belongs to wsd") {
+    TrainOptions options;
+    options.schedule.decay_steps = 50;
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
+    options.schedule.shape = fsdp::LrSchedule::Shape::wsd;
+    CHECK(fsdp::plan_schedule(options, 200).decay_steps == 50);
+    options.schedule.warmup_steps = 151;
+    CHECK_THROWS_WITH_AS(fsdp::plan_schedule(options, 200), doctest::Contains("151 steps"), fsdp::UsageError);
+    options.schedule.decay_steps = 0;
+    CHECK(fsdp::plan_schedule(options, 200).decay_steps == 20);
+    options.schedule = {};
+    options.schedule.shape = fsdp::LrSchedule::Shape::linear;
+    options.schedule.value = 2;
+    CHECK_THROWS_AS(fsdp::plan_schedule(options, 200), fsdp::UsageError);
   }
 
   TEST_CASE("a run lies below --out-dir") {
