@@ -215,7 +215,9 @@ int parse(OptionTable& app, int argc, char** argv) {
     return run_alone([&] { print_on_stdout(app.describe()); });
   try {
     refuse_piped_config(argc, argv);
-    app.parse(argc, argv);
+    auto words = app.rewritten({argv + std::min(argc, 1), argv + argc});
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app.parse(std::move(words));
     return -1;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {

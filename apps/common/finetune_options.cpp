@@ -211,6 +211,10 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
         "checkpoint to resume from: latest or best of this run, a run's directory, a checkpoint's directory, or a .pt "
         "or safetensors file",
         {.path = file, .at_restart = checkpoint});
+  t.add("restart-epoch", o.restart_epoch,
+        "finished epochs after which the run of a checkpoint of another program goes on; default: as the checkpoint "
+        "says",
+        {.default_text = "", .range = {.from = 0, .to = 1e9}, .unit = "epochs", .at_restart = checkpoint});
   t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: not by steps",
         {.unit = "steps", .at_restart = saved});
   t.add("save-interval-minutes", o.save_interval_minutes,
@@ -273,7 +277,7 @@ double parse_time_limit(const std::string& text) {
 
 /// Turns a flag that stands for `option value` into that option.
 void apply_flag(OptionTable& t, const std::string& flag, const std::string& option, const std::string& value) {
-  if (t.get_option(flag)->count() == 0) return;
+  if (t.get_option(flag)->count() == 0 || !t.get_option(flag)->as<bool>()) return;
   const auto* target = t.get_option(option);
   if (target->count() > 0 && target->as<std::string>() != value) {
     throw UsageError(flag + " and " + option + " " + target->as<std::string>() +
@@ -285,6 +289,7 @@ void apply_flag(OptionTable& t, const std::string& flag, const std::string& opti
 }  // namespace
 
 void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
+  t.rewrite_with(replace_other_names);
   add_model_options(t, a.options.model);
   add_data_options(t, a.options, a.compared.has_value());
   add_validation_options(t, a.options);

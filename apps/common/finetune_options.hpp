@@ -30,6 +30,11 @@ struct FinetuneArguments {
 
 void add_finetune_options(OptionTable& table, FinetuneArguments& arguments);
 
+/// Replaces names that other trainers have for options of this table, and values of flags that follow a blank
+/// ("--bf16 True"); in other_names.cpp.
+/// \throws UsageError for a name of something that is another option here, with that option
+std::vector<std::string> replace_other_names(const OptionTable& table, const std::vector<std::string>& line);
+
 /// Brings the spellings of an option to one form: flags that stand for a value, and an option without a value. Call
 /// after parsing.
 /// \throws UsageError when two spellings contradict each other

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "lib/base/named_values.hpp"
 
@@ -123,9 +124,17 @@ class OptionTable : public CLI::App {
   /// Gives the option this value alone, as if the user had.
   void set(const std::string& name, const std::string& value);
 
+  /// Replaces words of the command line, without the program's name, before they are parsed. \throws UsageError
+  using Rewrite = std::vector<std::string> (*)(const OptionTable& table, const std::vector<std::string>& line);
+  void rewrite_with(Rewrite rewrite) { rewrite_ = rewrite; }
+  std::vector<std::string> rewritten(const std::vector<std::string>& line) const {
+    return rewrite_ == nullptr ? line : rewrite_(*this, line);
+  }
+
  private:
   CLI::Option* enter(CLI::Option* option, const OptionFacts& facts);
 
+  Rewrite rewrite_ = nullptr;
   std::string section_ = "Options";
   std::map<const CLI::Option*, OptionFacts> facts_;
 };

@@ -107,6 +107,14 @@ OptimizerPlan Restore::load() {
 
 void Restore::take_run(const OptimizerPlan& state) {
   const auto& stood = point_.manifest.state;
+  if (const auto epoch = setup_.options.restart_epoch; epoch && setup_.train_data) {
+    const auto rows = setup_.train_data->num_rows();
+    if (stood.samples != *epoch * rows)
+      throw UsageError(
+          fmt::format("--restart-epoch {} contradicts the checkpoint {}, which has seen {} of {} an epoch: leave the "
+                      "option out",
+                      *epoch, point_.candidates.front().string(), format_count_of(stood.samples, "row"), rows));
+  }
   if (trainer_) {
     const bool scaled = runtime_.policy().precision.needs_loss_scale();
     trainer_->state() = continued_state(point_.manifest, trainer_->state(), scaled);
@@ -167,7 +175,13 @@ Restore::Place Restore::place_of(const Checkpoint& checkpoint, const OptimizerPl
     return result;
   };
   const auto per_step = setup_.batches.rows_per_step;
-  if (checkpoint.step()) {
+  if (setup_.options.restart_epoch && setup_.train_data) {
+    place.samples = product(*setup_.options.restart_epoch, setup_.train_data->num_rows(), "epochs");
+    place.step = (place.samples + per_step / 2) / per_step;
+    place.text = fmt::format("after {} of {} (--restart-epoch): step {}",
+                             format_count_of(*setup_.options.restart_epoch, "epoch"),
+                             format_count_of(setup_.train_data->num_rows(), "row"), place.step);
+  } else if (checkpoint.step()) {
     place.step = checkpoint.step()->second;
     place.samples = product(place.step, per_step, "steps");
     place.text = fmt::format("step {} (its '{}')", place.step, checkpoint.step()->first);

@@ -2,6 +2,8 @@
 // partial training and adapters.
 #include "tests/support/finetune_rig.hpp"
 
+#include <fmt/format.h>
+
 using fsdp::ExitCode;
 using fsdp::test::finetune;
 using fsdp::test::has_all;
@@ -99,5 +101,79 @@ TEST_SUITE("jobs/resume") {
   TEST_CASE("so do adapters, whose base lies where the run recorded") {
     const std::string model = std::string("--model ") + FSDP_FIXTURE_DIR + "/families/mistral_full ";
     for (const auto& kind : kAdapters) check_restarts(kind, model + kLlama + kind.options);
+  }
+  TEST_CASE("--restart-epoch says where a checkpoint of another program stands, and none of ours") {
+    Resuming runs;
+    const auto file = std::string(FSDP_FIXTURE_DIR) + "/checkpoints/pt_t211_minimal_fsdp_vars/ckpt.pt";
+    const std::string restart = "--num-heads 2 --seq-len 8 --restart " + file;  // its epoch_number is 4
+    const auto state_after = [&](const std::string& name, const std::string& options) {
+      runs.start(name, 2, restart + options);
+      return runs.state(name);
+    };
+    CHECK(state_after("said", " --max-epochs 5").step == 25);  // 5 epochs of 30 rows, 6 a step
+    CHECK(runs.records("said").empty());
+    CHECK(state_after("third", " --restart-epoch 3 --max-epochs 4").samples == 120);
+    CHECK(runs.records("third").front().at("step") == 16);
+    CHECK(runs.records("third").size() == 5);
+    CHECK(state_after("anew", " --restart-epoch 0 --max-epochs 1").step == 5);
+    const auto again = runs.resume("third", "--restart-epoch 3 --batch-size 3 --max-epochs 5", 2);
+    CHECK(again.code == ExitCode::usage);
+    CHECK(has_all(again.error, {"--restart-epoch 3", "120"}));
+    CHECK(runs.resume("third", "--restart-epoch 4 --batch-size 3 --max-epochs 5", 2).code == ExitCode::ok);
+    const auto alone = runs.train("alone", "--restart-epoch 3 --max-epochs 4");
+    CHECK(alone.code == ExitCode::usage);
+    CHECK(has_all(alone.error, {"--restart-epoch", "--restart-checkpoint-file"}));
+  }
+  TEST_CASE("every schedule goes on in its middle at the rate of the undisturbed run") {
+    for (const std::string schedule :
+         {"constant --warmup-steps 4", "linear --warmup-steps 4 --warmup-from 0", "cosine --min-lr 1e-4",
+          "cosine-restarts --schedule-value 2", "cosine-times-warmup --warmup-steps 4 --schedule-steps 9",
+          "polynomial --schedule-value 2 --min-lr-ratio 0.1", "inverse-sqrt --warmup-steps 2",
+          "wsd --warmup-steps 2 --warmup-shape cosine --decay-steps 3 --decay-shape 1-sqrt --min-lr 1e-4"}) {
+      CAPTURE(schedule);
+      Resuming runs;
+      const auto rates = [&](const std::string& name) {
+        std::vector<std::pair<double, double>> found;
+        for (const auto& record : runs.records(name)) {
+          if (record.contains("loss")) found.emplace_back(record.at("lr"), record.at("loss"));
+        }
+        return found;
+      };
+      const auto options = kMinGpt + "--lr-schedule " + schedule;
+      runs.start("whole", 1, options + " --max-steps 6");
+      runs.start("parts", 1, options + " --max-steps 6 --save-every 1");
+      for (const int step : {1, 3, 5}) {
+        const auto from = runs.folder("parts") / "checkpoints" / fmt::format("step-{:08}", step);
+        runs.start("parts", 1, "--restart " + from.string());
+        CHECK(rates("parts") == rates("whole"));
+      }
+    }
+  }
+
+  TEST_CASE("a cooldown begins at any checkpoint of the stable part") {
+    Resuming runs;
+    runs.start("stable", 1,
+               kMinGpt + "--lr-schedule wsd --warmup-steps 2 --decay-steps 4 --max-steps 12 --save-every 3");
+    for (const auto& [step, name] : {std::pair{3, "early"}, std::pair{6, "late"}}) {
+      const auto from = runs.folder("stable") / "checkpoints" / fmt::format("step-{:08}", step);
+      const auto steps = std::to_string(step + 4);
+      runs.start(name, 1, "--restart " + from.string() + " --max-steps " + steps);
+      std::vector<double> rates;
+      for (const auto& record : runs.records(name)) {
+        if (record.contains("lr")) rates.push_back(record["lr"]);
+      }
+      REQUIRE(rates.size() == 4);
+      for (std::size_t i = 0; i < 4; ++i) CHECK(rates[i] == doctest::Approx(3e-3 * static_cast<double>(4 - i) / 4));
+    }
+    // From a run at a constant rate, too.
+    runs.start("constant", 1, kMinGpt + "--lr-schedule constant --max-steps 3");
+    runs.start("constant", 1, "--restart latest --lr-schedule wsd --decay-steps 2 --max-steps 5");
+    CHECK(runs.losses("constant").size() == 5);
+    CHECK(runs.records("constant")[4].at("lr").get<double>() == doctest::Approx(1.5e-3));
+    // Too long a decay, and a restart that leaves the schedule.
+    const auto refused = runs.resume("stable", "--max-steps 13 --decay-steps 12 --batch-size 6");
+    CHECK(refused.code == ExitCode::usage);
+    CHECK(has_all(refused.error, {"--decay-steps", "12", "13"}));
+    CHECK(runs.resume("stable", "--max-steps 13 --lr-schedule cosine --batch-size 6").code == ExitCode::ok);
   }
 }

@@ -208,7 +208,7 @@ TEST_SUITE("apps/app_main") {
         {{"fsdp-finetune"}, {"--lerning-rate", "1"}, {"--learning-rate"}},
         {{"fsdp-finetune"}, {"--batch_sizes=3"}, {"--batch-size"}},
         {{"fsdp-finetune"}, {"--field", "x"}, {"--data-field"}},
-        {{"fsdp-finetune"}, {"--epochs", "3"}, {"--max-epochs"}},
+        {{"fsdp-finetune"}, {"--max-epoch", "3"}, {"--max-epochs"}},
         {{"fsdp-finetune"}, {"--restart-checkpoint", "x"}, {"--restart-checkpoint-file"}},
         {{"fsdp-memprobe"}, {"--serch"}, {"--search"}},
         {{"fsdp-memprobe"}, {"--gradient-checkpoint"}, {"--gradient-checkpointing"}},
@@ -222,6 +222,56 @@ TEST_SUITE("apps/app_main") {
       expect_refused(run_program(parts[0] + parts[1]), 2,
                      {wrong.substr(0, wrong.find('=')), "did you mean " + parts[2][0] + "?"});
     }
+  }
+
+  TEST_CASE("names of other trainers are taken where they mean the same") {
+    const std::vector<std::pair<CommandLine, CommandLine>> cases{
+        {{"--epochs", "3"}, {"--max-epochs", "3"}},
+        {{"--num_train_epochs=2.5"}, {"--max-epochs", "2.5"}},
+        {{"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"},
+         {"--batch-size", "2", "--gradient-accumulation-steps", "4"}},
+        {{"--training.local_batch_size", "2", "--training.seq_len", "64"}, {"--batch-size", "2", "--seq-len", "64"}},
+        {{"--max_iters", "9", "--grad_clip", "0.5"}, {"--max-steps", "9", "--clip-grad-norm", "0.5"}},
+        {{"--bf16"}, {"--precision", "bf16"}},
+        {{"--bf16", "True", "--tf32", "True"}, {"--precision", "bf16", "--tf32"}},
+        {{"--bf16", "--lr", "1"}, {"--precision", "bf16", "--lr", "1"}},
+        {{"--fp16", "False", "--bf16=true"}, {"--precision", "bf16"}},
+        {{"--gradient_checkpointing", "True"}, {"--activation-checkpointing", "all", "--gradient-checkpointing"}},
+        {{"--resume"}, {"--restart", "latest"}},
+        {{"--resume_from_checkpoint", "True"}, {"--restart", "latest"}},
+        {{"--resume_from_checkpoint", "runs/a"}, {"--restart", "runs/a"}},
+        {{"--report_to", "none"}, {"--no-tensorboard"}},
+        {{"--report_to", "tensorboard"}, {}},
+        {{"--optim", "adamw_torch"}, {"--optimizer", "adamw_torch"}},
+        {{"--lr_scheduler_type", "cosine_with_min_lr"}, {"--lr-schedule", "cosine_with_min_lr"}},
+        {{"--n_layer", "3", "--n_head", "3", "--n_embd", "48", "--block_size", "32"},
+         {"--num-layers", "3", "--num-heads", "3", "--embed-size", "48", "--seq-len", "32"}},
+        {{"--load_in_4bit", "--lora_r", "8"}, {"--quantize", "nf4", "--lora-rank", "8"}},
+        {{"--packing", "True"}, {"--pack"}}};
+    for (const auto& [theirs, ours] : cases) {
+      CAPTURE(theirs.front());
+      CHECK(options_in(config_text(CommandLine{"fsdp-finetune"} + theirs), false) ==
+            options_in(config_text(CommandLine{"fsdp-finetune"} + ours), false));
+    }
+    CHECK(options_in(config_text({"fsdp-memprobe", "--micro_batch_size", "2"}), false).at("batch-size") == "2");
+    // A flag that is taken back.
+    CHECK(!options_in(config_text({"fsdp-finetune", "--gradient_checkpointing", "False"}), false)
+               .contains("activation-checkpointing"));
+  }
+
+  TEST_CASE("names of other trainers for something else are answered with what is here") {
+    const std::vector<std::pair<CommandLine, std::vector<std::string>>> cases{
+        {{"--report_to", "wandb"}, {"--report_to", "metrics.jsonl", "--no-tensorboard"}},
+        {{"--output_dir", "x"}, {"--output_dir", "--out-dir", "--run-name"}},
+        {{"--adam_beta1=0.9"}, {"--adam_beta1", "--betas"}},
+        {{"--deepspeed", "ds.json"}, {"--deepspeed", "--sharding", "optimizer-shard"}},
+        {{"--nproc_per_node", "4"}, {"--nproc_per_node", "mpiexec"}},
+        {{"--bf16", "maybe"}, {"--bf16", "--precision"}},
+        {{"--save_strategy", "epoch"}, {"--save_strategy", "--save-every"}},
+        {{"--torch_compile"}, {"--torch_compile", "leave it out"}},
+        {{"--epochs", "many"}, {"--max-epochs", "many"}}};
+    for (const auto& [theirs, facts] : cases)
+      expect_refused(run_program(CommandLine{"fsdp-finetune"} + theirs), 2, facts);
   }
 
   TEST_CASE("an unknown word that is like no option is refused alone") {

@@ -1,0 +1,257 @@
+// Names that users of other trainers type (the Hugging Face Trainer and TRL, torchtitan, axolotl, minGPT, nanoGPT,
+// Megatron-LM), and what they are here. The table in docs/tutorials.md lists them.
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include "apps/common/finetune_options.hpp"
+
+namespace fsdp {
+namespace {
+
+/// An option of this program, and other names for the same, with blanks between.
+struct SameOption {
+  std::string_view ours, others;
+};
+constexpr std::array kSameOptions{
+    SameOption{"model", "model-name-or-path base-model model-name"},
+    SameOption{"tokenizer", "tokenizer-name tokenizer-name-or-path"},
+    SameOption{"num-layers", "n-layer num-hidden-layers model.n-layer"},
+    SameOption{"num-heads", "n-head num-attention-heads model.n-head"},
+    SameOption{"embed-size", "n-embd hidden-size model.n-embd"},
+    SameOption{"seq-len",
+               "block-size max-length model-max-length sequence-len sequence-length context-length "
+               "training.seq-len model.block-size"},
+    SameOption{"train-data", "train-file dataset dataset-name dataset-path training.dataset-path"},
+    SameOption{"val-data", "validation-file eval-file"},
+    SameOption{"data-field", "dataset-text-field text-column"},
+    SameOption{"max-rows", "max-train-samples"},
+    SameOption{"max-epochs", "epochs num-epochs num-train-epochs"},
+    SameOption{"max-steps", "steps max-iters train-iters max-train-steps training.steps trainer.max-iters"},
+    SameOption{"batch-size",
+               "per-device-train-batch-size micro-batch-size training.local-batch-size "
+               "training.batch-size trainer.batch-size"},
+    SameOption{"total-batch-size", "global-batch-size training.global-batch-size"},
+    SameOption{"pack", "packing sample-packing"},
+    SameOption{"eval-every", "eval-steps eval-interval validation.freq"},
+    SameOption{"patience", "early-stopping-patience"},
+    SameOption{"lr", "optimizer.lr trainer.learning-rate"},
+    SameOption{"lr-schedule", "lr-scheduler-type lr-scheduler lr-decay-style"},
+    SameOption{"min-lr-ratio", "min-lr-rate cosine-min-lr-ratio lr-scheduler.min-lr-factor"},
+    SameOption{"warmup-steps", "num-warmup-steps warmup-iters lr-warmup-iters lr-scheduler.warmup-steps"},
+    SameOption{"schedule-steps", "lr-decay-iters lr-scheduler.total-steps"},
+    SameOption{"decay-steps", "num-decay-steps lr-wsd-decay-iters"},
+    SameOption{"decay-shape", "decay-type lr-wsd-decay-style lr-scheduler.decay-type"},
+    SameOption{"warmup-shape", "warmup-type"},
+    SameOption{"optimizer", "optim optimizer.name"},
+    SameOption{"eps", "adam-epsilon adam-eps optimizer.eps"},
+    SameOption{"weight-decay", "optimizer.weight-decay trainer.weight-decay"},
+    SameOption{"clip-grad-norm",
+               "max-grad-norm grad-clip clip-grad gradient-clipping grad-norm-clip training.max-norm "
+               "trainer.grad-norm-clip"},
+    SameOption{"lora-rank", "lora-r"},
+    SameOption{"lora-targets", "lora-target-modules"},
+    SameOption{"rslora", "use-rslora peft-use-rslora"},
+    SameOption{"dora", "use-dora peft-use-dora"},
+    SameOption{"double-quant", "use-double-quant bnb-4bit-use-double-quant"},
+    SameOption{"compute-dtype", "bnb-4bit-compute-dtype"},
+    SameOption{"restart-checkpoint-file", "resume resume-from-checkpoint resume-from"},
+    SameOption{"save-every", "save-steps save-interval checkpoint-interval checkpoint.interval"},
+    SameOption{"keep-last", "save-total-limit checkpoint.keep-latest-k"},
+    SameOption{"log-every", "logging-steps log-interval log-freq metrics.log-freq"},
+    SameOption{"precision", "mixed-precision dtype"},
+    SameOption{"param-dtype", "training.mixed-precision-param"},
+    SameOption{"reduce-dtype", "training.mixed-precision-reduce"},
+    SameOption{"cpu-offload", "offload-params fsdp-offload-params training.enable-cpu-offload"},
+    SameOption{"seed", "training.seed debug.seed system.seed"}};
+
+/// A name with one of its values, in lower case ("true": also without a value), and the words that say so here.
+struct SameWords {
+  std::string_view other, value, ours;
+};
+constexpr std::array kSameWords{
+    SameWords{"bf16", "true", "--precision bf16"},
+    SameWords{"bf16", "false", ""},
+    SameWords{"fp16", "true", "--precision fp16"},
+    SameWords{"fp16", "false", ""},
+    SameWords{"mixed-precision", "no", "--precision float32"},
+    SameWords{"resume", "true", "--restart-checkpoint-file latest"},
+    SameWords{"resume", "false", ""},
+    SameWords{"resume-from-checkpoint", "true", "--restart-checkpoint-file latest"},
+    SameWords{"resume-from-checkpoint", "false", ""},
+    SameWords{"auto-resume-from-checkpoints", "true", "--restart-checkpoint-file latest"},
+    SameWords{"report-to", "tensorboard", ""},
+    SameWords{"report-to", "none", "--no-tensorboard"},
+    SameWords{"use-tensorboard", "true", ""},
+    SameWords{"metrics.enable-tensorboard", "true", ""},
+    SameWords{"fsdp-sharding-strategy", "full_shard", "--sharding full-shard"},
+    SameWords{"fsdp-sharding-strategy", "shard_grad_op", "--sharding grad-shard"},
+    SameWords{"fsdp-sharding-strategy", "no_shard", "--sharding no-shard"},
+    SameWords{"fsdp-sharding-strategy", "hybrid_shard", "--sharding hybrid-full-shard"},
+    SameWords{"fsdp-sharding-strategy", "hybrid_shard_zero2", "--sharding hybrid-grad-shard"},
+    SameWords{"assistant-only-loss", "true", "--train-on answers"},
+    SameWords{"completion-only-loss", "true", "--train-on answers"},
+    SameWords{"train-on-inputs", "false", "--train-on answers"},
+    SameWords{"train-on-inputs", "true", "--train-on all"},
+    SameWords{"lora-target-linear", "true", "--lora-targets all"},
+    SameWords{"load-in-4bit", "true", "--quantize nf4"},
+    SameWords{"load-in-4bit", "false", ""},
+    SameWords{"bnb-4bit-quant-type", "nf4", "--quantize nf4"},
+    SameWords{"load-best-model-at-end", "true", "--keep-best loss --final best"},
+    SameWords{"load-best-model-at-end", "false", ""},
+    SameWords{"do-train", "true", ""},
+    SameWords{"do-eval", "true", ""},
+    SameWords{"activation-checkpoint.mode", "full", "--activation-checkpointing all"},
+    SameWords{"activation-checkpoint.mode", "none", "--activation-checkpointing none"},
+    SameWords{"use-cpu", "true", "--device cpu"},
+    SameWords{"use-cpu", "false", ""},
+    SameWords{"no-cuda", "true", "--device cpu"},
+    SameWords{"no-cuda", "false", ""}};
+
+/// Names of things that are another option, or none, here, with blanks between, and what to do.
+struct Advice {
+  std::string_view others, text;
+};
+constexpr std::array kAdvice{
+    Advice{"output-dir job.dump-folder", "a run's folder is OUT/RUN: give --out-dir OUT and --run-name RUN"},
+    Advice{"overwrite-output-dir", "a new run needs a --run-name of its own"},
+    Advice{"report-to logging-dir use-wandb wandb-project wandb-run-name wandb-entity wandb-mode "
+           "metrics.enable-wandb mlflow-tracking-uri",
+           "metrics.jsonl and TensorBoard's event file are written to OUT/RUN (--no-tensorboard: only the former); "
+           "docs/wandb-mlflow.md shows how W&B and MLflow read them"},
+    Advice{"bf16 fp16", "give --precision bf16, fp16 or float32"},
+    Advice{"torch-dtype", "give --precision: weights are read in any type"},
+    Advice{"resume auto-resume-from-checkpoints resume-from-checkpoint",
+           "give --restart-checkpoint-file latest, best or a path"},
+    Advice{"train-batch-size training-batch-size",
+           "give --batch-size (sequences of one rank at once) or --total-batch-size (of a step on all ranks)"},
+    Advice{"per-device-eval-batch-size eval-batch-size", "validations use --batch-size"},
+    Advice{"adam-beta1 adam-beta2 beta1 beta2 betas.0 optimizer.beta1 optimizer.beta2 trainer.betas",
+           "give both with --betas BETA1 BETA2"},
+    Advice{"lr-scheduler-kwargs lr-scheduler-args",
+           "give --warmup-shape, --warmup-from, --decay-steps, --decay-shape, --min-lr or --schedule-value"},
+    Advice{"lr-scheduler.decay-ratio", "give --decay-steps, the number of steps of the decay"},
+    Advice{"save-strategy save-safetensors saves-per-epoch", "give --save-every STEPS or --save-interval-minutes X"},
+    Advice{"eval-strategy evaluation-strategy evals-per-epoch validation.enable",
+           "give --val-data, and --eval-every STEPS; 0: at the end"},
+    Advice{"val-set-size", "keep texts apart yourself: give --val-data"},
+    Advice{"logging-strategy", "give --log-every STEPS; metrics.jsonl has every step"},
+    Advice{"do-eval do-predict", "--max-epochs -1 evaluates --val-data without training, and fsdp-eval any checkpoint"},
+    Advice{"fsdp fsdp-config fsdp-sharding-strategy fsdp-reshard-after-forward fsdp-min-num-params "
+           "fsdp-auto-wrap-policy fsdp-transformer-layer-cls-to-wrap parallelism.fsdp-reshard-after-forward",
+           "give --sharding (full-shard, grad-shard, optimizer-shard, no-shard or a hybrid) and --wrap"},
+    Advice{"deepspeed zero-stage zero-optimization",
+           "give --sharding: full-shard is ZeRO-3, grad-shard ZeRO-2, optimizer-shard ZeRO-1; --offload-optimizer cpu "
+           "or nvme:DIR is ZeRO-Offload and ZeRO-Infinity"},
+    Advice{"parallelism.data-parallel-shard-degree parallelism.data-parallel-replicate-degree",
+           "give --sharding, and --shard-group-size to a hybrid"},
+    Advice{"local-rank nproc-per-node nnodes num-processes num-machines master-addr master-port rdzv-endpoint",
+           "mpiexec -n RANKS or srun starts the ranks, and the program recognises the launcher"},
+    Advice{"activation-checkpoint.mode recompute-granularity recompute-activations",
+           "give --activation-checkpointing all, every:N or none"},
+    Advice{"use-peft use-lora adapter-name", "give --lora-rank R, and --lora-targets"},
+    Advice{"load-in-4bit load-in-8bit bnb-4bit-quant-type", "--quantize nf4 is the quantization that there is"},
+    Advice{"load-best-model-at-end metric-for-best-model", "give --keep-best and --final best"},
+    Advice{"auto-find-batch-size", "fsdp-memprobe --search finds the largest batch"},
+    Advice{"push-to-hub hub-model-id", "--save-final-hf DIR writes the folder, which the hub's own tools upload"},
+    Advice{"attn-implementation use-flash-attention-2 flash-attention flash-attn use-flash-attn sdp-attention",
+           "the kernel of attention follows from the device and the rows: leave it out"},
+    Advice{"torch-compile compile use-liger-kernel training.compile",
+           "forward and backward are fused by hand: leave it out"},
+    Advice{"dataloader-num-workers dataloader-pin-memory dataloader-drop-last num-workers group-by-length",
+           "each rank reads its rows ahead by itself: leave it out"},
+    Advice{"profiling.enable-profiling profiler-steps", "give --trace FILE"},
+    Advice{"checkpoint.load-step", "give --restart-checkpoint-file, latest or a path"},
+    Advice{"job.config-file config-file", "give --config FILE, as --print-config writes it"},
+    Advice{"init-from", "give --model, or --restart-checkpoint-file"}};
+
+/// "--num_train_epochs=3" becomes "num-train-epochs".
+std::string name_in(const std::string& word) {
+  auto name = word.substr(2, word.find('=') - 2);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string in_lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::vector<std::string> split(std::string_view text) {
+  std::istringstream in{std::string(text)};
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+bool is_among(std::string_view name, std::string_view names) {
+  const auto words = split(names);
+  return std::find(words.begin(), words.end(), name) != words.end();
+}
+
+/// Returns the words of this program for a name with this value; nothing when the table has no such row.
+std::optional<std::string_view> find_words(const std::string& name, const std::string& value) {
+  for (const auto& row : kSameWords) {
+    if (row.other == name && row.value == value) return row.ours;
+  }
+  return std::nullopt;
+}
+
+/// Returns the option of the same meaning with its dashes; empty: there is none.
+std::string find_option(const std::string& name) {
+  for (const auto& row : kSameOptions) {
+    if (is_among(name, row.others)) return "--" + std::string(row.ours);
+  }
+  return "";
+}
+
+/// \param given  the name as it was typed. \throws UsageError when there is advice about it
+void refuse_with_advice(const std::string& given, const std::string& name) {
+  for (const auto& row : kAdvice) {
+    if (is_among(name, row.others)) throw UsageError(given + " is no option here: " + std::string(row.text));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> replace_other_names(const OptionTable& table, const std::vector<std::string>& line) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    auto word = line[i];
+    const auto equals = word.find('=');
+    const bool is_apart = equals == std::string::npos && i + 1 < line.size() && !line[i + 1].starts_with("--");
+    const auto value = in_lower_case(equals != std::string::npos ? word.substr(equals + 1)
+                                     : is_apart                  ? line[i + 1]
+                                                                 : "true");
+    const auto* option = word.starts_with("--") ? table.get_option_no_throw(word.substr(0, equals)) : nullptr;
+    if (option == nullptr && word.size() > 2 && word.starts_with("--")) {
+      const auto name = name_in(word);
+      if (const auto own = find_words(name, value)) {
+        for (auto& part : split(*own)) words.push_back(std::move(part));
+        i += is_apart ? 1 : 0;
+        continue;
+      }
+      const auto ours = find_option(name);
+      if (ours.empty()) {
+        refuse_with_advice(word.substr(0, equals), name);
+      } else {
+        word = ours + (equals == std::string::npos ? "" : word.substr(equals));
+        option = table.get_option_no_throw(ours);
+      }
+    }
+    // "--tf32 True": CLI11 takes the value of a flag only after an equals sign, and in lower case.
+    if (option != nullptr && option->get_expected_min() == 0 && (value == "true" || value == "false") &&
+        (is_apart || equals != std::string::npos)) {
+      word = word.substr(0, word.find('=')) + "=" + value;
+      i += is_apart ? 1 : 0;
+    }
+    words.push_back(word);
+  }
+  return words;
+}
+
+}  // namespace fsdp
