@@ -16,7 +16,7 @@
 #   MAX_EPOCHS, LR, OPTIMIZER   10, 3e-4, adamw (docs/methods.md has the others)
 #   FREEZE, TRAIN_ONLY, CHILD_TUNING   what is trained (docs/methods.md)   all of it
 #   OFFLOAD    cpu or nvme:DIR: the optimizer in host memory or on a disk of each node (docs/offload.md)   none
-#   SHARDING   full-shard grad-shard no-shard hybrid-full-shard hybrid-grad-shard
+#   SHARDING   full-shard grad-shard optimizer-shard no-shard hybrid-full-shard hybrid-grad-shard
 #   PRECISION  bf16 float32 fp16
 #   DEVICE     auto cuda cpu
 #   FSDP_OPT_NAME   any other option of fsdp-finetune: FSDP_OPT_WARMUP_RATIO=0.05 is --warmup-ratio=0.05

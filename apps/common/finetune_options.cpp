@@ -67,9 +67,10 @@ void add_sharding_options(OptionTable& t, ShardingOptions& o, ComparedOptions* c
   t.add_parsed(
       "sharding",
       one_or_several(o.sharding, compared == nullptr ? nullptr : &compared->shardings, "all",
-                     {full_shard, grad_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
+                     {full_shard, grad_shard, optimizer_shard, no_shard, hybrid_full_shard, hybrid_grad_shard},
                      [](const std::string& text) { return parse_value(kShardingNames, text, "--sharding"); }),
-      "sharding strategy: full-shard, grad-shard, no-shard, hybrid-full-shard (also hybrid-shard) or hybrid-grad-shard",
+      "sharding strategy: full-shard, grad-shard, optimizer-shard, no-shard, hybrid-full-shard (also hybrid-shard) or "
+      "hybrid-grad-shard",
       {.default_text = "full-shard",
        .choices = choices_of(kShardingNames),
        .suggestions = compared == nullptr ? "" : "all"});

@@ -86,9 +86,10 @@ void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.section("Sharding, precision");
   t.add_choice("precision", fsdp::kFloatTypeNames, o.sharding.precision,
                "type of gathered parameters and of activations: float32, bf16 or fp16");
-  t.add_choice("sharding", fsdp::kShardingNames, o.sharding.sharding,
-               "sharding strategy: full-shard, grad-shard, no-shard, hybrid-full-shard (also hybrid-shard) or "
-               "hybrid-grad-shard");
+  t.add_choice(
+      "sharding", fsdp::kShardingNames, o.sharding.sharding,
+      "sharding strategy: full-shard, grad-shard, optimizer-shard, no-shard, hybrid-full-shard (also hybrid-shard) or "
+      "hybrid-grad-shard");
   fsdp::add_quantize_options(
       t, o.sharding.quantize,
       "keep the matrices of the blocks in 4-bit form: nf4 or none; weights that are stored so stay in 4-bit form");

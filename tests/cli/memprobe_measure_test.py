@@ -12,7 +12,7 @@ import memprobe_cli
 import numpy
 from fsdp_cli import ALL, share
 
-STRATEGIES = ["full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"]
+STRATEGIES = ["full-shard", "grad-shard", "optimizer-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"]
 LIMIT = 0.005
 
 

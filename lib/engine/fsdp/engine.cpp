@@ -58,6 +58,11 @@ Engine::~Engine() {
   }
 }
 
+/// Makes the next micro-batch gather units again that stay gathered, because their shards change.
+void Engine::forget_gathered() {
+  for (auto& unit : units_) unit->is_gathered = false;
+}
+
 void Engine::release_coming() {
   for (auto& unit : units_) {
     if (!std::exchange(unit->is_coming, false)) continue;
@@ -88,6 +93,7 @@ void Engine::sync_parameters() {
   // loaded.
   if (std::exchange(shards_changed_, false)) input_.store->flush();
   release_coming();  // it was gathered from the old shards
+  forget_gathered();
   for (auto& unit : units_) {
     cast_master_weights(*unit);
     unit->gathered->begin_sync();
@@ -140,7 +146,8 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPosition place) {
   for (const auto& unit : units_) input.frozen.push_back(unit->grads == nullptr);
   input.training = training;
   input.reduce = place.last || policy_.reduce_every_micro_batch;
-  input.keep_gathered = training && !place.last && !gathers_again_in_backward(policy_.sharding);
+  input.keep_gathered =
+      stays_gathered(policy_.sharding) || (training && !place.last && !gathers_again_in_backward(policy_.sharding));
   for (const auto& unit : units_) {
     input.already_gathered.push_back(unit->is_gathered);
     input.already_coming.push_back(unit->is_coming);
@@ -378,6 +385,7 @@ void Engine::build_units() {
                             .collectives = *input_.shard_collectives,
                             .ops = *input_.ops,
                             .use_peer_memory = peer_memory_,
+                            .stays_gathered = stays_gathered(policy_.sharding),
                             .offload_frozen = policy_.offload_frozen && !input_.ops->on_host(),
                             .wide_weights = policy_.wide_weights && input_.ops->on_host()};
   for (std::size_t u = 0; u < input_.units.size(); ++u) {
@@ -598,6 +606,8 @@ std::vector<int> Engine::first_gathers() {
   constexpr std::size_t kMost = 2;
   std::vector<int> units;
   if (peer_memory_ || input_.store != nullptr || input_.mesh->shard->size() == 1) return units;
+  // Its master weights may be a part of what the all-gather writes, and are read between steps.
+  if (stays_gathered(policy_.sharding)) return units;
   for (const auto& action : plan(true, {})) {
     if (action.kind == ActionKind::forward || action.kind == ActionKind::loss || units.size() == kMost) break;
     if (action.kind == ActionKind::unshard) units.push_back(action.index);
@@ -607,6 +617,7 @@ std::vector<int> Engine::first_gathers() {
 
 void Engine::update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body) {
   const at::NoGradGuard no_grad;
+  forget_gathered();
   std::vector<std::size_t> others;
   for (const auto& unit : units_) {
     if (std::find(first_gathers_.begin(), first_gathers_.end(), unit->index) == first_gathers_.end())

@@ -179,6 +179,7 @@ class Engine {
   std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
   std::vector<Action> plan(bool training, MicroBatchPosition place);
   std::vector<int> first_gathers();
+  void forget_gathered();
   void release_coming();
   void cast_master_weights(Unit& unit);
 

@@ -17,9 +17,9 @@ struct Mesh {
   int local_rank = 0;
 };
 
-/// full/grad-shard: all ranks on the shard axis; no-shard: all on the replicate axis; hybrid: `shard_group_size`
-/// neighbouring ranks on the shard axis, by default the ranks of a node.
-/// Collective. \throws UsageError when the group size does not divide the ranks or differs between nodes
+/// full/grad/optimizer-shard: all ranks on the shard axis; no-shard: all on the replicate axis; hybrid:
+/// `shard_group_size` neighbouring ranks on the shard axis, by default the ranks of a node. Collective. \throws
+/// UsageError when the group size does not divide the ranks or differs between nodes
 Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size);
 
 /// Collectives that the engine has issued along one mesh axis, and the payload bytes that this rank received.

@@ -13,6 +13,8 @@ bool is_hybrid(Sharding sharding) {
   return sharding == Sharding::hybrid_full_shard || sharding == Sharding::hybrid_grad_shard;
 }
 
+bool stays_gathered(Sharding sharding) { return sharding == Sharding::optimizer_shard; }
+
 int parse_activation_checkpointing(std::string_view text) {
   if (text.empty() || text == "none" || text == "false") return 0;
   if (text == "all" || text == "true") return 1;

@@ -14,9 +14,10 @@ namespace fsdp {
 
 /// Names follow FSDP1 (torch.distributed.fsdp.ShardingStrategy); ZeRO stage in brackets.
 enum class Sharding {
-  full_shard,         ///< parameters, gradients, optimizer state sharded; gathered twice per micro-batch (ZeRO-3)
-  grad_shard,         ///< gathered once, kept until the backward is done (ZeRO-2; FSDP1's SHARD_GRAD_OP)
-  no_shard,           ///< replicated, gradients all-reduced (DDP)
+  full_shard,       ///< parameters, gradients, optimizer state sharded; gathered twice per micro-batch (ZeRO-3)
+  grad_shard,       ///< gathered once, kept until the backward is done (ZeRO-2; FSDP1's SHARD_GRAD_OP)
+  optimizer_shard,  ///< parameters stay whole, gathered once per step; gradients are whole until the step ends (ZeRO-1)
+  no_shard,         ///< replicated, gradients all-reduced (DDP)
   hybrid_full_shard,  ///< full_shard inside a group of ranks, replicated across groups
   hybrid_grad_shard   ///< grad_shard inside a group of ranks, replicated across groups
 };
@@ -58,10 +59,12 @@ struct EnginePolicy : ShardingPolicy {
 
 bool gathers_again_in_backward(Sharding sharding);  ///< full_shard and its hybrid
 bool is_hybrid(Sharding sharding);
+bool stays_gathered(Sharding sharding);  ///< optimizer_shard: parameters are whole between steps, too
 
 inline constexpr std::array kShardingNames{
     NamedValue<Sharding>{"full-shard", Sharding::full_shard},
     NamedValue<Sharding>{"grad-shard", Sharding::grad_shard},
+    NamedValue<Sharding>{"optimizer-shard", Sharding::optimizer_shard},
     NamedValue<Sharding>{"no-shard", Sharding::no_shard},
     NamedValue<Sharding>{"hybrid-full-shard", Sharding::hybrid_full_shard},
     NamedValue<Sharding>{"hybrid-grad-shard", Sharding::hybrid_grad_shard},

@@ -34,7 +34,8 @@ struct ScheduleInput {
   std::vector<bool> frozen;  ///< per unit: it has no gradients; empty: every unit has some
   bool training = true;
   bool reduce = true;                  ///< reduce gradients after this micro-batch
-  bool keep_gathered = false;          ///< keep units unsharded for the next micro-batch (grad-shard with accumulation)
+  bool keep_gathered = false;          ///< keep units unsharded for the next micro-batch: grad-shard with accumulation,
+                                       ///< and always with optimizer-shard
   std::vector<bool> already_gathered;  ///< per unit: unsharded since the previous micro-batch
   std::vector<bool> already_coming;    ///< per unit: its all-gather was started after the previous step; empty: none
 };

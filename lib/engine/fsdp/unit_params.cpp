@@ -184,19 +184,22 @@ class CollectiveUnitParams final : public UnitParams {
         groups_(side_by_side(layouts, context.shard_group.size(), context.ops.joins_products())),
         own_(layouts.size()),
         full_(layouts.size()),
+        permanent_(layouts.size()),
         wide_(layouts.size()),
         fp8_(context_, layouts_) {
     const int ranks = context_.shard_group.size();
     for (const auto& group : groups_) {
-      if (!stays_gathered(group.front())) continue;
-      // The shard is the whole parameter: no second copy.
+      if (!is_permanent(group.front())) continue;
+      // The shard is a part of the whole parameter, or all of it: no second copy.
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
         return at::zeros(sizes, options(layouts_[group.front()]));
       });
       for (std::size_t n = 0; n < group.size(); ++n) {
         const auto i = group[n];
-        own_[i] = buffers[n].narrow(0, 0, layouts_[i].rows());
+        const auto rows = shard_range(layouts_[i].rows(), ranks, context_.shard_group.rank()).padded_rows;
+        own_[i] = buffers[n].narrow(0, rows * context_.shard_group.rank(), rows);
         full_[i] = with_wide(i, buffers[n]).narrow(0, 0, layouts_[i].compute_rows());
+        permanent_[i] = buffers[n];
       }
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
@@ -226,7 +229,11 @@ class CollectiveUnitParams final : public UnitParams {
     const int ranks = context_.shard_group.size();
     std::vector<TensorGather> gathers;
     for (const auto& group : groups_) {
-      if (stays_gathered(group.front())) continue;
+      if (is_whole(group.front())) continue;
+      if (is_permanent(group.front())) {
+        for (const auto i : group) gathers.push_back({own_[i], permanent_[i].narrow(0, 0, own_[i].size(0) * ranks)});
+        continue;
+      }
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
         return at::empty(sizes, options(layouts_[group.front()]).dtype(gathered_type(group.front())));
       });
@@ -245,7 +252,7 @@ class CollectiveUnitParams final : public UnitParams {
   at::Tensor full(std::size_t param) override { return full_.at(param); }
   void reshard() override {
     for (std::size_t i = 0; i < full_.size(); ++i) {
-      if (stays_gathered(i)) continue;
+      if (is_permanent(i)) continue;
       full_[i].reset();
       wide_[i] = {};
     }
@@ -277,17 +284,20 @@ class CollectiveUnitParams final : public UnitParams {
     wide_[i] = {buffer, at::empty(buffer.sizes(), buffer.options().dtype(at::kFloat))};
     return with_wide_copy(buffer, wide_[i].wide);
   }
-  /// Fills the float32 copies of parameters that stay gathered, or of those that do not.
-  void upcast(bool staying) {
+  /// Fills the float32 copies of parameters that are whole, or of those that are gathered.
+  void upcast(bool whole) {
     for (std::size_t i = 0; i < wide_.size(); ++i) {
-      if (wide_[i].half.defined() && stays_gathered(i) == staying) wide_[i].wide.copy_(wide_[i].half);
+      if (wide_[i].half.defined() && is_whole(i) == whole) wide_[i].wide.copy_(wide_[i].half);
     }
   }
 
   bool alone() const { return context_.shard_group.size() == 1; }
   /// True when the shard is on the host between all-gathers.
   bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
-  bool stays_gathered(std::size_t i) const { return alone() && !is_elsewhere(i); }
+  /// True when this rank's shard is the whole parameter, so that nothing is gathered.
+  bool is_whole(std::size_t i) const { return alone() && !is_elsewhere(i); }
+  /// True when the full tensor is allocated once.
+  bool is_permanent(std::size_t i) const { return (alone() || context_.stays_gathered) && !is_elsewhere(i); }
   at::TensorOptions options(const ParamLayout& layout) const {
     return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());
   }
@@ -297,7 +307,8 @@ class CollectiveUnitParams final : public UnitParams {
   at::ScalarType dtype_;
   std::vector<std::vector<std::size_t>> groups_;  ///< indices of layouts_ that share one buffer
   std::vector<at::Tensor> own_;
-  std::vector<at::Tensor> full_;  ///< by parameter; undefined while sharded
+  std::vector<at::Tensor> full_;       ///< by parameter; undefined while sharded
+  std::vector<at::Tensor> permanent_;  ///< by parameter: [buffer_rows, ...] where the full tensor is allocated once
   struct WideCopy {
     at::Tensor half, wide;
   };

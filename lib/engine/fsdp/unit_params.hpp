@@ -19,6 +19,7 @@ struct UnitContext {
   TensorCollectives& collectives;  ///< of the ranks in shard_group
   const Ops& ops;
   bool use_peer_memory;                         ///< the ranks share memory and gather and reduce in place
+  bool stays_gathered = false;                  ///< full parameters are allocated once, and gathered in place
   bool offload_frozen = false;                  ///< shards of frozen parameters stay on the host between all-gathers
   bool wide_weights = false;                    ///< 16-bit matrices also have a float32 copy
   std::vector<StoredTensor> stored_grads = {};  ///< gradient shards in a store; empty: they are in memory
@@ -48,7 +49,8 @@ class UnitParams {
 
 /// With use_peer_memory the full parameter is the shared-memory segment: each rank writes its rows there, and unshard()
 /// only waits for the other ranks. Nothing is copied, and a node holds each parameter once.
-/// Otherwise one grouped all-gather per unit writes into newly allocated full tensors.
+/// Otherwise one grouped all-gather per unit writes into newly allocated full tensors or, with stays_gathered, into
+/// permanent ones, of which the shards are parts.
 /// Collective over context.shard_group.
 std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                              at::ScalarType dtype, const std::string& unit_name);

@@ -200,8 +200,9 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     layout.is_float = spec.storage == Storage::float32;
     layout.is_byte = spec.storage == Storage::byte;
     layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
-    // DoRA asks for the matrices as they are.
-    layout.gathered_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled();
+    // DoRA asks for the matrices as they are, and parameters that stay whole do so in their own type.
+    layout.gathered_in_fp8 =
+        layout.is_fp8 && layout.trainable && !options.lora.enabled() && !stays_gathered(policy_.sharding);
     layout.same_input = spec.same_input;
     input.parameters.push_back(std::move(layout));
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});

@@ -122,11 +122,37 @@ TEST_SUITE("jobs/steps") {
     // the blocks, but not the root, which the head still uses.
     CHECK(collectives_per_step("--sharding full-shard", 2) == Counts{units + blocks, units, 0});
     CHECK(collectives_per_step("--sharding grad-shard", 2) == Counts{units, units, 0});
+    CHECK(collectives_per_step("--sharding optimizer-shard", 2) == Counts{units, units, 0});
     CHECK(collectives_per_step("--sharding no-shard", 2) == Counts{0, 0, units});
     CHECK(collectives_per_step("--sharding hybrid-full-shard --shard-group-size 2", 4) ==
           Counts{units + blocks, units, units});
     CHECK(collectives_per_step("--sharding hybrid-grad-shard --shard-group-size 2", 4) == Counts{units, units, units});
     CHECK(collectives_per_step("--sharding full-shard --wrap none", 2) == Counts{1, 1, 0});
+  }
+
+  TEST_CASE("optimizer-shard has the losses of no-shard on any ranks, and either goes on from the other") {
+    Runs runs;
+    const auto options = [](const std::string& sharding, int ranks, const std::string& more) {
+      return "--num-layers 2 --total-batch-size 12 --batch-size " + std::to_string(12 / ranks) + " --sharding " +
+             sharding + more;
+    };
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      for (const std::string more : {"", " --collectives host-staged"}) {
+        CAPTURE(ranks);
+        CAPTURE(more);
+        const auto name = std::to_string(ranks) + (more.empty() ? "shared" : "staged");
+        runs.train("whole" + name, options("no-shard", ranks, more + " --max-steps 4"), ranks);
+        runs.train("sharded" + name, options("optimizer-shard", ranks, more + " --max-steps 2"), ranks);
+        const int others = ranks % 4 + 1;
+        runs.resume("sharded" + name,
+                    "--max-steps 3 --sharding no-shard" + more + " --batch-size " + std::to_string(12 / others),
+                    others);
+        runs.resume("sharded" + name,
+                    "--max-steps 4 --sharding optimizer-shard" + more + " --batch-size " + std::to_string(12 / ranks),
+                    ranks);
+        CHECK(difference(runs.losses("sharded" + name), runs.losses("whole" + name)) < 1e-5);
+      }
+    }
   }
 
   TEST_CASE("inner micro-batches are not reduced") {

@@ -25,7 +25,8 @@ namespace fsdp::test {
 /// True for every `every`-th number of a product of runs, and for all where FSDP_ALL is set.
 inline bool tries(int number, int every) { return number % every == 0 || std::getenv("FSDP_ALL") != nullptr; }
 
-inline constexpr Sharding kShardings[] = {Sharding::full_shard, Sharding::grad_shard, Sharding::no_shard,
+inline constexpr Sharding kShardings[] = {Sharding::full_shard,        Sharding::grad_shard,
+                                          Sharding::optimizer_shard,   Sharding::no_shard,
                                           Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
 
 /// The rows of one optimizer step, for all ranks and micro-batches.

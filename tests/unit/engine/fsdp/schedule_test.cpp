@@ -180,6 +180,19 @@ TEST_SUITE("fsdp/schedule") {
           "S0 G0 F0 S1 G1 F1 S2 G2 F2 L0 B2 R2 s2 C1 B1 R1 s1 r2 B0 R0 s0 r1 r0");
   }
 
+  TEST_CASE("make_schedule: optimizer-shard gathers what has changed and frees nothing") {
+    auto input = two_blocks();
+    input.keep_gathered = true;
+    const auto policy = policy_of(Sharding::optimizer_shard, BackwardPrefetch::none);
+    const auto first = to_string(make_schedule(input, policy));
+    CHECK(first.find("reshard") == std::string::npos);
+    CHECK(first.find("finish_reduce 0") != std::string::npos);
+    input.already_gathered = {true, true, true};
+    CHECK(to_string(make_schedule(input, policy)).find("unshard") == std::string::npos);
+    input.training = false;
+    CHECK(to_string(make_schedule(input, policy)).find("shard") == std::string::npos);
+  }
+
   TEST_CASE("make_schedule: accumulation keeps grad-shard units gathered and reduces only at the end") {
     auto input = two_blocks();
     input.reduce = false;

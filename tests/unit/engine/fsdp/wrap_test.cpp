@@ -47,7 +47,8 @@ TEST_SUITE("fsdp/wrap") {
 
 TEST_SUITE("fsdp/policy") {
   TEST_CASE("kShardingNames: parses the output of to_string; hybrid-shard means hybrid-full-shard") {
-    for (const char* text : {"full-shard", "grad-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}) {
+    for (const char* text :
+         {"full-shard", "grad-shard", "optimizer-shard", "no-shard", "hybrid-full-shard", "hybrid-grad-shard"}) {
       CHECK((to_string(parse_value(kShardingNames, text, "--sharding")) == text));
     }
     CHECK((parse_value(kShardingNames, "hybrid-shard", "--sharding") == Sharding::hybrid_full_shard));

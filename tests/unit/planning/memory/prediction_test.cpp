@@ -6,6 +6,7 @@
 #include "lib/base/error.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/planning/memory/measurement.hpp"
+#include "lib/ranks/fake_group.hpp"
 
 using fsdp::MemoryRequest;
 
@@ -65,6 +66,30 @@ TEST_SUITE("memory/prediction") {
       request.options.sharding.precision = alibi ? at::kFloat : at::kBFloat16;
       CAPTURE(alibi);
       CHECK(deviation(request) == doctest::Approx(0).scale(1).epsilon(0.01));
+    }
+  }
+
+  TEST_CASE("whole parameters of optimizer-shard in memory of their own are predicted to the byte") {
+    fsdp::install_host_allocator();
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const auto precision : {at::kFloat, at::kBFloat16}) {
+        CAPTURE(ranks);
+        CAPTURE(precision);
+        auto request = small_job();
+        request.job = {ranks, ranks, ranks - 1};
+        request.options.sharding.sharding = fsdp::Sharding::optimizer_shard;
+        request.options.sharding.precision = precision;
+        request.options.sharding.host_staged = true;  // collectives instead of shared memory
+        const auto lone = fsdp::make_lone_rank(
+            request.job, [](fsdp::ProcessGroup& group) { fsdp::make_mesh(group, fsdp::Sharding::optimizer_shard, 0); });
+        const auto measured = fsdp::measure_memory(*lone, request, {});
+        const auto predicted = fsdp::predict_memory(request);
+        CHECK(predicted.profile.peak_bytes == measured.peak_bytes);
+        // Parameters are whole; what the optimizer updates and keeps is this rank's part.
+        auto one = request;
+        one.options.sharding.sharding = fsdp::Sharding::grad_shard;
+        CHECK(predicted.profile.steady_bytes >= fsdp::predict_memory(one).profile.steady_bytes);
+      }
     }
   }
 

@@ -91,7 +91,8 @@ TEST_SUITE("memory/work") {
   }
 
   TEST_CASE("recorded transfers match the engine's counts") {
-    for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard, Sharding::hybrid_full_shard}) {
+    for (const auto sharding :
+         {Sharding::full_shard, Sharding::grad_shard, Sharding::optimizer_shard, Sharding::hybrid_full_shard}) {
       CAPTURE(to_string(sharding));
       auto request = job_to_count(true, 8);
       request.job.ranks_per_node = 4;

@@ -63,6 +63,7 @@ TEST_SUITE("checkpoint/save and load") {
     for (const auto& [ranks, sharding] : {std::pair{1, Sharding::full_shard},
                                           {3, Sharding::full_shard},
                                           {2, Sharding::no_shard},
+                                          {3, Sharding::optimizer_shard},
                                           {4, Sharding::hybrid_full_shard}}) {
       CAPTURE(ranks);
       const auto folder = dir / std::string(to_string(sharding)).append(std::to_string(ranks));
@@ -82,7 +83,7 @@ TEST_SUITE("checkpoint/save and load") {
       CHECK(latest(folder) == "step-00000002");
       for (const int others : {1, 2, 3}) {
         FullState loaded;
-        job.sharding.sharding = Sharding::full_shard;
+        job.sharding.sharding = others == 3 ? Sharding::optimizer_shard : Sharding::full_shard;
         fsdp::run_thread_ranks(others, others, [&](ProcessGroup& world) {
           SmallJobRank rank(world, job);
           const fsdp::Checkpoint checkpoint(folder / "latest");
