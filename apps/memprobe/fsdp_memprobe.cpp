@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
       "      --gradient-checkpointing\n"
       "  fsdp-memprobe ... --search --sharding all --activation-checkpointing both --plan plan.ini\n"
       "  fsdp-memprobe ... --search model --sharding all --batch-size 1\n"
+      "  fsdp-memprobe ... --gpu h100 --search ranks --batch-size 1\n"
       "  fsdp-memprobe ... --nodes 1,2,8 --ranks-per-node 4 --gpu a100-40g --search --sharding hybrid-full-shard\n"
       "  mpiexec -n 2 fsdp-memprobe --num-layers 4 --num-heads 4 --embed-size 256 --measure\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 nothing fits, 4 bad input.",

@@ -30,11 +30,12 @@ class MemprobeJob {
       : world_(world), options_(options), log_(log) {}
 
   ExitCode run(nlohmann::json& report, std::optional<MemprobeChoice>& choice) {
-    if (options_.search_model) detail::check_model_search(options_);
+    if (options_.search_model || options_.search_ranks) detail::check_search_options(options_);
     set_up();
     if (options_.search_model) return search_models(report);
     // A trial only measures memory.
     if (!options_.alone) speed_.emplace(world_, options_, budget_.gpu);
+    if (options_.search_ranks) return search_ranks(report);
     for (const auto& combination : combinations()) answers_.push_back(answer(combination));
     if (options_.search) detail::sort_by_speed(answers_);
     if (world_.rank() != 0) return code();
@@ -219,6 +220,45 @@ class MemprobeJob {
     report["model"] = model_json();
     if (world_.rank() == 0) print(detail::describe_models(answers, budget_));
     return report["largest_layers"] > 0 ? ExitCode::ok : ExitCode::answer_no;
+  }
+
+  ExitCode search_ranks(nlohmann::json& report) {
+    constexpr int kMostRanks = 4096, kUsualGpusOfNode = 8;
+    const int most = options_.ranks > 0 ? options_.ranks : kMostRanks;
+    int per_node = options_.ranks_per_node;
+    if (per_node == 0) per_node = budget_.gpu ? kUsualGpusOfNode : job_ranks_per_node_;
+    const auto counts = detail::rank_counts(options_.train, per_node, most);
+    std::vector<Combination> starts;
+    for (const auto sharding : options_.shardings) {
+      for (const auto precision : options_.precisions)
+        starts.push_back({sharding, options_.checkpointings.front(), precision, 1, per_node});
+    }
+    const auto predict = [&](const Combination& c, unsigned levers) {
+      budget_for(c);
+      auto asked = request(c, options_.train.batch_size);
+      const auto job = detail::with_levers(options_.train, levers);
+      asked.options.optimizer = job.optimizer;
+      asked.options.sharding.offload_optimizer = job.sharding.offload_optimizer;
+      return predict_memory(asked);
+    };
+    auto answers = detail::search_ranks(starts, detail::free_levers(options_, budget_), counts, predict,
+                                        [&](const MemoryPrediction& p) { return detail::fits_budget(p, budget_); });
+    for (auto& answer : answers) {
+      // The time of an update on the host is not known.
+      const bool on_host = (answer.levers & detail::kOffload) != 0;
+      if (speed_ && !on_host) answer.speed = speed_->of(answer.prediction, answer.combination);
+    }
+    report = detail::ranks_json(answers, options_.train, budget_);
+    report["batch_size_per_device"] = options_.train.batch_size;
+    report["model"] = model_json();
+    if (world_.rank() == 0) {
+      print(detail::describe_ranks(answers, options_.train, budget_) +
+            fmt::format("{} per rank, {} on a node, up to {} tried. Left out: what does not fit, and changes that save "
+                        "no rank\n",
+                        format_count_of(options_.train.batch_size, "sequence"), format_count_of(per_node, "rank"),
+                        format_count_of(counts.empty() ? 0 : counts.back(), "rank")));
+    }
+    return answers.empty() ? ExitCode::answer_no : ExitCode::ok;
   }
 
   void measure(Answer& answer) {

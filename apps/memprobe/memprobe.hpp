@@ -35,6 +35,7 @@ struct MemprobeOptions {
   bool plan_for_largest = false;           ///< plan for the largest total batch, not for the highest speed
   bool search = false;
   bool search_model = false;  ///< search for the most layers instead of the largest batch
+  bool search_ranks = false;  ///< search for the fewest ranks instead; `ranks` is the most, 0: 4096
   bool measure = false;
   bool alone = false;                      ///< measure the simulated rank in this process only
   std::int64_t max_batch = 0;              ///< upper limit of a batch search; 0: 65536

@@ -125,7 +125,40 @@ std::string describe_models(const std::vector<ModelAnswer>& answers, const Memor
 nlohmann::json models_json(const std::vector<ModelAnswer>& answers, const MemoryBudget& budget);
 
 /// Refuses options that only a search for batches uses. \throws UsageError
-void check_model_search(const MemprobeOptions& options);
+void check_search_options(const MemprobeOptions& options);
+
+/// Changes of the given options that --search ranks tries so that fewer ranks do: bits of a set.
+enum Lever : unsigned { kRecompute = 1, kEightBit = 2, kOffload = 4 };
+
+/// The levers that the options leave, because they do not ask for them already.
+unsigned free_levers(const MemprobeOptions& options, const MemoryBudget& budget);
+/// The options of a job with these levers, but for recomputation, which is a part of a combination.
+TrainOptions with_levers(TrainOptions options, unsigned levers);
+
+struct RanksAnswer {
+  Combination combination;  ///< with the fewest ranks that fit, and recomputation if that is a lever
+  unsigned levers = 0;
+  MemoryPrediction prediction;
+  std::optional<StepSpeed> speed = {};
+};
+
+/// Returns the numbers of ranks that a search tries: up to a node's, then whole nodes, and at most `most`; of a job
+/// with a total batch size those that divide it.
+std::vector<std::int64_t> rank_counts(const TrainOptions& options, int ranks_per_node, int most);
+
+/// Finds the fewest of `counts` for each combination and set of levers. Leaves out what fits on none of them, and sets
+/// that need as many ranks as a part of the set. Assumes that more ranks fit where fewer do.
+/// \return by number of ranks, then of levers
+std::vector<RanksAnswer> search_ranks(const std::vector<Combination>& combinations, unsigned levers,
+                                      const std::vector<std::int64_t>& counts,
+                                      const std::function<MemoryPrediction(const Combination&, unsigned)>& predict,
+                                      const std::function<bool(const MemoryPrediction&)>& fits);
+
+std::string describe_ranks(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+                           const MemoryBudget& budget);
+/// Returns the answer with the fewest ranks, and all answers under `combinations`.
+nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+                          const MemoryBudget& budget);
 
 class SpeedModel {
  public:

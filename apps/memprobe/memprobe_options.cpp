@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kOwnGroup = "Prediction and search";
 
 constexpr std::array kGoals{NamedValue<bool>{"fastest", false}, NamedValue<bool>{"largest", true}};
-constexpr const char* kSearches = "batch, model";
+constexpr const char* kSearches = "batch, model, ranks";
 
 void add_speed_options(OptionTable& t, MemprobeOptions& o) {
   t.add("rates", o.rates_file,
@@ -43,7 +43,8 @@ void add_speed_options(OptionTable& t, MemprobeOptions& o) {
 
 void take_search(MemprobeOptions& o, const std::string& text) {
   o.search_model = text == "model";
-  if (o.search_model || text == "batch" || text.empty()) {
+  o.search_ranks = text == "ranks";
+  if (o.search_model || o.search_ranks || text == "batch" || text.empty()) {
     o.search = true;
     return;
   }
@@ -70,7 +71,8 @@ void check_plan_folder(const MemprobeArguments& a) {
 void normalize_search(OptionTable& t, MemprobeArguments& a) {
   auto* search = t.get_option("--search");
   auto* none = t.get_option("--no-search");
-  if (search->count() > 0 && a.options.search && !a.options.search_model) t.set("--search", "batch");
+  if (search->count() > 0 && a.options.search && !a.options.search_model && !a.options.search_ranks)
+    t.set("--search", "batch");
   if (none->count() == 0) return;
   const auto& order = t.parse_order();
   const auto last = std::find_if(order.rbegin(), order.rend(), [&](const auto* o) { return o == search || o == none; });
@@ -80,7 +82,7 @@ void normalize_search(OptionTable& t, MemprobeArguments& a) {
   }
   search->clear();
   a.options.search = !a.no_search;  // --no-search=false turns the search on
-  a.options.search_model = false;
+  a.options.search_model = a.options.search_ranks = false;
 }
 
 void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
@@ -104,11 +106,12 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   t.add("memory", o.memory, "without a GPU: memory that a rank may use; default: its share of this machine");
   t.add("cuda-context", o.cuda_context, "bytes of the CUDA context; default: the usual value for the GPU");
   t.add("nccl-buffers", o.nccl_buffers, "bytes of NCCL's buffers; default: the usual value");
-  t.add_parsed("search", [&](const std::string& text) { take_search(o, text); },
-               "for each combination of --sharding, --precision and --activation-checkpointing find the largest batch "
-               "per device without allocation retries (batch; also without a value), or the most layers at the given "
-               "batch size (model)",
-               {.choices = kSearches})
+  t.add_parsed(
+       "search", [&](const std::string& text) { take_search(o, text); },
+       "for each combination of --sharding, --precision and --activation-checkpointing find the largest batch "
+       "per device without allocation retries (batch; also without a value), the most layers at the given "
+       "batch size (model), or the fewest ranks, also with recomputation, an 8-bit optimizer and offload (ranks)",
+       {.choices = kSearches})
       ->expected(0, 1);
   t.add("--no-search", a.no_search, "cancel an earlier --search, or one in a --config file");
   t.add("max-batch", o.max_batch, "largest batch that a search tries; default: 65536",
@@ -136,7 +139,7 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
 void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   auto& o = a.options;
   normalize_finetune_options(t, a.job);
-  if (o.search_model && !a.plan_file.empty() && !a.trial)
+  if ((o.search_model || o.search_ranks) && !a.plan_file.empty() && !a.trial)
     throw UsageError("--plan writes a batch size down: it goes with --search batch");
   check_plan_folder(a);
   o.shardings = a.job.compared->shardings;
@@ -145,6 +148,9 @@ void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   if (t.get_option("--nodes")->count() > 0 && t.get_option("--ranks")->count() > 0 && !o.alone) {
     throw UsageError("--nodes and --ranks contradict each other: give one of them");
   }
+  if (o.search_ranks && !o.nodes.empty())
+    throw UsageError(
+        "--search ranks finds the number of nodes itself: leave --nodes out (--ranks N is the most to try)");
   if (o.alone) o.nodes.clear();
   if (!o.nodes.empty() && o.ranks_per_node == 0)
     throw UsageError("--nodes needs --ranks-per-node: how many ranks a node has, such as --ranks-per-node 4");

@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/error.hpp"
@@ -210,9 +214,139 @@ nlohmann::json models_json(const std::vector<ModelAnswer>& answers, const Memory
   return json;
 }
 
-void check_model_search(const MemprobeOptions& options) {
-  if (options.measure) throw UsageError("--search model predicts: it goes without --measure");
-  if (!options.plot_file.empty()) throw UsageError("--plot draws one model's memory: it goes without --search model");
+void check_search_options(const MemprobeOptions& options) {
+  const std::string search = options.search_model ? "--search model" : "--search ranks";
+  if (options.measure) throw UsageError(search + " predicts: it goes without --measure");
+  if (!options.plot_file.empty()) throw UsageError("--plot draws one job's memory: it goes without " + search);
+}
+
+namespace {
+
+/// Optimizers, and those that keep the same moments in 8 bits.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kEightBitOptimizers{
+    {{"adamw", "adamw8bit"}, {"lion", "lion8bit"}}};
+
+std::int64_t host_bytes_of_node(const RanksAnswer& a) {
+  return a.prediction.host.peak_bytes() * std::min(a.combination.ranks, a.combination.ranks_per_node);
+}
+
+int num_levers(const RanksAnswer& answer) { return std::popcount(answer.levers); }
+
+nlohmann::json ranks_answer_json(const RanksAnswer& a, const TrainOptions& options, const MemoryBudget& budget) {
+  const auto& c = a.combination;
+  const auto job = with_levers(options, a.levers);
+  nlohmann::json json{{"sharding", to_string(c.sharding)},
+                      {"activation_checkpointing", c.checkpointing()},
+                      {"precision", float_type_name(c.precision)},
+                      {"optimizer", job.optimizer.kind},
+                      {"offload_optimizer", to_string(job.sharding.offload_optimizer)},
+                      {"ranks", c.ranks},
+                      {"ranks_per_node", c.ranks_per_node},
+                      {"fits", true},
+                      {"needed_bytes", needed_bytes(a.prediction)},
+                      {"budget_bytes", budget_of(budget)},
+                      {"margin_bytes", budget.margin_bytes},
+                      {"peak_moment", a.prediction.profile.phase},
+                      {"host_node_bytes", host_bytes_of_node(a)}};
+  if (a.speed) json["speed"] = speed_json(*a.speed);
+  return json;
+}
+
+}  // namespace
+
+unsigned free_levers(const MemprobeOptions& options, const MemoryBudget& budget) {
+  const auto& train = options.train;
+  unsigned levers = 0;
+  if (options.checkpointings.front() == 0) levers |= kRecompute;
+  for (const auto& [whole, narrow] : kEightBitOptimizers) {
+    if (train.optimizer.kind == whole) levers |= kEightBit;
+  }
+  const bool moved =
+      train.sharding.cpu_offload || train.sharding.offload_optimizer.place != OffloadConfig::Place::device;
+  return budget.gpu && !moved ? levers | kOffload : levers;
+}
+
+TrainOptions with_levers(TrainOptions options, unsigned levers) {
+  if ((levers & kOffload) != 0) options.sharding.offload_optimizer = parse_offload("cpu");
+  if ((levers & kEightBit) == 0) return options;
+  for (const auto& [whole, narrow] : kEightBitOptimizers) {
+    if (options.optimizer.kind == whole) {
+      options.optimizer.kind = narrow;
+      break;
+    }
+  }
+  return options;
+}
+
+std::vector<std::int64_t> rank_counts(const TrainOptions& options, int ranks_per_node, int most) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t ranks = 1; ranks <= most; ranks += ranks < ranks_per_node ? 1 : ranks_per_node) {
+    if (options.total_batch_size % (ranks * options.batch_size) == 0) counts.push_back(ranks);
+  }
+  return counts;
+}
+
+std::vector<RanksAnswer> search_ranks(const std::vector<Combination>& combinations, unsigned levers,
+                                      const std::vector<std::int64_t>& counts,
+                                      const std::function<MemoryPrediction(const Combination&, unsigned)>& predict,
+                                      const std::function<bool(const MemoryPrediction&)>& fits) {
+  std::vector<RanksAnswer> all;
+  for (const auto& start : combinations) {
+    std::vector<std::pair<unsigned, std::size_t>> known;  // sets of levers, and how many counts are too few for them
+    for (const unsigned set : {0U, 1U, 2U, 4U, 3U, 5U, 6U, 7U}) {
+      if ((set & ~levers) != 0) continue;
+      auto limit = counts.size();
+      for (const auto& [part, too_few] : known) {
+        if ((part & ~set) == 0) limit = std::min(limit, too_few);
+      }
+      auto combination = start;
+      if ((set & kRecompute) != 0) combination.checkpoint_every = 1;
+      const auto predict_with = [&](std::int64_t place) {
+        combination.ranks = static_cast<int>(counts[static_cast<std::size_t>(place)]);
+        return predict(combination, set);
+      };
+      std::vector<std::int64_t> places(limit);
+      std::iota(places.begin(), places.end(), 1);
+      const auto too_few =
+          largest_that_fits(places, 1, [&](std::int64_t place) { return !fits(predict_with(place - 1)); });
+      if (too_few == static_cast<std::int64_t>(limit)) continue;
+      known.emplace_back(set, static_cast<std::size_t>(too_few));
+      auto prediction = predict_with(too_few);
+      all.push_back({.combination = combination, .levers = set, .prediction = std::move(prediction)});
+    }
+  }
+  std::ranges::stable_sort(all, {}, [](const RanksAnswer& a) { return std::pair(a.combination.ranks, num_levers(a)); });
+  return all;
+}
+
+std::string describe_ranks(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+                           const MemoryBudget& budget) {
+  if (answers.empty()) return "nothing fits\n";
+  auto text = fmt::format("{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>7} {:>11} {:>10}\n", "ranks", "nodes",
+                          "sharding", "recompute", "precision", "optimizer", "offload", "memory", "of all", "host/node",
+                          "tok/s");
+  for (const auto& a : answers) {
+    const auto& c = a.combination;
+    const auto job = with_levers(options, a.levers);
+    const auto needed = needed_bytes(a.prediction);
+    text += fmt::format(
+        "{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>6.1f}% {:>11} {:>10}\n", c.ranks,
+        (c.ranks + c.ranks_per_node - 1) / c.ranks_per_node, to_string(c.sharding), c.checkpointing(),
+        float_type_name(c.precision), job.optimizer.kind,
+        job.sharding.cpu_offload ? "cpu" : to_string(job.sharding.offload_optimizer), bytes_text(needed),
+        100.0 * static_cast<double>(needed) / static_cast<double>(budget_of(budget)), bytes_text(host_bytes_of_node(a)),
+        a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-");
+  }
+  return text;
+}
+
+nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+                          const MemoryBudget& budget) {
+  nlohmann::json json{{"fits", false}};
+  if (!answers.empty()) json = ranks_answer_json(answers.front(), options, budget);
+  json["combinations"] = nlohmann::json::array();
+  for (const auto& answer : answers) json["combinations"].push_back(ranks_answer_json(answer, options, budget));
+  return json;
 }
 
 }  // namespace fsdp::detail

@@ -37,8 +37,8 @@ class Search(fsdp_cli.Case):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
                                      "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16", "--plan-for", "largest"])
         combinations = found["combinations"]
-        self.assertEqual(len(combinations), 2 * 5 * 2 * 2)
-        self.assertEqual(len({(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]) for c in combinations}), 40)
+        self.assertEqual(len(combinations), 2 * 6 * 2 * 2)
+        self.assertEqual(len({(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]) for c in combinations}), 48)
         best = max(c["largest_batch_per_device"] * c["ranks"] for c in combinations)
         self.assertEqual(found["largest_batch_per_device"] * found["ranks"], best)
         by = {(c["ranks"], c["sharding"], c["activation_checkpointing"], c["precision"]): c for c in combinations}
@@ -105,6 +105,28 @@ class Search(fsdp_cli.Case):
             self.assertGreater(by["full-shard", precision, "none"], by["no-shard", precision, "none"])
         none = memprobe_cli.report([*SMALL, "--ranks", 2, "--memory", "100MiB", "--search", "model"], codes=(3,))
         self.assertEqual((none["largest_layers"], none["fits"]), (0, False))
+
+    def test_the_fewest_ranks_and_what_would_make_fewer_do(self):
+        job = ["--model", memprobe_cli.write_config(self.folder, memprobe_cli.CODELLAMA), "--gpu", "a100-80g", "--seq-len", 512,
+               "--precision", "bf16", "--batch-size", 1, "--margin", "0.5%", "--ranks-per-node", 4]
+        found = memprobe_cli.report([*job, "--search", "ranks"])
+        rows = found["combinations"]
+        ranks = [c["ranks"] for c in rows]
+        self.assertEqual(ranks, sorted(ranks))
+        self.assertEqual(found["ranks"], 1)
+        self.assertEqual((rows[-1]["optimizer"], rows[-1]["offload_optimizer"], rows[-1]["activation_checkpointing"]), ("adamw", "none", "none"))
+        self.assertGreater(ranks[-1], 1)
+        for row in (rows[0], rows[-1]):
+            same = [*job, "--optimizer", row["optimizer"], "--offload-optimizer", row["offload_optimizer"],
+                    "--activation-checkpointing", row["activation_checkpointing"]]
+            fits = memprobe_cli.report([*same, "--ranks", row["ranks"]])
+            self.assertEqual((fits["fits"], fits["needed_bytes"]), (True, row["needed_bytes"]))
+            if row["ranks"] > 1:
+                self.assertFalse(memprobe_cli.report([*same, "--ranks", row["ranks"] - 1], codes=(3,))["fits"])
+        none = memprobe_cli.report([*job, "--search", "ranks", "--gpu", "3GiB", "--ranks", 2], codes=(3,))
+        self.assertEqual((none["fits"], none["combinations"]), (False, []))
+        for more in (["--measure"], ["--nodes", "1,2"], ["--plan", self.folder / "plan.ini"]):
+            self.assertEqual(fsdp_cli.run("fsdp-memprobe", [*job, "--search", "ranks", *more]).code, 2)
 
     def test_search_in_all_its_spellings(self):
         config = self.folder / "search.toml"
