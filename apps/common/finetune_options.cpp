@@ -142,6 +142,9 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
                "block) or none; default: none",
                {.choices = kCheckpointingChoices, .suggestions = compared == nullptr ? "" : "both"})
       ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
+  t.add("offload-activations", o.offload_activations,
+        "on GPUs: keep the inputs of the blocks that --activation-checkpointing recomputes in host memory until the "
+        "backward");
   t.add("wide-weights", o.wide_weights,
         "on CPUs that multiply 16-bit matrices through float32: also keep the weights in float32, once per node");
   t.add("cpu-offload", o.cpu_offload, "keep master weights, gradient shards and optimizer state in host memory");

@@ -65,6 +65,7 @@ constexpr std::array kSameOptions{
     SameOption{"precision", "mixed-precision dtype"},
     SameOption{"param-dtype", "training.mixed-precision-param"},
     SameOption{"reduce-dtype", "training.mixed-precision-reduce"},
+    SameOption{"offload-activations", "activation-offloading"},
     SameOption{"cpu-offload", "offload-params fsdp-offload-params training.enable-cpu-offload"},
     SameOption{"seed", "training.seed debug.seed system.seed"}};
 

@@ -176,6 +176,8 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   }
   if (!trains(options) && !options.validation.sample_prompts.empty())
     throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
+  if (options.sharding.offload_activations && options.sharding.checkpoint_every == 0)
+    throw UsageError("--offload-activations needs --activation-checkpointing: it keeps inputs of recomputed blocks");
   if (options.restart_epoch.value_or(0) > 0 && !setup.restart)
     throw UsageError("--restart-epoch needs --restart-checkpoint-file, the checkpoint to go on from");
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);

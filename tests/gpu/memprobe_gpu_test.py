@@ -133,7 +133,7 @@ class Gpu(fsdp_cli.Case):
         self.assertIn("compute capability 8.0", refused.err)
 
     def test_strategies(self):
-        for sharding, recompute in itertools.product(["grad-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):
+        for sharding, recompute in itertools.product(["grad-shard", "optimizer-shard", "no-shard", "hybrid-full-shard"], ["none", "all"] if ALL else ["none"]):
             ranks = ["--ranks", 8] if "hybrid" in sharding else []
             self.check("a100-80g", [*self.llama, "--batch-size", 1, "--precision", "bf16", "--sharding", sharding,
                                     "--activation-checkpointing", recompute, *ranks])
@@ -185,6 +185,14 @@ class Gpu(fsdp_cli.Case):
             self.check("a100-80g", [*job, "--offload-optimizer", where])
         self.check_again("a100-80g", [*job, "--offload-optimizer", where, "--optimizer", "adamw8bit", "--ranks", 1])
         self.check("a100-80g", [*job, "--offload-optimizer", where, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"])
+
+    def test_activations_on_the_host(self):
+        job = [*GPT2, "--batch-size", 2, "--precision", "bf16", "--activation-checkpointing", "all"]
+        kept, moved = self.check("a100-80g", job), self.check("a100-80g", [*job, "--offload-activations"])
+        self.assertLess(moved["breakdown"]["activations"], kept["breakdown"]["activations"])
+        self.assertGreater(moved["host"]["states_bytes"], kept["host"]["states_bytes"])
+        self.check("a100-80g", [*job, "--offload-activations", "--ranks", 1, "--gradient-accumulation-steps", 2])
+        self.check("h100", [*self.llama, "--batch-size", 2, "--precision", "bf16", "--activation-checkpointing", "every:2", "--offload-activations"])
 
     def test_a_tight_card_retries_as_often_as_predicted(self):
         nccl = 64 * MIB

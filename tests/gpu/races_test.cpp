@@ -118,6 +118,7 @@ std::vector<Job> jobs(const std::string& folder) {
   const auto states = [&](OffloadConfig::Place place) {
     return [=](ShardingOptions& o) { o.offload_optimizer = {place, folder, 0}; };
   };
+  const auto activations = [](ShardingOptions& o) { o.checkpoint_every = o.offload_activations = true; };
   const auto adapters = [](ShardingOptions& o) {
     o.lora.rank = 4;
     o.cpu_offload = true;
@@ -138,6 +139,11 @@ std::vector<Job> jobs(const std::string& folder) {
           {"offload of one rank's adapters", 1, 1, "adamw", with(full, adapters)},
           {"states on the host", 4, 1, "adamw", with(full, states(OffloadConfig::Place::cpu))},
           {"states on a disk", 4, 2, "adamw", with(full, states(OffloadConfig::Place::nvme))},
+          {"activations on the host", 4, 2, "adamw", with(full, activations)},
+          {"activations of one rank on the host", 1, 2, "adamw", with(full, activations)},
+          {"optimizer-shard", 4, 2, "adamw", with(Sharding::optimizer_shard)},
+          {"optimizer-shard, float32", 4, 1, "adamw",
+           with(Sharding::optimizer_shard, [](ShardingOptions& o) { o.precision = at::kFloat; })},
           {"graphs", 1, 3, "adamw", with(full, graphs)},
           {"graphs of replicas", 4, 3, "adamw", with(replicated, graphs)},
           {"muon", 4, 1, "muon", with(full)},

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include "lib/engine/fsdp/host_inputs.hpp"
 #include "tests/gpu/counted_run.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
@@ -34,6 +35,18 @@ TEST_SUITE("gpu/transfers") {
     const auto blocking = counts_of([&] { here.copy_(there); });
     CHECK(blocking.copies == 1);
     CHECK(blocking.waits == 2);  // as for a copy to pageable memory
+  }
+
+  TEST_CASE("inputs on the host are copied once each way, and the host waits for nothing") {
+    const auto ops = cuda_backend()->make_ops(0);
+    const auto x = at::ones({1000, 64}, at::TensorOptions(at::kBFloat16).device(at::kCUDA));
+    HostInputs inputs(*ops);
+    const auto counts = counts_of([&] {
+      for (int layer = 0; layer < 3; ++layer) inputs.keep(x);
+      for (int layer = 0; layer < 3; ++layer) CHECK(inputs.take().sizes() == x.sizes());
+    });
+    CHECK(counts.copies == 6);
+    CHECK(counts.waits == 0);
   }
 
   TEST_CASE("small tensors are sent without a wait and fetched with one") {

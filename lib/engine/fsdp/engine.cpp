@@ -42,6 +42,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
                        input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
   if (records) graph_cache_ = std::make_unique<GraphCache>(*this);
+  if (policy_.offload_activations && !input_.ops->on_host()) host_inputs_ = std::make_unique<HostInputs>(*input_.ops);
 }
 
 RecordingCounts Engine::recording_counts() const {
@@ -188,6 +189,7 @@ LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
   const at::NoGradGuard no_grad;
+  if (host_inputs_ != nullptr) host_inputs_->clear();
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
@@ -324,13 +326,14 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
   auto& layer = *input_.layers[index];
   const auto params = full_parameters(layer.parameters());
   if (again) {
-    layer.forward(params, state.batch, state.inputs[index], &state.states[index]);
-    state.inputs[index].reset();
+    const auto input = host_inputs_ != nullptr ? host_inputs_->take() : std::exchange(state.inputs[index], {});
+    layer.forward(params, state.batch, input, &state.states[index]);
     return;
   }
   const bool goes_back = state.training && static_cast<int>(index) >= first_backward_;
   const bool keep = goes_back && !checkpointed_[index];
-  if (goes_back && checkpointed_[index]) state.inputs[index] = state.x_ND;
+  if (goes_back && checkpointed_[index])
+    host_inputs_ != nullptr ? host_inputs_->keep(state.x_ND) : static_cast<void>(state.inputs[index] = state.x_ND);
   state.x_ND = layer.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
 }
 
@@ -342,6 +345,7 @@ void Engine::run_loss(Run& state) {
                                        : input_.loss->forward(params, state.batch, state.x_ND);
     return;
   }
+  if (host_inputs_ != nullptr) host_inputs_->fetch();
   const auto slots = grad_slots(input_.loss->parameters());
   const bool goes_on = first_backward_ < static_cast<int>(input_.layers.size());
   state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale,

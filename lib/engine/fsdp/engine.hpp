@@ -16,6 +16,7 @@
 #include "lib/compute/device/observer.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
+#include "lib/engine/fsdp/host_inputs.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/fsdp/schedule.hpp"
@@ -201,6 +202,7 @@ class Engine {
   CommCounts counts_;
   Progress progress_;
   std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
+  std::unique_ptr<HostInputs> host_inputs_;  ///< null: Run::inputs keeps inputs of recomputed blocks
   EngineObservers observers_;
 };
 

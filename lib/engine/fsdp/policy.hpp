@@ -44,6 +44,7 @@ struct ShardingPolicy {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
   bool limit_all_gathers = true;          ///< at most two units gathered or on their way, beside the root
   int checkpoint_every = 0;               ///< recompute every n-th block's activations in the backward; 0: none
+  bool offload_activations = false;       ///< inputs of these blocks are on the host between forward and backward
   bool reduce_every_micro_batch = false;  ///< accumulate sharded gradients: less memory, a reduction per micro-batch
   bool wide_weights = false;              ///< also keep 16-bit weights in float32, for CPUs without 16-bit GEMM
 };

@@ -32,6 +32,7 @@ std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const O
   if (mesh.shard->size() > 1)
     return "parameters and gradients of " + std::to_string(mesh.shard->size()) +
            " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
+  if (options.offload_activations) return "--offload-activations copies between the layers: leave one of the two out";
   if (options.cpu_offload) return "--cpu-offload moves gradients between the layers: leave one of the two out";
   if (options.offload_optimizer.place != OffloadConfig::Place::device)
     return "--offload-optimizer moves gradients between the layers: leave one of the two out";
