@@ -152,6 +152,9 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
                "place of master weights, gradient shards and optimizer state between steps: none (with the "
                "parameters), cpu (host memory) or nvme:DIR (a directory on a disk of each node)",
                {.default_text = "none", .choices = kOffloadChoices});
+  t.add("offload-parameters", o.offload_parameters,
+        "on GPUs with --offload-optimizer nvme:DIR: keep the rows of trained parameters on that disk, too, between "
+        "all-gathers");
   t.add("meta-init", o.meta_init,
         "accepted without effect: every start is sharded, and no rank ever holds the full model");
   t.add("reduce-every-micro-batch", o.reduce_every_micro_batch,

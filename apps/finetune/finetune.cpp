@@ -572,6 +572,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   }
   TraceRecorder trace;
   auto sharding = options.sharding;
+  if (!setup.train_data) sharding.offload_parameters = false;
   if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);

@@ -184,6 +184,9 @@ class Gpu(fsdp_cli.Case):
         for where in ("cpu", f"nvme:{self.folder / 'scratch'}"):
             self.check("a100-80g", [*job, "--offload-optimizer", where])
         self.check_again("a100-80g", [*job, "--offload-optimizer", where, "--optimizer", "adamw8bit", "--ranks", 1])
+        kept, moved = (self.check("a100-80g", [*job, "--offload-optimizer", where, *more]) for more in ([], ["--offload-parameters"]))
+        self.assertLess(moved["breakdown"]["parameters"], kept["breakdown"]["parameters"])
+        self.check_again("a100-80g", [*job, "--offload-optimizer", where, "--offload-parameters", "--ranks", 1, "--activation-checkpointing", "all"])
         self.check("a100-80g", [*job, "--offload-optimizer", where, "--gradient-accumulation-steps", 2, "--reduce-every-micro-batch"])
 
     def test_activations_on_the_host(self):

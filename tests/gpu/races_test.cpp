@@ -118,7 +118,14 @@ std::vector<Job> jobs(const std::string& folder) {
   const auto states = [&](OffloadConfig::Place place) {
     return [=](ShardingOptions& o) { o.offload_optimizer = {place, folder, 0}; };
   };
-  const auto activations = [](ShardingOptions& o) { o.checkpoint_every = o.offload_activations = true; };
+  const auto parameters = [&](ShardingOptions& o) {
+    o.offload_optimizer = {OffloadConfig::Place::nvme, folder, 0};
+    o.offload_parameters = true;
+  };
+  const auto activations = [](ShardingOptions& o) {
+    o.checkpoint_every = 1;
+    o.offload_activations = true;
+  };
   const auto adapters = [](ShardingOptions& o) {
     o.lora.rank = 4;
     o.cpu_offload = true;
@@ -141,6 +148,8 @@ std::vector<Job> jobs(const std::string& folder) {
           {"states on a disk", 4, 2, "adamw", with(full, states(OffloadConfig::Place::nvme))},
           {"activations on the host", 4, 2, "adamw", with(full, activations)},
           {"activations of one rank on the host", 1, 2, "adamw", with(full, activations)},
+          {"parameters on a disk", 4, 2, "adamw", with(full, parameters)},
+          {"parameters of one rank on a disk", 1, 1, "adamw", with(full, parameters)},
           {"optimizer-shard", 4, 2, "adamw", with(Sharding::optimizer_shard)},
           {"optimizer-shard, float32", 4, 1, "adamw",
            with(Sharding::optimizer_shard, [](ShardingOptions& o) { o.precision = at::kFloat; })},

@@ -1,8 +1,10 @@
+// Long because a class is one file.
 #include "lib/engine/fsdp/engine.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <array>
@@ -83,7 +85,7 @@ ShardRange Engine::range(std::size_t param) const {
 at::Tensor Engine::all_gather_input(std::size_t param) {
   auto& unit = unit_of(static_cast<int>(param));
   const auto place = static_cast<std::size_t>(slot_index_[param]);
-  const auto own = unit.gathered->local_shard(place);
+  const auto own = unit.gathered->local_shard(place).get();
   return own.is_same(unit.master_weights[place].get()) ? at::Tensor() : own;
 }
 
@@ -108,7 +110,7 @@ void Engine::cast_master_weights(Unit& unit) {
   std::vector<CastShard> rows;
   for (std::size_t i = 0; i < unit.master_weights.size(); ++i) {
     if (unit.master_weights[i].store() != nullptr) continue;  // with_shard() and for_units() cast them
-    const CastShard pair{unit.gathered->local_shard(i), unit.master_weights[i].get()};
+    const CastShard pair{unit.gathered->local_shard(i).get(), unit.master_weights[i].get()};
     if (!pair.to.is_same(pair.from)) rows.push_back(pair);
   }
   input_.ops->cast_shards(rows);
@@ -204,6 +206,10 @@ void Engine::unshard(Unit& unit) {
     counts_.shard.bytes += unit.gather_bytes;
   }
   unit.gathered->unshard();
+  if (!unit.param_group) return;
+  const auto next = static_cast<std::size_t>(unit.index + (unit.index >= last_unshard_ ? 1 : -1));
+  last_unshard_ = unit.index;
+  if (next < units_.size() && units_[next]->param_group) input_.store->read_ahead(*units_[next]->param_group);
 }
 
 bool Engine::accumulates(const Run& state) const { return policy_.reduce_every_micro_batch && !state.place.first; }
@@ -332,8 +338,9 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
   }
   const bool goes_back = state.training && static_cast<int>(index) >= first_backward_;
   const bool keep = goes_back && !checkpointed_[index];
-  if (goes_back && checkpointed_[index])
-    host_inputs_ != nullptr ? host_inputs_->keep(state.x_ND) : static_cast<void>(state.inputs[index] = state.x_ND);
+  const bool recomputed = goes_back && checkpointed_[index];
+  if (recomputed && host_inputs_ != nullptr) host_inputs_->keep(state.x_ND);
+  if (recomputed && host_inputs_ == nullptr) state.inputs[index] = state.x_ND;
   state.x_ND = layer.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
 }
 
@@ -391,7 +398,8 @@ void Engine::build_units() {
                             .use_peer_memory = peer_memory_,
                             .stays_gathered = stays_gathered(policy_.sharding),
                             .offload_frozen = policy_.offload_frozen && !input_.ops->on_host(),
-                            .wide_weights = policy_.wide_weights && input_.ops->on_host()};
+                            .wide_weights = policy_.wide_weights && input_.ops->on_host(),
+                            .store = input_.store};
   for (std::size_t u = 0; u < input_.units.size(); ++u) {
     auto unit = std::make_unique<Unit>();
     unit->index = static_cast<int>(u);
@@ -403,7 +411,10 @@ void Engine::build_units() {
       slot_index_[param] = static_cast<int>(i);
       unit->layouts.push_back(input_.parameters[param]);
     }
-    unit->gathered = make_unit_params(context, unit->layouts, dtype, unit->name);
+    auto its = context;
+    if (policy_.offload_parameters && input_.store != nullptr && !peer_memory_)
+      its.stored_params = store_parameters(*unit);
+    unit->gathered = make_unit_params(its, unit->layouts, dtype, unit->name);
     for (std::size_t i = 0; i < unit->params.size(); ++i) add_parameter(*unit, i);
     units_.push_back(std::move(unit));
   }
@@ -420,21 +431,22 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
   // weights are separate and cast_master_weights() casts them.
   const auto device = policy_.cpu_offload ? input_.ops->host() : input_.ops->device();
   if (!layout.trainable || (same && input_.store == nullptr)) {
-    unit.master_weights.emplace_back(own);
+    unit.master_weights.emplace_back(own.get());
   } else if (input_.store != nullptr) {
-    unit.master_weights.push_back(store_master_weight(unit, place, own.sizes()));
+    unit.master_weights.push_back(store_master_weight(unit, place, own.sizes().vec()));
   } else {
     const MemoryScope host_scope(MemoryCategory::parameters, policy_.cpu_offload);
     unit.master_weights.emplace_back(at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
   }
-  const auto others = own.numel() * (input_.mesh->shard->size() - 1);
+  const auto elements = c10::multiply_integers(own.sizes());
+  const auto others = elements * (input_.mesh->shard->size() - 1);
   unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(unit.gathered->gathered_type(place)));
   unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
   if (!layout.trainable) return;
   unit.grad_layouts.push_back(layout);
   unit.reduce_bytes +=
       others * static_cast<std::int64_t>(c10::elementSize(detail::type_of(layout, precision.reduce_dtype)));
-  unit.shard_elements += own.numel();
+  unit.shard_elements += elements;
 }
 
 void Engine::build_gradients() {
@@ -509,7 +521,7 @@ constexpr std::int64_t kElementBytes = 12;
 }  // namespace
 
 StoredTensor Engine::store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes) {
-  const auto elements = unit.gathered->local_shard(place).numel();
+  const auto elements = c10::multiply_integers(sizes);
   auto& groups = unit.step_groups;
   if (groups.empty() || (groups.back().elements + elements) * kElementBytes > input_.store->group_bytes())
     groups.push_back({.group = input_.store->add_group(MemoryCategory::optimizer, true)});
@@ -528,6 +540,24 @@ std::vector<StoredTensor> Engine::store_gradients(Unit& unit) {
     shards.emplace_back(*input_.store, input_.store->add(*unit.grad_group, layout.shape_with_rows(rows), at::kFloat));
   }
   return shards;
+}
+
+std::vector<StoredTensor> Engine::store_parameters(Unit& unit) {
+  std::vector<StoredTensor> shards(unit.layouts.size());
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const auto& layout = unit.layouts[i];
+    if (!layout.trainable) continue;
+    if (!unit.param_group) unit.param_group = input_.store->add_group(MemoryCategory::parameters, false);
+    const auto sizes = layout.shape_with_rows(range(static_cast<std::size_t>(unit.params[i])).padded_rows);
+    const auto dtype = detail::type_of(layout, policy_.precision.param_dtype);
+    shards[i] = {*input_.store, input_.store->add(*unit.param_group, sizes, dtype)};
+  }
+  return shards;
+}
+
+std::optional<StoreHold> Engine::hold_parameters(const Unit& unit, Access access) {
+  if (!unit.param_group) return std::nullopt;
+  return std::optional<StoreHold>(std::in_place, *input_.store, *unit.param_group, access);
 }
 
 const StoredTensor& Engine::stored_master_weight(std::size_t param) {
@@ -568,7 +598,8 @@ double Engine::sum_squares(std::size_t param) {
 }
 
 void Engine::cast_master_weights(Unit& unit, std::size_t place) {
-  const auto own = unit.gathered->local_shard(place);
+  const auto held = hold_parameters(unit, Access::update);
+  const auto own = unit.gathered->local_shard(place).get();
   const auto master_weight = unit.master_weights[place].get();
   if (!own.is_same(master_weight)) own.copy_(master_weight);
 }
@@ -673,6 +704,7 @@ void Engine::update_stored(const std::function<void(const std::vector<std::size_
   std::size_t next = 0;  // index in order of the first group that is not in use
   for (auto& unit : units_) {
     const auto held = hold_gradients(*unit);
+    const auto rows_held = hold_parameters(*unit, Access::overwrite);
     if (held) ++next;
     for (const auto& part : unit->step_groups) {
       const StoreHold rows(store, part.group, Access::update);

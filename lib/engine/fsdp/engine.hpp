@@ -155,6 +155,8 @@ class Engine {
   void add_parameter(Unit& unit, std::size_t place);
   StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
   std::vector<StoredTensor> store_gradients(Unit& unit);
+  std::vector<StoredTensor> store_parameters(Unit& unit);
+  std::optional<StoreHold> hold_parameters(const Unit& unit, Access access);
   void update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body);
   void update_stored(const std::function<void(const std::vector<std::size_t>& params)>& body);
   void cast_master_weights(Unit& unit, std::size_t place);
@@ -192,6 +194,7 @@ class Engine {
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
+  int last_unshard_ = 0;    ///< index of the unit
   int first_backward_ = 0;  ///< layers below it have nothing to train and only run forward
   std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< copies of replica sums to the host, in progress
   Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress

@@ -49,6 +49,7 @@ struct Engine::Unit {
   };
   std::vector<StepGroup> step_groups;
   std::optional<std::size_t> grad_group;
+  std::optional<std::size_t> param_group;  ///< this rank's rows of the parameters, if they are in the store
   std::optional<StoreHold> held;           ///< keeps the stored gradients in memory during their reduction
   at::ScalarType wire_dtype = at::kFloat;  ///< of gradients in the all-reduce over replicas
   std::unique_ptr<Work> replica_work;      ///< all-reduce over replicas, in progress

@@ -51,8 +51,9 @@ struct ShardingPolicy {
 
 struct EnginePolicy : ShardingPolicy {
   bool forward_prefetch = false;
-  bool cpu_offload = false;     ///< master weights, gradients and optimizer state on the host
-  bool offload_frozen = false;  ///< shards of frozen parameters are on the host, too, between all-gathers
+  bool cpu_offload = false;         ///< master weights, gradients and optimizer state on the host
+  bool offload_parameters = false;  ///< rows of trained parameters are in the store between all-gathers, not in memory
+  bool offload_frozen = false;      ///< shards of frozen parameters are on the host, too, between all-gathers
   /// Micro-batches of at most this many tokens run as CUDA graphs if the device supports graphs; 0: none do.
   std::int64_t graph_max_tokens = 0;
   MixedPrecision precision = {};

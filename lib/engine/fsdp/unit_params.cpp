@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -133,7 +134,7 @@ class SharedUnitParams final : public UnitParams {
     return total;
   }
 
-  at::Tensor local_shard(std::size_t param) override { return own_[param]; }
+  StoredTensor local_shard(std::size_t param) override { return own_[param]; }
   at::ScalarType gathered_type(std::size_t param) const override { return own_[param].scalar_type(); }
   void finish_sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
@@ -196,26 +197,27 @@ class CollectiveUnitParams final : public UnitParams {
       });
       for (std::size_t n = 0; n < group.size(); ++n) {
         const auto i = group[n];
-        const auto rows = shard_range(layouts_[i].rows(), ranks, context_.shard_group.rank()).padded_rows;
+        const auto rows = shard_rows(i);
         own_[i] = buffers[n].narrow(0, rows * context_.shard_group.rank(), rows);
         full_[i] = with_wide(i, buffers[n]).narrow(0, 0, layouts_[i].compute_rows());
         permanent_[i] = buffers[n];
       }
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      if (own_[i].defined()) continue;
+      if (own_[i].defined() || is_stored(i)) continue;
       const auto& layout = layouts_[i];
-      const auto range = shard_range(layout.rows(), ranks, context_.shard_group.rank());
       const MemoryScope scope(MemoryCategory::parameters, is_elsewhere(i));
       const auto device = is_elsewhere(i) ? context_.ops.host() : context_.ops.device();
-      own_[i] = at::zeros(layout.shape_with_rows(range.padded_rows), options(layout).device(device));
+      own_[i] = at::zeros(layout.shape_with_rows(shard_rows(i)), options(layout).device(device));
       if (is_elsewhere(i)) locked_.push_back(context_.ops.lock_pages(own_[i]));
     }
   }
 
-  at::Tensor local_shard(std::size_t param) override { return own_[param]; }
+  StoredTensor local_shard(std::size_t param) override {
+    return is_stored(param) ? context_.stored_params[param] : StoredTensor(own_[param]);
+  }
   at::ScalarType gathered_type(std::size_t param) const override {
-    return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : own_[param].scalar_type();
+    return fp8_.has(param) ? fp8_type(Fp8Format::e4m3) : detail::type_of(layouts_[param], dtype_);
   }
   void begin_sync() override { fp8_.begin_update(own_); }
   bool sync_asks_ranks() const override { return fp8_.has_any(); }
@@ -227,11 +229,12 @@ class CollectiveUnitParams final : public UnitParams {
   void unshard() override {
     const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
+    const auto held = hold_stored();
     std::vector<TensorGather> gathers;
     for (const auto& group : groups_) {
       if (is_whole(group.front())) continue;
       if (is_permanent(group.front())) {
-        for (const auto i : group) gathers.push_back({own_[i], permanent_[i].narrow(0, 0, own_[i].size(0) * ranks)});
+        for (const auto i : group) gathers.push_back({own_[i], permanent_[i].narrow(0, 0, shard_rows(i) * ranks)});
         continue;
       }
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
@@ -260,7 +263,7 @@ class CollectiveUnitParams final : public UnitParams {
 
  private:
   void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
-    const auto rows = buffer.size(0), gathered_rows = own_[i].size(0) * context_.shard_group.size();
+    const auto rows = buffer.size(0), gathered_rows = shard_rows(i) * context_.shard_group.size();
     if (fp8_.has(i)) {
       // Their rows are a multiple of what all ranks have, or the last ranks sent zeros: none is left out.
       full_[i] = fp8_.with_scale(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
@@ -269,12 +272,14 @@ class CollectiveUnitParams final : public UnitParams {
     }
     if (rows > gathered_rows) buffer.narrow(0, gathered_rows, rows - gathered_rows).zero_();
     full_[i] = with_wide(i, buffer).narrow(0, 0, layouts_[i].compute_rows());
+    if (is_stored(i) && alone()) return context_.ops.transfer(buffer.narrow(0, 0, gathered_rows), local_shard(i).get());
     if (alone()) {
       if (auto transfer = context_.ops.start_transfer(buffer.narrow(0, 0, gathered_rows), own_[i]))
         transfers_.push_back(std::move(transfer));
       return;
     }
-    sent_.push_back(is_elsewhere(i) ? context_.ops.to_device(own_[i]) : own_[i]);
+    const auto own = local_shard(i).get();
+    sent_.push_back(is_elsewhere(i) || is_stored(i) ? context_.ops.to_device(own) : own);
     gathers.push_back({sent_.back(), buffer.narrow(0, 0, gathered_rows)});
   }
 
@@ -294,10 +299,28 @@ class CollectiveUnitParams final : public UnitParams {
   bool alone() const { return context_.shard_group.size() == 1; }
   /// True when the shard is on the host between all-gathers.
   bool is_elsewhere(std::size_t i) const { return context_.offload_frozen && !layouts_[i].trainable; }
+  /// True when the shard is in a store between all-gathers.
+  bool is_stored(std::size_t i) const {
+    return !context_.stored_params.empty() && context_.stored_params[i].store() != nullptr;
+  }
   /// True when this rank's shard is the whole parameter, so that nothing is gathered.
-  bool is_whole(std::size_t i) const { return alone() && !is_elsewhere(i); }
+  bool is_whole(std::size_t i) const { return alone() && !is_elsewhere(i) && !is_stored(i); }
   /// True when the full tensor is allocated once.
-  bool is_permanent(std::size_t i) const { return (alone() || context_.stays_gathered) && !is_elsewhere(i); }
+  bool is_permanent(std::size_t i) const {
+    return (alone() || context_.stays_gathered) && !is_elsewhere(i) && !is_stored(i);
+  }
+  std::int64_t shard_rows(std::size_t i) const {
+    return shard_range(layouts_[i].rows(), context_.shard_group.size(), context_.shard_group.rank()).padded_rows;
+  }
+  /// Keeps this rank's rows in memory while they are copied to the device.
+  std::optional<StoreHold> hold_stored() const {
+    for (std::size_t i = 0; i < layouts_.size(); ++i) {
+      if (is_stored(i))
+        return std::optional<StoreHold>(std::in_place, *context_.store, context_.stored_params[i].place().group,
+                                        Access::read);
+    }
+    return std::nullopt;
+  }
   at::TensorOptions options(const ParamLayout& layout) const {
     return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());
   }

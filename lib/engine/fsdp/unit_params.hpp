@@ -23,6 +23,9 @@ struct UnitContext {
   bool offload_frozen = false;                  ///< shards of frozen parameters stay on the host between all-gathers
   bool wide_weights = false;                    ///< 16-bit matrices also have a float32 copy
   std::vector<StoredTensor> stored_grads = {};  ///< gradient shards in a store; empty: they are in memory
+  TensorStore* store = nullptr;
+  /// By parameter: this rank's rows in one group of the store; without a store: in memory. Empty: all are in memory.
+  std::vector<StoredTensor> stored_params = {};
 };
 
 /// States: sharded -> (unshard) coming -> (wait_for_unshard) gathered -> (reshard) sharded.
@@ -31,7 +34,7 @@ class UnitParams {
   virtual ~UnitParams() = default;
   /// This rank's shard [padded_rows, ...] in param_dtype. Written between steps; begin_sync() and finish_sync() must
   /// follow.
-  virtual at::Tensor local_shard(std::size_t param) = 0;
+  virtual StoredTensor local_shard(std::size_t param) = 0;
   /// Dtype of the shard in the all-gather.
   virtual at::ScalarType gathered_type(std::size_t param) const = 0;
   /// Call begin_sync() and finish_sync() after local_shard() changed, on every rank equally often and in the same order

@@ -66,6 +66,17 @@ std::int64_t graph_max_tokens(const ShardingOptions& options, const Decoder& dec
   return (narrow ? kMostWork16 : kMostWork32) / block_parameters(decoder);
 }
 
+/// \throws UsageError
+void check_offload(const ShardingOptions& options) {
+  if (!options.offload_parameters) return;
+  if (!options.offload_optimizer.on_disk())
+    throw UsageError("--offload-parameters needs --offload-optimizer nvme:DIR, the disk for both");
+  if (stays_gathered(options.sharding))
+    throw UsageError(
+        "--offload-parameters and --sharding optimizer-shard, whose parameters stay whole, contradict each "
+        "other: leave one of the two out");
+}
+
 DeviceChoice with_ops(DeviceChoice device) {
   if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
   if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
@@ -153,6 +164,7 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   policy.forward_prefetch = options.forward_prefetch.value_or(false);
   policy.cpu_offload = options.cpu_offload || options.offload_optimizer.place != OffloadConfig::Place::device;
   policy.offload_frozen = options.cpu_offload;
+  policy.offload_parameters = options.offload_parameters;
   policy.precision.param_dtype = options.param_dtype.value_or(options.precision);
   policy.precision.reduce_dtype = options.reduce_dtype.value_or(options.precision);
   policy.precision.buffer_dtype = options.buffer_dtype.value_or(options.precision);
@@ -174,6 +186,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       policy_(make_policy(options)),
       decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
       trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
+  check_offload(options);
   // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_upcast(policy_.precision.param_dtype);
@@ -202,8 +215,8 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     layout.is_byte = spec.storage == Storage::byte;
     layout.is_fp8 = asks_for_fp8(options.compute_dtype) && is_multiplied_in_fp8(spec);
     // DoRA asks for the matrices as they are, and parameters that stay whole do so in their own type.
-    layout.gathered_in_fp8 =
-        layout.is_fp8 && layout.trainable && !options.lora.enabled() && !stays_gathered(policy_.sharding);
+    layout.gathered_in_fp8 = layout.is_fp8 && layout.trainable && !options.lora.enabled() &&
+                             !stays_gathered(policy_.sharding) && !options.offload_parameters;
     layout.same_input = spec.same_input;
     input.parameters.push_back(std::move(layout));
     wrap_inputs.push_back({input.parameters.back().elements(), spec.block});

@@ -51,8 +51,9 @@ struct ShardingOptions : ShardingPolicy {
   bool tf32 = false;                 ///< multiply float32 with ten bits of mantissa
   bool cpu_offload = false;
   OffloadConfig offload_optimizer;
-  bool meta_init = false;    ///< accepted for the tutorials' sake: initialisation is always sharded
-  bool host_staged = false;  ///< MPI moves CUDA tensors through host memory; for tests
+  bool offload_parameters = false;  ///< on the disk of offload_optimizer, too
+  bool meta_init = false;           ///< accepted for the tutorials' sake: initialisation is always sharded
+  bool host_staged = false;         ///< MPI moves CUDA tensors through host memory; for tests
 };
 
 }  // namespace fsdp

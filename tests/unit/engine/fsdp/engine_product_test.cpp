@@ -48,6 +48,7 @@ Setup setup_of(const Setup& base, const Options& o, int variant, const std::stri
   setup.policy.limit_all_gathers = variant % 3 != 1;
   setup.policy.cpu_offload = variant % 5 == 4;
   if (variant % 5 == 2) setup.scratch = scratch;
+  setup.policy.offload_parameters = variant % 5 == 2 && !stays_gathered(o.sharding);
   setup.wrap = o.wrap;
   setup.peer_memory = o.peer_memory;
   setup.accumulation = o.accumulation;

@@ -29,6 +29,7 @@ inline ShardingOptions sharding_of(const Setup& setup) {
   options.master_dtype = policy.precision.master_dtype;
   options.cpu_offload = policy.cpu_offload;
   if (!setup.scratch.empty()) options.offload_optimizer = {OffloadConfig::Place::nvme, setup.scratch, 4096};
+  options.offload_parameters = policy.offload_parameters;
   options.host_staged = !setup.peer_memory;
   return options;
 }

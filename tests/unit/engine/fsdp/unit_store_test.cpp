@@ -61,7 +61,7 @@ TEST_SUITE("fsdp/unit_params") {
       for (int round = 0; round < 3; ++round) {
         for (std::size_t p = 0; p < kLayouts.size(); ++p) {
           const auto range = shard_range(kLayouts[p].rows(), ranks, rank);
-          const auto own = unit->local_shard(p);
+          const auto own = unit->local_shard(p).get();
           CHECK(own.sizes() == at::IntArrayRef(kLayouts[p].shape_with_rows(range.padded_rows)));
           own.narrow(0, 0, range.num_rows)
               .copy_(full_values(p, round, type).narrow(0, range.first_row, range.num_rows));

@@ -7,6 +7,7 @@
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/planning/memory/measurement.hpp"
 #include "lib/ranks/fake_group.hpp"
+#include "tests/support/temp_files.hpp"
 
 using fsdp::MemoryRequest;
 
@@ -89,6 +90,31 @@ TEST_SUITE("memory/prediction") {
         auto one = request;
         one.options.sharding.sharding = fsdp::Sharding::grad_shard;
         CHECK(predicted.profile.steady_bytes >= fsdp::predict_memory(one).profile.steady_bytes);
+      }
+    }
+  }
+
+  TEST_CASE("parameters on a disk beside the optimizer are predicted to the byte") {
+    fsdp::install_host_allocator();
+    const fsdp::test::TempDir scratch;
+    for (const int ranks : {1, 3}) {
+      for (const auto precision : {at::kFloat, at::kBFloat16}) {
+        CAPTURE(ranks);
+        CAPTURE(precision);
+        auto request = small_job();
+        request.job = {ranks, ranks, 0};
+        auto& sharding = request.options.sharding;
+        sharding.precision = precision;
+        sharding.host_staged = true;
+        sharding.offload_optimizer = {fsdp::OffloadConfig::Place::nvme, scratch.path().string(), 1 << 20};
+        const auto kept = fsdp::predict_memory(request);
+        sharding.offload_parameters = true;
+        const auto lone = fsdp::make_lone_rank(
+            request.job, [](fsdp::ProcessGroup& group) { fsdp::make_mesh(group, fsdp::Sharding::full_shard, 0); });
+        const auto predicted = fsdp::predict_memory(request);
+        CHECK(predicted.profile.peak_bytes == fsdp::measure_memory(*lone, request, {}).peak_bytes);
+        CHECK(predicted.host.disk_bytes > kept.host.disk_bytes);
+        CHECK(predicted.host.disk_save_bytes == kept.host.disk_save_bytes);
       }
     }
   }
