@@ -243,6 +243,17 @@ class GgufFiles(ConvertCase):
         (model / "chat_template.jinja").write_text("C")
         self.assertEqual(Gguf(self.convert(model, "jinja.gguf")).keys["tokenizer.chat_template"][1], "C")
 
+    def test_the_space_before_a_text_follows_the_vocabulary(self):
+        """llama.cpp's converter tells of none for every Gemma, and says nothing for other families."""
+        for prepends in (True, False):
+            for family in ("gemma", "qwen3", "mistral_full"):
+                model = pathlib.Path(shutil.copytree(FIXTURES / "families" / family, self.folder / f"{family}-{prepends}"))
+                # A normalizer_spec with add_dummy_prefix
+                (model / "tokenizer.model").write_bytes((self.model("gguf_llama_spm") / "tokenizer.model").read_bytes() + bytes([0x1A, 2, 0x18, prepends]))
+                keys = Gguf(self.convert(model, f"{family}-{prepends}.gguf")).keys
+                found = keys.get("tokenizer.ggml.add_space_prefix", (None, True))[1]
+                self.assertEqual(found, prepends, family)
+
     def refused(self, model, code, *words, options=()):
         self.assert_refused(fsdp_cli.run(PROGRAM, [model, self.folder / "refused.gguf", *options]), code, *words)
         self.assertFalse((self.folder / "refused.gguf").exists())

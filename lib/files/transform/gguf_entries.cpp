@@ -193,7 +193,8 @@ void add_templates(Entries& entries, const GgufVocabulary& vocabulary) {
 
 void add_vocabulary(Entries& entries, const GgufVocabulary& vocabulary, bool is_gemma) {
   const std::string space_key = "tokenizer.ggml.add_space_prefix";
-  if (vocabulary.space_prefix && entries.architecture() == "llama") entries.add(space_key, *vocabulary.space_prefix);
+  const bool is_told = entries.architecture() == "llama" || vocabulary.model == "llama";
+  if (vocabulary.space_prefix && is_told && !is_gemma) entries.add(space_key, *vocabulary.space_prefix);
   entries.add("tokenizer.ggml.model", vocabulary.model);
   entries.add("tokenizer.ggml.pre", vocabulary.pre);
   entries.add("tokenizer.ggml.tokens", vocabulary.tokens);
@@ -202,7 +203,7 @@ void add_vocabulary(Entries& entries, const GgufVocabulary& vocabulary, bool is_
   if (!vocabulary.merges.empty()) entries.add("tokenizer.ggml.merges", vocabulary.merges);
   add_marks(entries, vocabulary);
   add_templates(entries, vocabulary);
-  if (is_gemma) entries.add(space_key, false);
+  if (is_gemma) entries.add(space_key, vocabulary.prepends_space);
 }
 
 }  // namespace

@@ -458,6 +458,7 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
   if (model) {
     vocabulary.model = "llama";
     vocabulary.pre = "default";
+    vocabulary.prepends_space = model->normalizer.dummy_prefix;
     take(tokens_of_sentencepiece(*model, directory, config_beside, options.num_rows), vocabulary);
     limit = options.num_rows;
   } else {
@@ -474,7 +475,8 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
     take(tokens_of_bpe(parts.vocabulary, options.num_rows,
                        token_text(unknown.is_null() ? config_beside.get("unk_token") : unknown)),
          vocabulary);
-    if (is_llama && !prepends_space(root)) vocabulary.space_prefix = false;
+    vocabulary.prepends_space = is_llama && prepends_space(root);
+    if (is_llama && !vocabulary.prepends_space) vocabulary.space_prefix = false;
     if (!is_llama)
       for (const auto& [left, right] : parts.vocabulary.merges) vocabulary.merges.push_back(merge_text(left, right));
   }
@@ -486,6 +488,7 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
   vocabulary.adds = std::move(marks.adds);
   if (const auto prefix = config_beside.get("add_prefix_space"); prefix.json().is_boolean() && !vocabulary.space_prefix)
     vocabulary.space_prefix = prefix.boolean();
+  if (model && !vocabulary.prepends_space && !vocabulary.space_prefix) vocabulary.space_prefix = false;
   if (!is_built_in) vocabulary.templates = read_templates(directory, config_beside);
   return vocabulary;
 }

@@ -23,7 +23,8 @@ struct GgufVocabulary {
   std::vector<std::string> merges;  ///< "left right", the first one first; of "gpt2" only
   std::vector<std::pair<std::string, std::uint32_t>> ids;      ///< of marks: "bos", "eos", "unk", "sep", "pad", ...
   std::vector<std::pair<std::string, bool>> adds;              ///< whether "bos", "eos", "sep" go around a text
-  std::optional<bool> space_prefix;                            ///< whether a text gets a space before it
+  std::optional<bool> space_prefix;                            ///< as below, where llama.cpp has to be told
+  bool prepends_space = false;                                 ///< whether a text gets a space before it
   std::vector<std::pair<std::string, std::string>> templates;  ///< chat templates by name; "default" is the usual one
 };
 
