@@ -36,6 +36,8 @@ class Machine:
         self.mpiexec = self.find_mpiexec()
         if device == "cuda" and not self.facts["gpus"]:
             raise CannotRun(f"no GPU: {self.facts.get('no_gpu', 'PyTorch sees none')}; --device cpu rehearses without one")
+        if rehearses and not self.facts["gpu"].startswith("stub "):
+            raise CannotRun(f"--rehearse judges no number, and {self.facts['gpu']} is no stub driver's GPU")
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def own_environment(self):
@@ -118,8 +120,11 @@ class Machine:
         tool = shutil.which("nvidia-smi")
         if tool is None or self.device != "cuda":
             return {}
-        asked = subprocess.run([tool, "-i", self.facts["uuid"], f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-                               capture_output=True, text=True, check=False, timeout=60)
+        try:
+            asked = subprocess.run([tool, "-i", self.facts["uuid"], f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+                                   capture_output=True, text=True, check=False, timeout=60)
+        except subprocess.TimeoutExpired:
+            return {}
         values = [value.strip() for value in asked.stdout.strip().split(",")]
         return dict(zip(fields, values)) if asked.returncode == 0 and len(values) == len(fields) else {}
 

@@ -1,6 +1,7 @@
 """Part of stage ranks: a rank is stopped or killed during training, with more launches queued behind it than a driver takes.
 The other rank ends and names it, and no process is left."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -14,18 +15,19 @@ SHAPE = dict(kind="mingpt", layers=40, width=64, heads=2, ffn=256, vocab=1000, l
 TIMEOUT = 10  # seconds of --collective-timeout
 MARGIN = 20  # seconds more for answers, the end of the program and the launcher's
 STUB_COLLECTIVE = 175  # on a stub driver the rank stops itself, in the second step
+RANK_ONE = {b"PMI_RANK=1", b"PMIX_RANK=1", b"OMPI_COMM_WORLD_RANK=1"}
 SIGNALS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
 NAMED = r"did not (answer|arrive): rank 1\b|\brank 1 did not arrive"
 # The launcher may end the others of a killed rank before they notice.
 WORDS = {"stopped": NAMED, "killed": rf"{NAMED}|[Ss]ignal 9|EXIT CODE: 9"}
 
 
-def of_run(name):
-    """Returns the processes whose command line has the name of the run."""
-    found = []
+def of_run(folder):
+    """Returns the processes whose command line has the name of the run and the folder of all runs, which is this call's own."""
+    wanted, found = {os.fsencode(folder.name), os.fsencode(folder.parent)}, []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if name.encode() in path.read_bytes().split(b"\0"):
+            if wanted <= set(path.read_bytes().split(b"\0")):
                 found.append(int(path.parent.name))
         except OSError:
             pass  # the process ended meanwhile
@@ -40,9 +42,9 @@ def rank_one(process):
             variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if program == "fsdp-finetune" and b"PMI_RANK=1" in variables:
+        if program == "fsdp-finetune" and RANK_ONE & set(variables):
             return pid
-    raise Trouble("the launcher started no rank with PMI_RANK=1: MPIEXEC names another")
+    raise Trouble("none of the launcher's processes is rank 1 by its variables: MPIEXEC names another launcher")
 
 
 class Loss:
@@ -68,10 +70,11 @@ class Loss:
     def left_over(self):
         """Waits for the ranks' ends after the launcher's; kills and returns what is still there."""
         end = time.monotonic() + TIMEOUT
-        while (there := of_run(self.name)) and time.monotonic() < end:
+        while (there := of_run(self.lines.parent)) and time.monotonic() < end:
             time.sleep(0.1)
         for pid in there:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return there
 
 

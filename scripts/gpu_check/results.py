@@ -43,10 +43,13 @@ def write_whole(path, text):
 def pack(out):
     """Puts results and logs into one file, for machines that hand back few files."""
     part = out / f".{ARCHIVE}.part"
-    with tarfile.open(part, "w:gz") as archive:
-        for name in (JSON, MARKDOWN, "logs"):
-            archive.add(out / name, f"gpu-check/{name}")
-    os.replace(part, out / ARCHIVE)
+    try:
+        with tarfile.open(part, "w:gz") as archive:
+            for name in (JSON, MARKDOWN, "logs"):
+                archive.add(out / name, f"gpu-check/{name}")
+        os.replace(part, out / ARCHIVE)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def add(out, stage, machine, seconds, copy):

@@ -168,7 +168,27 @@ void row_kernels(const Rates& rates) {
   GradSlot of_bias{.grad = at::zeros({kInner}, bias.options().dtype(at::kFloat)), .written = true};
   rates.kernel("bias and GELU", 3 * kInnerRow, [&] { static_cast<void>(ops.bias_gelu(wide, bias)); });
   rates.kernel("GELU backward, bias", 3 * kInnerRow, [&] { ops.bias_gelu_backward(inner, wide, &of_bias); });
+  const auto keys = at::arange(kTokens, at::TensorOptions(at::kLong).device(ops.device()));
+  rates.kernel("dropout", 2 * kRow, [&] { ops.dropout(out, keys, 0.1); });
   rates.kernel("gradient of a bias", kRow, [&] { ops.bias_grad(&slot, grad); });
+}
+
+/// Casts to fp8, which read the matrix twice: for its largest value and for the codes.
+void fp8_rates(const Rates& rates) {
+  const auto& ops = rates.ops();
+  if (!ops.fp8_problem().empty()) return;
+  constexpr std::int64_t kWidth = 4096, kInner = 22016, kElements = kTokens * kWidth;
+  const auto x = rates.random({kTokens, kWidth}), weight = rates.random({kInner, kWidth});
+  rates.kernel("cast to fp8", 5 * kElements,
+               [&] { static_cast<void>(ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows)); });
+  rates.kernel("cast to fp8, also transposed", 6 * kElements,
+               [&] { static_cast<void>(ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::both)); });
+  const auto a = ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows),
+             b = ops.to_fp8(weight, Fp8Format::e4m3, Fp8Sides::rows);
+  auto out = rates.random({kTokens, kInner});
+  rates.product("CodeLlama-7b, inner, fp8", kTokens, kInner, kWidth, [&] {
+    ops.fp8_product(out, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::fast, false);
+  });
 }
 
 void token_kernels(const Rates& rates) {
@@ -236,6 +256,7 @@ TEST_SUITE("gpu/rates" * doctest::skip()) {
     const Rates rates;
     row_kernels(rates);
     token_kernels(rates);
+    fp8_rates(rates);
     update_kernels(rates);
   }
 
