@@ -308,6 +308,10 @@ class Doors(ConvertCase):
         self.assert_refused(fsdp_cli.run(PROGRAM, [folder, self.folder / "refused.pt"]), 2, "heads", "--model-config")
         self.assertEqual(fsdp_cli.run(PROGRAM, ["--inspect", folder]).code, 0)
         self.convert(folder, "bare.pt", "--map", "none")
+        (folder.parent / "latest_checkpointed_iteration.txt").write_text("3")
+        self.refused(folder.parent, "latest_checkpointed_iteration.txt", "torch_dist")
+        (folder.parent / "latest_checkpointed_iteration.txt").write_text("../other")
+        self.refused(folder.parent, "latest_checkpointed_iteration.txt")
         other = self.folder / "other.json"
         other.write_text(json.dumps({"num_attention_heads": 8}))
         self.assert_refused(fsdp_cli.run(PROGRAM, [self.doors / "mcore016_tp2" / "ckpt", self.folder / "refused.pt", "--model-config", other]), 2,

@@ -101,15 +101,16 @@ constexpr std::array<std::string_view, 5> kMetadataModules{
     "torch.distributed._shard.checkpoint.metadata", "torch.distributed._shard.checkpoint.filesystem",
     "torch.distributed._shard.sharded_tensor.metadata"};
 
-/// The fields that torch 1.13 to 2.15 and Megatron-core (all_local_plans) write. Fields of a later version are named to
-/// the user and passed over.
+/// The fields that torch 1.13 to 2.15 and Megatron-core (all_local_plans, mcore_data) write. Fields of a later version
+/// are named to the user and passed over.
 struct KnownFields {
   std::string_view type;
-  std::array<std::string_view, 6> names;
+  std::array<std::string_view, 7> names;
 };
 constexpr std::array<KnownFields, 6> kKnownFields{
     {{"Metadata",
-      {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version", "all_local_plans"}},
+      {"state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version", "all_local_plans",
+       "mcore_data"}},
      {"TensorStorageMetadata", {"properties", "size", "chunks"}},
      {"BytesStorageMetadata", {}},
      {"ChunkStorageMetadata", {"offsets", "sizes"}},

@@ -47,6 +47,10 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_per_rank_folder(path)) return open_per_rank(path);
   if (const auto iteration = megatron_iteration(path); !iteration.empty()) return open_dcp(iteration);
   if (holds_torch_checkpointing_items(path)) return open_torch_checkpointing(path);
+  std::error_code error;
+  if (const auto tracker = path / kMegatronTracker; std::filesystem::exists(tracker, error))
+    throw FormatError(tracker.string() +
+                      ": names no folder beside it that has .metadata: of Megatron-core's formats torch_dist is read");
   throw FormatError(
       path.string() +
       ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "

@@ -78,8 +78,10 @@ ExitCode agreed(ProcessGroup& world, ExitCode code) {
 }
 
 ExitCode run_check(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
-  const auto original = open_input(options.paths[0], options.input, false);
-  const auto source = transformed(original, options.input);
+  auto input = options.input;
+  if (input.map.empty()) input.map = "none";  // of a model of Megatron-core, all that is stored
+  const auto original = open_input(options.paths[0], input, false);
+  const auto source = transformed(original, input);
   refuse_nothing(*source, *original, options.paths[0]);
   const StopSignal stop;
   Progress progress(log, true, options.progress_seconds);

@@ -70,19 +70,21 @@ void refuse_other_models(const Arguments& args) {
     if (value != nullptr && (value->string() == nullptr || value->string()->text != wanted))
       args.refuse(name, *value, "a dense Llama or Qwen has " + std::string(wanted));
   }
-  constexpr std::array<std::pair<std::string_view, bool>, 8> flags{{{"swiglu", true},
-                                                                    {"apply_layernorm_1p", false},
-                                                                    {"layernorm_zero_centered_gamma", false},
-                                                                    {"rotary_interleaved", false},
-                                                                    {"multi_latent_attention", false},
-                                                                    {"squared_relu", false},
-                                                                    {"quick_geglu", false},
-                                                                    {"attention_output_gate", false}}};
+  constexpr std::array<std::pair<std::string_view, bool>, 10> flags{{{"swiglu", true},
+                                                                     {"apply_layernorm_1p", false},
+                                                                     {"layernorm_zero_centered_gamma", false},
+                                                                     {"rotary_interleaved", false},
+                                                                     {"multi_latent_attention", false},
+                                                                     {"squared_relu", false},
+                                                                     {"quick_geglu", false},
+                                                                     {"attention_output_gate", false},
+                                                                     {"qk_l2_norm", false},
+                                                                     {"use_mup", false}}};
   for (const auto& [name, wanted] : flags) {
     if (args.flag(name).value_or(wanted) != wanted)
       args.refuse(name, *args.find(name), "no dense Llama or Qwen is like this");
   }
-  for (const auto* name : {"num_experts", "window_size"})
+  for (const auto* name : {"num_experts", "window_size", "no_rope_freq"})
     if (const auto* value = args.find(name)) args.refuse(name, *value, "no dense Llama or Qwen has this");
   if (args.number("rotary_percent").value_or(1) != 1)
     args.refuse("rotary_percent", *args.find("rotary_percent"), "a Llama or Qwen rotates whole heads");
@@ -162,7 +164,6 @@ void write_megatron_args(PickleWriter& pickle, const ModelConfig& config, DType 
                       {"group_query_attention", config.kv_heads() != config.num_heads},
                       {"num_query_groups", config.kv_heads()},
                       {"kv_channels", config.head_width()},
-                      {"seq_length", config.block_size},
                       {"max_position_embeddings", config.block_size},
                       {"vocab_size", config.vocab_size},
                       {"padded_vocab_size", config.vocab_size},
