@@ -48,6 +48,15 @@ void add_model_options(OptionTable& t, ModelOptions& o) {
         "tokenizer for text data and --prompt: gpt2, a directory, or ORG/NAME in the Hugging Face cache; default: the "
         "model's (gpt2 for minGPT)",
         {.path = model, .at_restart = saved});
+  t.add("add-tokens", o.add_tokens,
+        "file of tokens to add to the tokenizer, and rows for them to embedding and head: a name per line, or a JSON "
+        "list "
+        "of names or objects as in tokenizer.json",
+        {.path = file, .at_restart = checkpoint});
+  t.add_choice("new-rows", kNewRows, o.new_rows, "how rows of --add-tokens start: as the mean of all rows, or zero",
+               {.at_restart = checkpoint});
+  t.add("pad-vocab-to", o.pad_vocabulary, "with --add-tokens: round the rows up to a multiple of this number",
+        {.range = {.from = 1, .to = 65536}, .at_restart = checkpoint});
   t.add("num-layers", o.num_layers, "number of transformer blocks", {.at_restart = checkpoint});
   t.add("num-heads", o.num_heads, "number of attention heads", {.at_restart = checkpoint});
   t.add("embed-size", o.embed_size, "width of the model; --num-heads must divide it", {.at_restart = checkpoint});

@@ -1,7 +1,12 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
+#include <map>
+#include <sstream>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "apps/common/app_main.hpp"
@@ -141,6 +146,75 @@ void add_child_tuning_options(OptionTable& t, TrainOptions& o) {
         {.unit = "sequences", .at_restart = saved, .depends_on = "child-tuning"});
 }
 
+/// Reads KEY=VALUE,KEY=VALUE; a KEY may have commas in braces. \throws UsageError naming `option`
+template <typename Value>
+void parse_pattern(const std::string& text, const char* option, std::vector<std::pair<std::string, Value>>& pattern) {
+  pattern.clear();
+  std::istringstream words(text);
+  std::string key;
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto at = word.rfind('=');
+    key += (key.empty() ? "" : ",") + word.substr(0, at);
+    if (at == std::string::npos) continue;
+    Value value = 0;
+    const auto* end = word.data() + word.size();
+    const auto read = std::from_chars(word.data() + at + 1, end, value);
+    if (read.ec != std::errc() || read.ptr != end || !(value > 0))
+      throw UsageError(fmt::format("{} has '{}', NAME=NUMBER with a number above 0 was expected", option, word));
+    pattern.emplace_back(std::exchange(key, {}), value);
+  }
+  if (!key.empty()) throw UsageError(fmt::format("{} has '{}', NAME=NUMBER was expected", option, key));
+}
+
+/// Reads ID,ID or MODULE:ID,MODULE:ID. \throws UsageError
+void parse_token_rows(const std::string& text, std::map<std::string, std::vector<std::int64_t>>& rows) {
+  rows.clear();
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto at = word.rfind(':');
+    std::int64_t id = 0;
+    const auto* end = word.data() + word.size();
+    const auto* begin = word.data() + (at == std::string::npos ? 0 : at + 1);
+    auto read = std::from_chars(begin, end, id);
+    if (std::string_view(begin, end) == "new") {
+      read = {end, std::errc()};
+      id = kNewTokens;
+    }
+    if (read.ec != std::errc() || read.ptr != end)
+      throw UsageError(
+          fmt::format("--trainable-tokens has '{}', a token's number or MODULE:NUMBER was expected", word));
+    rows[at == std::string::npos ? "" : word.substr(0, at)].push_back(id);
+  }
+}
+
+/// Options that choose modules and parameters one by one.
+void add_lora_choices(OptionTable& t, LoraConfig& o) {
+  t.add("lora-exclude", o.exclude, "matrices that get none, in the form of --lora-targets", {.at_restart = checkpoint})
+      ->delimiter(',');
+  t.add("lora-layers", o.layers, "numbers of the blocks that get adapters; default: all", {.at_restart = checkpoint})
+      ->delimiter(',');
+  t.add_parsed("lora-rank-pattern",
+               [&o](const std::string& text) { parse_pattern(text, "--lora-rank-pattern", o.rank_pattern); },
+               "ranks of single matrices: NAME=RANK,..., where NAME is the end of a name, or an expression for it",
+               {.at_restart = checkpoint});
+  t.add_parsed("lora-alpha-pattern",
+               [&o](const std::string& text) { parse_pattern(text, "--lora-alpha-pattern", o.alpha_pattern); },
+               "alphas of single matrices, in the form of --lora-rank-pattern", {.at_restart = checkpoint});
+  t.add("lora-bias", o.lora_bias, "give each adapter a bias of its own", {.at_restart = checkpoint});
+  t.add_choice("train-bias", kLoraBiases, o.bias, "also train biases of the model: of matrices with adapters, or all",
+               {.at_restart = checkpoint});
+  t.add("modules-to-save", o.modules_to_save,
+        "modules that are trained whole and kept with the adapters, by ends of their names: lm_head,embed_tokens",
+        {.at_restart = checkpoint})
+      ->delimiter(',');
+  t.add("ensure-weight-tying", o.ensure_weight_tying,
+        "keep a tied head and embedding one weight where --modules-to-save names either", {.at_restart = checkpoint});
+  t.add_parsed("trainable-tokens", [&o](const std::string& text) { parse_token_rows(text, o.token_rows); },
+               "numbers of tokens whose rows of the embedding are trained, and of a tied head: 265,9; or of modules: "
+               "embed_tokens:265,lm_head:9; new: those of --add-tokens",
+               {.at_restart = checkpoint});
+}
+
 void add_lora_options(OptionTable& t, TrainOptions& options) {
   auto& o = options.sharding.lora;
   t.add("lora-rank", o.rank, "rank of LoRA adapters, which are trained in place of the model; 0: train the model",
@@ -149,12 +223,16 @@ void add_lora_options(OptionTable& t, TrainOptions& options) {
         {.at_restart = checkpoint});
   t.add("lora-dropout", o.dropout, "probability of zeroing an input of an adapter during training",
         {.at_restart = checkpoint});
-  t.add("lora-targets", o.targets, "matrices that get adapters: all, or names such as q_proj,v_proj",
+  t.add("lora-targets", o.targets,
+        "matrices that get adapters: all, names or ends of names such as q_proj,v_proj, or a regular expression for "
+        "whole "
+        "names",
         {.default_text = "all", .at_restart = checkpoint})
       ->delimiter(',');
   t.add("rslora", o.rslora, "multiply the output of adapters by alpha / sqrt(rank) instead",
         {.at_restart = checkpoint});
   t.add("dora", o.dora, "also train the lengths of the matrices' rows (DoRA)", {.at_restart = checkpoint});
+  add_lora_choices(t, o);
   t.add("adapter", options.adapter,
         "directory of an adapter in peft's format to start from, which also sets the LoRA options",
         {.path = file, .at_restart = checkpoint});

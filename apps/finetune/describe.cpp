@@ -97,12 +97,14 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
   if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
     log.info("weights   " + quantization_text(quantize) + " in the matrices of the blocks");
   if (lora.enabled()) {
-    log.info(fmt::format("adapters  {} of rank {}, alpha {:g}{}, of {}",
-                         lora.dora     ? "DoRA"
-                         : lora.rslora ? "rsLoRA"
-                                       : "LoRA",
-                         lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
-                         fmt::join(lora_targets(setup.config, lora), " ")));
+    log.info(fmt::format(
+        "adapters  {} of rank {}, alpha {:g}{}, of {}{}",
+        lora.dora     ? "DoRA"
+        : lora.rslora ? "rsLoRA"
+                      : "LoRA",
+        lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
+        fmt::join(lora_targets(setup.config, lora), " "),
+        lora.modules_to_save.empty() ? "" : fmt::format("   and whole {}", fmt::join(lora.modules_to_save, " "))));
   }
   log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
                        100.0 * static_cast<double>(trained) / static_cast<double>(all),
@@ -177,7 +179,8 @@ void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
 }  // namespace
 
 void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
-  const auto& sharding = setup.options.sharding;
+  auto sharding = setup.options.sharding;
+  sharding.lora = setup.lora;
   (void)plan_optimizer(setup.options);  // refuses what training would refuse
   std::optional<GpuSpec> gpu;
   if (setup.device.backend != nullptr) gpu = gpu_of(setup.device.backend->info(setup.device.device.index()));
@@ -192,7 +195,12 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
     describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }
   if (setup.train_data) MemoryReporter(world, setup, log).predict();
-  if (world.rank() == 0) say_whether_weights_are_there(setup, log);
+  if (world.rank() != 0) return;
+  say_whether_weights_are_there(setup, log);
+  if (!setup.has_new_tokens) return;
+  std::error_code ignored;
+  std::filesystem::remove_all(setup.directory / ".tokenizer", ignored);
+  std::filesystem::remove(setup.directory, ignored);  // unless a run is there
 }
 
 }  // namespace fsdp::detail

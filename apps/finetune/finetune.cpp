@@ -299,7 +299,7 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
   }
   if (directory.empty())
     throw UsageError("--lora-rank needs the weights that adapters are for: --model DIR or ORG/NAME");
-  tell_weights(world, directory, log, [&] { load_weights(runtime, directory); });
+  tell_weights(world, directory, log, [&] { load_weights(runtime, directory, options.model.new_rows); });
   if (options.adapter.empty()) {
     log.warnings_of_all(adapter_left_out(directory));
     initialize_adapters(runtime, options.seed);
@@ -321,7 +321,8 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
     initialize_parameters(runtime, options.seed);
     return std::nullopt;
   }
-  tell_weights(world, options.model.directory, log, [&] { load_weights(runtime, options.model.directory); });
+  tell_weights(world, options.model.directory, log,
+               [&] { load_weights(runtime, options.model.directory, options.model.new_rows); });
   log.warnings_of_all(adapter_left_out(options.model.directory));
   return std::nullopt;
 }
@@ -575,6 +576,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!setup.train_data) sharding.offload_parameters = false;
   if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
+  sharding.lora = setup.lora;
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;

@@ -251,8 +251,9 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
     give_saved_value(*option, text, checkpoint);
   }
   if (manifest.data.contains("adapter")) {
-    take_adapter(options, adapter_config_from_json(manifest.data["adapter"], checkpoint.string()).lora,
-                 "the checkpoint " + checkpoint.string());
+    auto lora = adapter_config_from_json(manifest.data["adapter"], checkpoint.string()).lora;
+    take_vocabulary(manifest.data, lora);
+    take_adapter(options, lora, "the checkpoint " + checkpoint.string());
   }
   if (manifest.data.contains("quantize")) {
     take_quantization(options, quantization_from_json(manifest.data["quantize"], checkpoint.string()),

@@ -43,6 +43,7 @@ void MemoryReporter::predict() {
   request.config = setup_.config;
   request.options = setup_.options;
   request.options.sharding.cuda_graphs = setup_.cuda_graphs();
+  request.options.sharding.lora = setup_.lora;
   request.options.batch_size = setup_.batches.micro_batch_size;
   request.options.total_batch_size = 0;
   request.options.gradient_accumulation_steps = setup_.batches.accumulation_steps;

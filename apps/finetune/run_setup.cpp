@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,11 +11,13 @@
 #include "apps/finetune/validation.hpp"
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/text/tokenizer/new_tokens.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/data/token_cache.hpp"
@@ -56,6 +59,8 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
                                  const std::optional<RestartPoint>& restart) {
   TokenizerChoice choice;
   choice.name = model.tokenizer;
+  if (restart && restart->knows_run && restart->manifest.data.value("added_tokens", false))
+    choice.name = restart->manifest.data.value("tokenizer", std::string());
   if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
   if (choice.name.empty() && restart && restart->knows_run) {
     const auto saved = restart->manifest.data.value("tokenizer", std::string());
@@ -66,6 +71,46 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
   if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = kBuiltInTokenizer;
   if (!choice.name.empty()) choice.tokenizer = open_tokenizer(choice.name);
   return choice;
+}
+
+/// Writes the files of a tokenizer, as rank 0. Collective.
+void write_tokenizer(ProcessGroup& world, const std::filesystem::path& directory, const GrownTokenizer& grown) {
+  run_agreed(world, [&] {
+    if (world.rank() != 0) return;
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    if (error) throw IoError(directory.string() + ": cannot be made: " + error.message());
+    for (const auto& [name, text] : grown.files) replace_file(directory / name, text);
+  });
+}
+
+/// Adds the tokens of --add-tokens to the tokenizer, which then lies in the run's folder, and rows for them to the
+/// model. A run that goes on has them already. Collective.
+void add_tokens(ProcessGroup& world, RunSetup& setup, const Logger& log) {
+  const auto& options = setup.options;
+  const auto& model = options.model;
+  setup.lora = options.sharding.lora;
+  setup.has_new_tokens =
+      setup.restart && setup.restart->knows_run && setup.restart->manifest.data.value("added_tokens", false);
+  if (setup.lora.vocabulary > 0) setup.config.vocab_size = setup.lora.vocabulary;
+  if (!model.add_tokens.empty() && !(setup.restart && setup.restart->knows_run)) {
+    if (setup.tokenizer.tokenizer == nullptr) throw UsageError("--add-tokens: no tokenizer is known, give --tokenizer");
+    const auto before = setup.config.vocab_size;
+    GrownTokenizer grown;
+    run_agreed(world, [&] { grown = plan_new_tokens(model, setup.tokenizer.name, setup.config, setup.lora); });
+    // A dry run leaves nothing behind, and needs the files until its texts are encoded.
+    const auto directory = setup.directory / (options.dry_run ? ".tokenizer" : "tokenizer");
+    write_tokenizer(world, directory, grown);
+    run_agreed(world, [&] { setup.tokenizer.tokenizer = open_tokenizer(directory); });
+    setup.tokenizer.name = directory;
+    setup.tokenizer.is_sure = setup.has_new_tokens = true;
+    const auto& added = grown.added;
+    log.info(fmt::format("tokens    {} added{}   {} rows, before {}", added.size(),
+                         added.empty() ? "" : fmt::format(" from id {} on", added.front().id), setup.config.vocab_size,
+                         before));
+    return;
+  }
+  refuse_new_tokens(setup.lora);
 }
 
 void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stopped) {
@@ -181,6 +226,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (options.restart_epoch.value_or(0) > 0 && !setup.restart)
     throw UsageError("--restart-epoch needs --restart-checkpoint-file, the checkpoint to go on from");
   setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
+  add_tokens(world, setup, log);
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
@@ -204,6 +250,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
     const auto path = saved_path(setup.tokenizer.name);
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == kBuiltInTokenizer ? setup.tokenizer.name : *path;
   }
+  if (setup.has_new_tokens) manifest.data["added_tokens"] = true;
   if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
   if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
   if (!options.model.directory.empty()) {

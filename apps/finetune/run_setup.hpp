@@ -59,8 +59,10 @@ struct RunSetup {
   int ranks_on_node = 1;
   int threads = 1;  ///< CPU threads of this rank
   ModelConfig config;
+  LoraConfig lora;  ///< the options', with the vocabulary and the numbers of new tokens
   BatchPlan batches;
   TokenizerChoice tokenizer;
+  bool has_new_tokens = false;            ///< of --add-tokens: the tokenizer lies in the run's folder
   std::optional<TokenLoader> train_data;  ///< set when the job trains
   std::string export_dtype;               ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
   std::string chat_template;              ///< name of the training data's chat template; "": none
@@ -114,8 +116,10 @@ struct RunContext {
     if (runtime.has_adapters()) {
       manifest.data["weights"] = runtime.base().directory;
       manifest.data["weights_hash"] = runtime.base().hash;
-      manifest.data["adapter"] =
-          adapter_config_to_json(setup.config, runtime.decoder().options.lora, runtime.base().directory);
+      const auto& lora = runtime.decoder().options.lora;
+      manifest.data["adapter"] = adapter_config_to_json(setup.config, lora, runtime.base().directory);
+      if (lora.vocabulary > 0) manifest.data["adapter_vocabulary"] = lora.vocabulary;
+      if (!lora.tables.empty()) manifest.data["adapter_tables"] = lora.tables;
     }
     return manifest;
   }

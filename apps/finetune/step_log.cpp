@@ -58,9 +58,9 @@ void StepLog::after_step(const StepReport& made, bool) {
   const double rate = step.tokens_per_second = static_cast<double>(step.tokens) / step.seconds;
   step.loss_scale = context_.trainer.state().loss_scale;
   const auto& runtime = context_.runtime;
-  const double flops =
-      rate * flops_per_token(context_.setup.config, attended_length_, runtime.decoder().parameters, runtime.trainable())
-                 .total();
+  const double flops = rate * flops_per_token(runtime.decoder().config, attended_length_, runtime.decoder().parameters,
+                                              runtime.trainable())
+                                  .total();
   if (peak_flops_ > 0 && flops > peak_flops_) {
     // A rate above the peak means that other work slowed down the measurement of the peak.
     context_.progress.keep(

@@ -15,6 +15,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/device.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/step/plan.hpp"
 
@@ -60,6 +61,12 @@ class MemprobeJob {
     set_threads(node->size(), log_);
     job_ranks_per_node_ = node->size();
     config_ = plan_model(options_.train, std::nullopt);
+    lora_ = options_.train.sharding.lora;
+    if (const auto& model = options_.train.model; !model.add_tokens.empty()) {
+      const auto* usual = model.directory.empty() ? kBuiltInTokenizer : model.directory.c_str();
+      plan_new_tokens(model, model.tokenizer.empty() ? usual : model.tokenizer, config_, lora_);
+    }
+    refuse_new_tokens(lora_);
     check_compute_dtype(options_.train);
     check_adapter_options(options_.train);
     if (options_.gpu.empty() || options_.measure) {
@@ -110,6 +117,7 @@ class MemprobeJob {
     MemoryRequest request;
     request.config = config_;
     request.options = options_.train;
+    request.options.sharding.lora = lora_;
     request.options.sharding.sharding = c.sharding;
     request.options.sharding.checkpoint_every = c.checkpoint_every;
     request.options.sharding.precision = c.precision;
@@ -399,6 +407,7 @@ class MemprobeJob {
   const MemprobeOptions& options_;
   const Logger& log_;
   ModelConfig config_;
+  LoraConfig lora_;
   std::int64_t tokens_ = 0;
   std::optional<TokenLoader> data_;  ///< set when --train-data is a token file
   int job_ranks_per_node_ = 1;

@@ -121,7 +121,7 @@ class Merged(ConvertCase):
             (self.changed("elsewhere", x_proj__lora_A__weight=torch.zeros(4, 64), x_proj__lora_B__weight=torch.zeros(64, 4)), ["x_proj.lora_A.weight", "the base does not have"]),
             (self.changed("strange", q_proj__bias=torch.zeros(64)), ["q_proj.bias", "no part of an adapter"]),
             (self.changed("not-dora", {"use_dora": False}), ["lora_magnitude_vector", "use_dora"]),
-            (self.changed("pattern", {"rank_pattern": {"q_proj": 2}}), ["rank_pattern"]),
+            (self.changed("pattern", {"rank_pattern": {"q_proj": 2}}), ["lora_A", "[2, 64]"]),
         )
         for directory, words in cases:
             with self.subTest(directory.name):

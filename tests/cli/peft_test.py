@@ -18,7 +18,8 @@ except ImportError as missing:
     fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
-VARIANTS = {"lora": [], "rslora": ["--rslora", "--lora-targets", "q_proj,v_proj,down_proj"], "dora": ["--dora", "--lora-targets", "k_proj,up_proj"]}
+VARIANTS = {"lora": [], "rslora": ["--rslora", "--lora-targets", "q_proj,v_proj,down_proj"], "dora": ["--dora", "--lora-targets", "k_proj,up_proj"],
+            "whole": ["--modules-to-save", "lm_head,norm", "--trainable-tokens", "3,9,5", "--lora-rank-pattern", "down_proj=2", "--lora-alpha-pattern", "layers.0.self_attn.q_proj=3"]}
 
 
 def open_model(directory):

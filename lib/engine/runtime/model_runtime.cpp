@@ -185,7 +185,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
       device_(with_ops(device)),
       policy_(make_policy(options)),
       decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
-      trainable_(trainable_parameters(decoder_.parameters, tied_names(config), options.freeze)) {
+      trainable_(trainable_parameters(decoder_.parameters, tied_names(decoder_.config), options.freeze)) {
   check_offload(options);
   // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();

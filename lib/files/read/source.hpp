@@ -57,6 +57,7 @@ struct SourceInfo {
   std::map<std::string, std::string> metadata;  ///< __metadata__ of safetensors files, key-value pairs of GGUF
   std::string model_config;                     ///< model configuration in run.json, as JSON; empty: none
   std::string adapter;  ///< fields of adapter_config.json as JSON when the tensors are those of an adapter; else empty
+  bool unties_head = false;          ///< a merged adapter has made two weights of a head tied to its embedding
   std::vector<std::string> remarks;  ///< notes for the user about the opened files
 };
 

@@ -1,13 +1,10 @@
 #include "lib/files/transform/adapter_plan.hpp"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <pcre2.h>
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -17,6 +14,7 @@
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/adapter_rules.hpp"
 
 namespace fsdp {
 namespace {
@@ -25,86 +23,155 @@ using Part = std::optional<std::size_t> AdapterParts::*;
 
 /// The suffixes of tensor names after the name of the module. peft writes the first suffix of each part and also reads
 /// the others, as they occur in a state dict of its model.
-constexpr std::array<std::pair<std::string_view, Part>, 7> kParts{
+constexpr std::array<std::pair<std::string_view, Part>, 15> kParts{
     {{".lora_A.weight", &AdapterParts::a},
      {".lora_B.weight", &AdapterParts::b},
+     {".lora_B.bias", &AdapterParts::b_bias},
      {".lora_magnitude_vector", &AdapterParts::magnitude},
      {".lora_A.default.weight", &AdapterParts::a},
      {".lora_B.default.weight", &AdapterParts::b},
+     {".lora_B.default.bias", &AdapterParts::b_bias},
      {".lora_magnitude_vector.weight", &AdapterParts::magnitude},
-     {".lora_magnitude_vector.default.weight", &AdapterParts::magnitude}}};
+     {".lora_magnitude_vector.default.weight", &AdapterParts::magnitude},
+     {kEmbeddingA, &AdapterParts::embedding_a},
+     {kEmbeddingB, &AdapterParts::embedding_b},
+     {".lora_embedding_A.default", &AdapterParts::embedding_a},
+     {".lora_embedding_B.default", &AdapterParts::embedding_b},
+     {kTokenRows, &AdapterParts::rows},
+     {".token_adapter.trainable_tokens_delta.default", &AdapterParts::rows}}};
 
-struct FreeCode {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
-struct FreeMatch {
-  void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
+/// A tensor of the file by what it belongs to.
+struct Placed {
+  std::size_t tensor;
+  std::string owner;     ///< the module of a part, or the parameter of the base that the tensor replaces
+  const Part* part;      ///< null: a whole parameter
+  bool is_copy = false;  ///< among several tensors of one parameter the one that was trained
 };
 
-/// Matches like Python's re.fullmatch().
-class FullMatch {
+/// Removes the words that peft's wrappers put into names: "lm_head.modules_to_save.default.weight" is "lm_head.weight".
+std::string without_wrappers(std::string name) {
+  for (const std::string_view word : {".token_adapter.", ".base_layer.", ".modules_to_save.", ".default."}) {
+    if (const auto at = name.find(word); at != std::string::npos) name.erase(at, word.size() - 1);
+  }
+  return name;
+}
+
+std::string owner_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
+/// The choices of an adapter over the modules of a base.
+class Targets {
  public:
-  FullMatch(const std::string& pattern, std::string where) : where_(std::move(where)), pattern_(pattern) {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    const auto* text = reinterpret_cast<PCRE2_SPTR>(pattern.data());
-    // Python reads {,3} as {0,3}; PCRE2 takes {,3} for text.
-    if (pattern.find("{,") == std::string::npos)
-      code_.reset(pcre2_compile(text, pattern.size(), PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &offset, nullptr));
-    if (!code_) refuse(offset);
-    match_.reset(pcre2_match_data_create(1, nullptr));
-    if (!match_) throw std::bad_alloc();
+  /// \param where  adapter_config.json, for messages
+  Targets(const AdapterConfig& config, const std::vector<BaseModule>& base, std::string where)
+      : lora_(config.lora), rules_(config.lora, where), where_(std::move(where)) {
+    for (const auto& module : base) modules_.emplace(module.name, &module);
   }
 
-  bool operator()(const std::string& name) const {
-    const auto* text = reinterpret_cast<PCRE2_SPTR>(name.data());
-    const int found = pcre2_match(code_.get(), text, name.size(), 0, 0, match_.get(), nullptr);
-    if (found < 0 && found != PCRE2_ERROR_NOMATCH) refuse(0);
-    return found >= 0;
+  /// Completes the names of an adapter of a model without its head: all of them lack the base's first word.
+  void complete_names(std::vector<Placed>& tensors) {
+    for (const char* first : {"model.", "transformer."}) {
+      std::size_t as_they_are = 0, completed = 0;
+      for (const auto& placed : tensors) {
+        const auto module = placed.part == nullptr ? owner_of(placed.owner) : placed.owner;
+        as_they_are += modules_.count(module);
+        completed += modules_.count(first + module);
+      }
+      if (as_they_are > 0 || completed == 0) continue;
+      first_ = first;
+      for (auto& placed : tensors) placed.owner = first_ + placed.owner;
+      return;
+    }
+  }
+
+  /// Whether a parameter has a row per token: the weight of the embedding or of the head.
+  bool is_table(const std::string& parameter) const {
+    return parameter.ends_with(".weight") &&
+           (is_token_embedding(owner_of(parameter)) || owner_of(parameter) == "lm_head");
+  }
+  /// Notes the rows of a table that is no trained copy: it takes the place of the base's.
+  /// \throws FormatError where the base has more rows
+  void take_vocabulary(const std::string& parameter, bool is_trained, AdapterPlan& plan, std::size_t tensor) const {
+    const auto& [name, shape] = std::pair(plan.source->tensors()[tensor].name, plan.source->tensors()[tensor].shape);
+    const auto module = modules_.find(owner_of(parameter));
+    if (module == modules_.end() || module->second->rows == 0 || shape.size() != 2) return;
+    if (shape[0] < module->second->rows)
+      throw FormatError(fmt::format("{}: tensor \"{}\" has {} rows, and the base {}: fewer are not supported",
+                                    plan.file.string(), name, shape[0], module->second->rows));
+    if (!is_trained || shape[0] != module->second->rows) plan.lora.vocabulary = shape[0];
+  }
+
+  bool has(const std::string& module) const { return modules_.contains(module); }
+  LoraModule module(const std::string& name) const { return rules_.module(own_name(name)); }
+
+  /// The modules of the base that target_modules names.
+  std::set<std::string> find() const {
+    std::set<std::string> found;
+    for (const auto& [name, module] : modules_) {
+      if (!name.starts_with(first_) ||
+          !rules_.is_target(own_name(name), module->can_have_adapter && module->is_in_block))
+        continue;
+      if (!module->can_have_adapter)
+        throw FormatError(
+            fmt::format("{}: target_modules names '{}', which can have no adapter here: matrices of the "
+                        "blocks, the embedding and the head can",
+                        where_, name));
+      if (!module->other_type.empty())
+        throw FormatError(
+            fmt::format("{}: the base's tensor \"{}.weight\" is {}, and an adapter can be added to "
+                        "floating-point numbers alone",
+                        where_, name, module->other_type));
+      found.insert(name);
+    }
+    if (found.empty()) throw FormatError(where_ + ": target_modules names no module of the base");
+    return found;
+  }
+
+  /// Whether modules_to_save takes the parameter, by itself or by the one that it is tied to.
+  bool is_saved(const std::string& parameter) const {
+    if (rules_.is_saved(own_name(parameter))) return true;
+    if (!lora_.ensure_weight_tying) return false;
+    return std::any_of(modules_.begin(), modules_.end(), [&](const auto& named) {
+      const auto head = named.first + ".weight", embedding = named.second->tied_to + ".weight";
+      return !named.second->tied_to.empty() && ((parameter == head && rules_.is_saved(own_name(embedding))) ||
+                                                (parameter == embedding && rules_.is_saved(own_name(head))));
+    });
+  }
+
+  /// The modules with trained rows of tokens, and these tokens.
+  std::map<std::string, std::vector<std::int64_t>> rows() const {
+    std::map<std::string, std::vector<std::int64_t>> found;
+    for (const auto& [end, ids] : lora_.token_rows) {
+      for (const auto& [name, module] : modules_) {
+        const bool is_meant = end.empty() ? is_token_embedding(name) : own_name(name).ends_with(end);
+        if (is_meant && module->can_have_adapter && !module->is_in_block) found[name] = ids;
+      }
+    }
+    return found;
+  }
+
+  bool is_trained_bias(const std::string& parameter, const std::set<std::string>& targets) const {
+    if (!parameter.ends_with(".bias") || lora_.bias == LoraBias::none) return false;
+    return lora_.bias == LoraBias::all || targets.contains(owner_of(parameter));
   }
 
  private:
-  [[noreturn]] void refuse(std::size_t offset) const {
-    throw FormatError(
-        fmt::format("{}: target_modules is '{}', a regular expression that cannot be read from byte {} on", where_,
-                    pattern_, offset));
+  /// The name in the model that the adapter was made for.
+  std::string own_name(const std::string& name) const {
+    return name.starts_with(first_) ? name.substr(first_.size()) : name;
   }
 
-  std::string where_, pattern_;
-  std::unique_ptr<pcre2_code, FreeCode> code_;
-  std::unique_ptr<pcre2_match_data, FreeMatch> match_;
+  LoraConfig lora_;
+  LoraRules rules_;
+  std::string where_;
+  std::string first_;  ///< what names of the adapter lack
+  std::map<std::string, const BaseModule*> modules_;
 };
 
-bool is_named_by(const std::vector<std::string>& targets, const std::string& module) {
-  return std::any_of(targets.begin(), targets.end(),
-                     [&](const std::string& target) { return module == target || module.ends_with("." + target); });
-}
-
-/// The modules of the base that target_modules names. \param where  adapter_config.json, for messages
-std::set<std::string> targeted(const AdapterConfig& config, const std::vector<BaseModule>& base,
-                               const std::string& where) {
-  std::optional<FullMatch> pattern;
-  if (!config.pattern.empty()) pattern.emplace(config.pattern, where);
-  std::set<std::string> found;
-  for (const auto& module : base) {
-    const bool is_named = config.all_linear ? module.can_have_adapter && module.is_in_block
-                          : pattern         ? (*pattern)(module.name)
-                                            : is_named_by(config.lora.targets, module.name);
-    if (!is_named) continue;
-    if (!module.can_have_adapter)
-      throw FormatError(
-          fmt::format("{}: target_modules names '{}', which can have no adapter here: matrices of the "
-                      "blocks can",
-                      where, module.name));
-    if (!module.other_type.empty())
-      throw FormatError(
-          fmt::format("{}: the base's tensor \"{}.weight\" is {}, and an adapter can be added to "
-                      "floating-point numbers alone",
-                      where, module.name, module.other_type));
-    found.insert(module.name);
-  }
-  if (found.empty()) throw FormatError(where + ": target_modules names no module of the base");
-  return found;
+/// \param tensor  of the file
+FormatError not_described(const AdapterPlan& plan, std::size_t tensor) {
+  return FormatError(
+      fmt::format("{}: tensor \"{}\" is no part of an adapter of a matrix, and modules_to_save and bias do not take it",
+                  plan.file.string(), plan.source->tensors()[tensor].name));
 }
 
 bool acts_in_training_alone(const AdapterConfig& config, std::string_view name) {
@@ -112,39 +179,126 @@ bool acts_in_training_alone(const AdapterConfig& config, std::string_view name) 
                      [&](const auto& part) { return name.find(part) != std::string_view::npos; });
 }
 
-/// The parts of the adapter of every module in the file. \throws FormatError naming a tensor that is not part of an
-/// adapter
-std::map<std::string, AdapterParts> find_parts(const AdapterPlan& plan, const AdapterConfig& config,
-                                               const std::set<std::string>& modules) {
-  std::map<std::string, AdapterParts> parts;
+/// \throws FormatError naming a tensor that is not named as peft names an adapter's
+std::vector<Placed> place_tensors(const AdapterPlan& plan, const AdapterConfig& config) {
+  std::vector<Placed> placed;
   for (std::size_t i = 0; i < plan.source->tensors().size(); ++i) {
-    std::string_view name = plan.source->tensors()[i].name;
-    const auto refuse = [&](const char* why) {
-      return FormatError(fmt::format("{}: tensor \"{}\" {}", plan.file.string(), plan.source->tensors()[i].name, why));
-    };
-    if (acts_in_training_alone(config, name)) continue;
+    const std::string_view whole = plan.source->tensors()[i].name;
+    if (acts_in_training_alone(config, whole) || whole.find(".original_module.") != std::string_view::npos) continue;
+    auto name = whole;
+    if (!name.starts_with(kAdapterPrefix)) throw not_described(plan, i);
+    name.remove_prefix(std::string_view(kAdapterPrefix).size());
     const auto part =
         std::find_if(kParts.begin(), kParts.end(), [&](const auto& known) { return name.ends_with(known.first); });
-    if (!name.starts_with(kAdapterPrefix) || part == kParts.end())
-      throw refuse("is no part of an adapter of a matrix, and nothing else is supported");
-    name.remove_prefix(std::string_view(kAdapterPrefix).size());
-    name.remove_suffix(part->first.size());
-    if (!modules.contains(std::string(name))) throw refuse("belongs to a module that the base does not have");
-    auto& place = parts[std::string(name)].*(part->second);
-    if (place) throw refuse("is there under another name, too");
-    place = i;
+    if (part != kParts.end()) {
+      placed.push_back({i, std::string(name.substr(0, name.size() - part->first.size())), &part->second});
+    } else if (name.ends_with(".weight") || name.ends_with(".bias")) {
+      const bool is_copy = name.find(".modules_to_save.") != std::string_view::npos;
+      placed.push_back({i, without_wrappers(std::string(name)), nullptr, is_copy});
+    } else {
+      throw not_described(plan, i);
+    }
   }
-  if (parts.empty()) throw FormatError(plan.file.string() + ": holds no adapter");
-  return parts;
+  return placed;
 }
 
-void check_whole(const std::string& module, const AdapterParts& parts, bool dora, const std::string& file) {
+/// Fills the plan's parts and whole parameters with all that the file has. \throws FormatError naming a tensor that the
+/// configuration does not describe
+void sort_tensors(const std::vector<Placed>& tensors, const Targets& choices, const std::set<std::string>& targets,
+                  AdapterPlan& plan) {
+  for (const auto& [tensor, owner, part, is_copy] : tensors) {
+    const auto refuse = [&](const char* why) {
+      return FormatError(
+          fmt::format("{}: tensor \"{}\" {}", plan.file.string(), plan.source->tensors()[tensor].name, why));
+    };
+    const bool is_whole = part == nullptr && (choices.is_saved(owner) || choices.is_trained_bias(owner, targets));
+    const bool is_table = part == nullptr && !is_whole && choices.is_table(owner);
+    if (part == nullptr && !is_whole && !is_table) throw not_described(plan, tensor);
+    if (!choices.has(part == nullptr ? owner_of(owner) : owner))
+      throw refuse("belongs to a module that the base does not have");
+    if (part == nullptr) {
+      if (choices.is_table(owner)) choices.take_vocabulary(owner, is_whole, plan, tensor);
+      const auto [place, is_new] = (is_table ? plan.tables : plan.whole).emplace(owner, tensor);
+      if (!is_new && is_copy) place->second = tensor;
+      continue;
+    }
+    auto& place = plan.parts[owner].*(*part);
+    if (place) throw refuse("is there under another name, too");
+    place = tensor;
+  }
+  if (plan.parts.empty()) throw FormatError(plan.file.string() + ": holds no adapter");
+}
+
+/// Gives the parts of rows their tokens. \throws FormatError where the file lacks some, or has others
+void check_rows(const std::vector<BaseModule>& base, const Targets& choices, AdapterPlan& plan) {
+  const auto rows = choices.rows();
+  for (const auto& module : base) {
+    // With a vocabulary of its own peft writes the rows of tied weights under both names.
+    const auto part = plan.parts.find(module.name);
+    if (part == plan.parts.end() || !rows.contains(module.tied_to) || rows.contains(module.name)) continue;
+    part->second.rows.reset();
+    if (!part->second.is_low_rank()) plan.parts.erase(part);
+  }
+  for (const auto& [module, ids] : rows) {
+    if (!plan.parts[module].rows)
+      throw FormatError(fmt::format("{}: lacks the rows of {} in trainable_token_indices", plan.file.string(), module));
+    plan.parts[module].row_ids = ids;
+  }
+  for (const auto& [module, parts] : plan.parts) {
+    if (parts.rows && !rows.contains(module))
+      throw FormatError(
+          fmt::format("{}: has rows of {}, which trainable_token_indices does not name", plan.file.string(), module));
+  }
+}
+
+void share_rows(const AdapterParts& embedding, AdapterParts& head) {
+  head.rows = embedding.rows;
+  head.row_ids = embedding.row_ids;
+}
+
+/// Finds what modules_to_save takes and the file lacks, and whether a head parts from its embedding.
+void check_saved(const std::vector<BaseModule>& base, const Targets& choices, AdapterPlan& plan) {
+  for (const auto& module : base) {
+    const auto weight = module.name + ".weight", other = module.tied_to + ".weight";
+    if (module.tied_to.empty()) continue;
+    const auto head = plan.parts.find(module.name), embedding = plan.parts.find(module.tied_to);
+    // Rows of a tied embedding are the head's, too; all else changes one side.
+    plan.unties =
+        plan.unties || head != plan.parts.end() || (embedding != plan.parts.end() && embedding->second.is_low_rank());
+    if (head == plan.parts.end() && embedding != plan.parts.end() && embedding->second.rows)
+      share_rows(embedding->second, plan.parts[module.name]);
+    for (const auto& [name, twin] : {std::pair(weight, other), std::pair(other, weight)})
+      if (const auto table = plan.tables.find(twin); table != plan.tables.end())
+        plan.tables.emplace(name, table->second);
+    if (!plan.whole.contains(weight) && !plan.whole.contains(other)) continue;
+    if (!plan.lora.ensure_weight_tying) {
+      plan.unties = true;
+      continue;
+    }
+    // One parameter under two names, which a run's checkpoint holds once.
+    plan.whole.emplace(weight, plan.whole[plan.whole.contains(other) ? other : weight]);
+    plan.whole.emplace(other, plan.whole[weight]);
+  }
+  for (const auto& [name, tensor] : plan.tables) plan.lora.tables.push_back(name);
+  for (const auto& module : base) {
+    const auto weight = module.name + ".weight";
+    if (choices.is_saved(weight) && !plan.whole.contains(weight))
+      throw FormatError(fmt::format("{}: lacks \"{}\", which modules_to_save takes", plan.file.string(), weight));
+  }
+}
+
+void check_whole(const std::string& module, const AdapterParts& parts, const LoraConfig& lora,
+                 const std::string& file) {
+  if (parts.rows && !parts.is_low_rank()) return;
   const auto wrong = [&](const char* what) {
     return FormatError(fmt::format("{}: the adapter of {} {}", file, module, what));
   };
-  if (!parts.a || !parts.b) throw wrong("lacks its lora_A or its lora_B");
-  if (dora != parts.magnitude.has_value())
+  if (parts.embedding_a && parts.embedding_b && !parts.a && !parts.b) return;
+  if (!parts.a || !parts.b || parts.embedding_a || parts.embedding_b) throw wrong("lacks its lora_A or its lora_B");
+  if (lora.dora != parts.magnitude.has_value())
     throw wrong("has a lora_magnitude_vector where adapter_config.json says use_dora false, or the reverse");
+  if (lora.lora_bias != parts.b_bias.has_value())
+    throw wrong("has a lora_B.bias where adapter_config.json says lora_bias false, or the reverse");
 }
 
 std::string first_of(const std::vector<std::string>& names) {
@@ -170,16 +324,25 @@ std::shared_ptr<const Source> with_names_of_peft(std::shared_ptr<const Source> c
 
 }  // namespace
 
+bool is_token_embedding(const std::string& module) {
+  return module == "model.embed_tokens" || module == "transformer.wte";
+}
+
 std::vector<BaseModule> base_modules(const ModelConfig& config) {
   constexpr std::string_view kWeight = ".weight";
   std::vector<BaseModule> modules;
   const auto add = [&](std::string_view name, bool is_matrix_of_block) {
     if (!name.ends_with(kWeight)) return;
     name.remove_suffix(kWeight.size());
-    modules.push_back({std::string(name), is_matrix_of_block, is_matrix_of_block});
+    const bool is_token_table = is_token_embedding(std::string(name)) || name == "lm_head";
+    modules.push_back({std::string(name), is_matrix_of_block || is_token_table, is_matrix_of_block});
+    if (is_token_table) modules.back().rows = config.vocab_size;
   };
   for (const auto& spec : parameter_table(config)) add(spec.name, spec.is_matrix_of_block());
-  for (const auto& [alias, name] : tied_names(config)) add(alias, false);
+  for (const auto& [alias, name] : tied_names(config)) {
+    add(alias, false);
+    modules.back().tied_to = owner_of(name);
+  }
   return modules;
 }
 
@@ -190,24 +353,34 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
       std::filesystem::exists(directory / kAdapterConfig, error) ? nlohmann::json() : adapters_of_run(directory);
   const auto where = (directory / (run.is_null() ? kAdapterConfig : "run.json")).string();
   const auto config = run.is_null() ? read_adapter_config(directory) : adapter_config_from_json(run["adapter"], where);
-  const auto targets = targeted(config, base, where);
-  std::set<std::string> modules;
-  for (const auto& module : base) modules.insert(module.name);
   AdapterPlan plan;
   plan.lora = config.lora;
-  plan.lora.targets.clear();
   plan.file = run.is_null() ? weights_of(directory) : directory;
   plan.source = open_source(plan.file);
   if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
+  Targets choices(config, base, where);
+  auto tensors = place_tensors(plan, config);
+  choices.complete_names(tensors);
+  const auto targets = choices.find();
+  sort_tensors(tensors, choices, targets, plan);
+  check_rows(base, choices, plan);
+  auto& lora = plan.lora;
+  lora.targets.clear(), lora.exclude.clear(), lora.layers.clear(), lora.layers_patterns.clear();
+  lora.rank_pattern.clear(), lora.alpha_pattern.clear();
   std::vector<std::string> not_named;
-  for (const auto& [module, parts] : find_parts(plan, config, modules)) {
-    if (!targets.contains(module)) {
-      not_named.push_back(module);
-      continue;
-    }
-    check_whole(module, parts, config.lora.dora, plan.file.string());
-    plan.parts.emplace(module, parts);
-    plan.lora.targets.push_back(module);
+  std::erase_if(plan.parts, [&](const auto& named) {
+    const bool acts = targets.contains(named.first) || named.second.rows;
+    if (!acts) not_named.push_back(named.first);
+    return !acts;
+  });
+  check_saved(base, choices, plan);
+  for (auto& [module, parts] : plan.parts) {
+    check_whole(module, parts, lora, plan.file.string());
+    if (!parts.is_low_rank()) continue;
+    parts.adapter = choices.module(module);
+    lora.targets.push_back(module);
+    if (parts.adapter.rank != lora.rank) lora.rank_pattern.emplace_back(module, parts.adapter.rank);
+    if (parts.adapter.alpha != lora.alpha) lora.alpha_pattern.emplace_back(module, parts.adapter.alpha);
   }
   if (plan.parts.empty())
     throw FormatError(

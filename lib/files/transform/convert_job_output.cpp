@@ -200,7 +200,8 @@ std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
   return std::nullopt;
 }
 
-/// Updates config.json for the written tensors: their type, and whether matrices are in 4 bits. Spells the rope
+/// Updates config.json for the written tensors: their type, whether matrices are in 4 bits, and whether an adapter has
+/// parted head and embedding. Spells the rope
 /// parameters of transformers 5 so that transformers 4 reads them, too.
 void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& source) {
   auto file = config_of(hf);
@@ -219,6 +220,13 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   const bool changed = spell_rope_for_all(config, file->name) || is_text;
   const auto before = config;
   if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
+  if (source.info().unties_head) config["tie_word_embeddings"] = false;
+  for (const auto& tensor : source.tensors()) {
+    const bool is_embedding = std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end();
+    if (is_embedding && tensor.shape.size() == 2 && config.contains("vocab_size") &&
+        config["vocab_size"] != tensor.shape[0])
+      config["vocab_size"] = tensor.shape[0];
+  }
   const auto dtype = main_dtype(source);
   if (input.quantize.enabled())
     config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/models/config/adapter_rules.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -42,30 +44,100 @@ void add_once(std::vector<std::string>& names, std::string name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
 }
 
-/// Matches like peft: a target is a module's whole name or its end after a dot, so in GPT-2 "c_proj" matches both
-/// modules of this name in a block, and "mlp.c_proj" matches one.
+/// Whether a target is a module's whole name or its end after a dot: in GPT-2 "c_proj" means both modules of this name
+/// in a block, and "mlp.c_proj" one.
 bool is_target(const std::string& module, const std::string& target) {
   return module == target || module.ends_with("." + target);
 }
 
-/// \return a flag for each parameter of the model's table. \throws UsageError when a target matches no matrix
-std::vector<bool> chosen_matrices(const ModelConfig& config, const LoraConfig& lora) {
-  const auto table = parameter_table(config);
-  std::vector<bool> chosen(table.size(), false);
-  bool any = false;
-  for (const auto& target : lora.targets) {
-    const bool all = target == "all" || target == "all-linear";
-    bool found = target.empty();
-    for (std::size_t i = 0; i < table.size(); ++i) {
-      if (!table[i].is_matrix_of_block() || !(all || is_target(module_of(table[i].name), target))) continue;
-      chosen[i] = found = any = true;
-    }
+/// The choices of options. \throws UsageError naming a pattern that cannot be read
+LoraRules rules_of(const LoraConfig& lora) {
+  try {
+    return {lora, "adapters"};
+  } catch (const FormatError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+bool is_token_table(const std::string& name) {
+  return name == "model.embed_tokens.weight" || name == "transformer.wte.weight" || name == "lm_head.weight";
+}
+
+/// A module that can have an adapter.
+struct Adaptable {
+  std::string name;
+  std::int64_t out, in;
+  int block;
+  bool is_embedding = false;
+};
+
+/// In the order of the model's parameters. A tied head is a module, too.
+std::vector<Adaptable> adaptable_modules(const ModelConfig& config) {
+  std::vector<Adaptable> modules;
+  for (const auto& spec : parameter_table(config)) {
+    if (spec.is_matrix_of_block() || is_token_table(spec.name))
+      modules.push_back({module_of(spec.name), spec.shape[0], spec.shape[1], spec.block, spec.embedding});
+  }
+  for (const auto& [head, embedding] : tied_names(config))
+    modules.push_back({module_of(head), config.vocab_size, config.embed_size, -1});
+  return modules;
+}
+
+std::vector<std::string> names_of(const std::vector<Adaptable>& modules) {
+  std::vector<std::string> names;
+  for (const auto& module : modules) names.push_back(module.name);
+  return names;
+}
+
+/// \return a flag for each of `modules`. \throws UsageError when a name matches none of them
+std::vector<bool> chosen_of(const std::vector<Adaptable>& modules, const ModelConfig& config, const LoraConfig& lora) {
+  const auto rules = rules_of(lora);
+  std::vector<bool> chosen;
+  for (const auto& module : modules) chosen.push_back(rules.is_target(module.name, module.block >= 0));
+  for (const auto& name : rules.names()) {
+    const bool found = name.empty() || std::any_of(modules.begin(), modules.end(),
+                                                   [&](const auto& module) { return is_target(module.name, name); });
     if (!found)
       throw UsageError(
-          fmt::format("--lora-targets has '{}', choose from all, {}", target, fmt::join(lora_modules(config), ", ")));
+          fmt::format("--lora-targets has '{}', choose from all, {}", name, fmt::join(lora_modules(config), ", ")));
   }
-  if (!any) throw UsageError("--lora-targets names no module");
+  if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) throw UsageError("--lora-targets names no module");
   return chosen;
+}
+
+/// \return for each chosen module the shortest end of its name that means no other one, without duplicates
+std::vector<std::string> short_names(const std::vector<std::string>& modules, const std::vector<bool>& chosen) {
+  const auto means_no_other = [&](const std::string& target) {
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (!chosen[i] && is_target(modules[i], target)) return false;
+    }
+    return true;
+  };
+  std::vector<std::string> shortest;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    if (!chosen[i]) continue;
+    const auto names = {last_parts(modules[i], 1), last_parts(modules[i], 2), modules[i]};
+    add_once(shortest, *std::find_if(names.begin(), names.end(), means_no_other));
+  }
+  return shortest;
+}
+
+/// The modules whose rank or alpha is not the adapters' own, as peft's pattern: one value per name, so that the order
+/// of names does not matter.
+template <typename Value>
+nlohmann::json pattern_to_json(const std::map<std::string, LoraModule>& adapted, Value LoraModule::*field,
+                               Value usual) {
+  std::vector<std::string> modules;
+  for (const auto& [name, module] : adapted) modules.push_back(name);
+  nlohmann::json pattern = nlohmann::json::object();
+  for (const auto& [name, module] : adapted) {
+    const auto value = module.*field;
+    if (value == usual) continue;
+    std::vector<bool> same;
+    for (const auto& [other, other_module] : adapted) same.push_back(other_module.*field == value);
+    for (const auto& key : short_names(modules, same)) pattern[key] = value;
+  }
+  return pattern;
 }
 
 using config_detail::field;
@@ -75,50 +147,44 @@ constexpr std::uint64_t kConfigLimit_bytes = 1u << 20;
 
 /// Fields of peft 0.21's LoraConfig that are implemented here, or that do not affect a trained adapter's output.
 /// fan_in_fan_out only describes how the base model stores its matrices; it does not affect A and B.
-constexpr std::array kHarmless{"auto_mapping",
+constexpr std::array kHarmless{"alpha_pattern",
+                               "auto_mapping",
                                "base_model_name_or_path",
                                "bias",
                                "corda_config",
                                "ensure_weight_tying",
                                "eva_config",
+                               "exclude_modules",
                                "fan_in_fan_out",
                                "inference_mode",
                                "init_lora_weights",
+                               "layers_pattern",
+                               "layers_to_transform",
                                "lora_alpha",
+                               "lora_bias",
                                "lora_dropout",
                                "lora_ga_config",
                                "loftq_config",
                                "megatron_core",
+                               "modules_to_save",
                                "monteclora_config",
                                "peft_type",
                                "peft_version",
                                "qalora_group_size",
                                "r",
+                               "rank_pattern",
                                "revision",
                                "runtime_config",
                                "target_modules",
                                "task_type",
+                               "trainable_token_indices",
                                "use_dora",
                                "use_rslora",
                                "velora_config"};
 
 /// Fields that change an adapter's output, or what else is trained, in a way that is not implemented.
-constexpr std::array kNotBuilt{"alora_invocation_tokens",
-                               "alpha_pattern",
-                               "arrow_config",
-                               "exclude_modules",
-                               "kasa_config",
-                               "layer_replication",
-                               "layers_pattern",
-                               "layers_to_transform",
-                               "lora_bias",
-                               "megatron_config",
-                               "modules_to_save",
-                               "rank_pattern",
-                               "target_parameters",
-                               "trainable_token_indices",
-                               "use_bdlora",
-                               "use_qalora"};
+constexpr std::array kNotBuilt{"alora_invocation_tokens", "arrow_config",      "kasa_config", "layer_replication",
+                               "megatron_config",         "target_parameters", "use_bdlora",  "use_qalora"};
 
 template <typename Names>
 bool names(const Names& list, std::string_view name) {
@@ -140,8 +206,6 @@ void refuse_what_is_not_built(const nlohmann::json& json, const std::string& sou
                     "number, take it out",
                     source, name));
   }
-  const auto bias = field_or(json, "bias", std::string("none"), source);
-  if (bias != "none") throw FormatError(fmt::format("{}: bias '{}' is not supported, none is", source, bias));
 }
 
 /// Rejects values of init_lora_weights for which peft modifies the base matrices whenever it loads the adapter, by
@@ -161,30 +225,105 @@ void refuse_changed_base(const nlohmann::json& json, const std::string& source) 
   throw FormatError(fmt::format("{}: init_lora_weights is '{}', which is not known", source, name));
 }
 
-/// Reads target_modules as peft does.
-void read_targets(const nlohmann::json& json, const std::string& source, AdapterConfig& adapter) {
-  const auto targets = json.value("target_modules", nlohmann::json());
-  if (!targets.is_string() && !targets.is_array())
-    throw FormatError(
-        fmt::format("{}: field 'target_modules' is {}, a list of names or a regular expression was expected", source,
-                    targets.type_name()));
-  if (!targets.is_string()) {
-    adapter.lora.targets = targets.get<std::vector<std::string>>();
-    return;
+/// A list of names, or for text an expression: in the form of LoraConfig::targets. In a list, an entry that is no name
+/// matches no module.
+std::vector<std::string> names_or_pattern(const nlohmann::json& value, const char* name, const std::string& source) {
+  if (!value.is_string() && !value.is_array())
+    throw FormatError(fmt::format("{}: field '{}' is {}, a list of names or a regular expression was expected", source,
+                                  name, value.type_name()));
+  if (value.is_string()) {
+    auto text = value.get<std::string>();
+    if (text.empty()) throw FormatError(fmt::format("{}: {} is empty", source, name));
+    if (std::string_view(name) == "target_modules" && ascii_lower(text) == "all-linear") return {"all-linear"};
+    return {is_name_pattern(text) ? text : "^" + text};
   }
-  adapter.lora.targets.clear();
-  adapter.pattern = targets.get<std::string>();
-  if (adapter.pattern.empty()) throw FormatError(source + ": target_modules is empty");
-  adapter.all_linear = ascii_lower(adapter.pattern) == "all-linear";
-  if (adapter.all_linear) adapter.pattern.clear();
+  auto list = value.get<std::vector<std::string>>();
+  std::erase_if(list,
+                [](const auto& entry) { return entry == "all" || entry == "all-linear" || is_name_pattern(entry); });
+  return list;
+}
+
+/// One value or a list of them, or nothing.
+template <typename Value>
+std::vector<Value> one_or_list(const nlohmann::json& json, const char* name, const std::string& source) {
+  const auto found = json.find(name);
+  if (found == json.end() || found->is_null()) return {};
+  if (!found->is_array()) return {config_detail::value<Value>(*found, name, source)};
+  std::vector<Value> list;
+  for (const auto& entry : *found) list.push_back(config_detail::value<Value>(entry, name, source));
+  return list;
+}
+
+template <typename Value>
+std::vector<std::pair<std::string, Value>> read_pattern(const nlohmann::json& json, const char* name,
+                                                        const std::string& source) {
+  const auto object = json.value(name, nlohmann::json());
+  std::vector<std::pair<std::string, Value>> pattern;
+  if (!object.is_null() && !object.is_object())
+    throw FormatError(fmt::format("{}: field '{}' is {}, an object was expected", source, name, object.type_name()));
+  for (const auto& [key, value] : object.items()) {
+    pattern.emplace_back(key, config_detail::value<Value>(value, name, source));
+    if (!(pattern.back().second > 0) || !std::isfinite(static_cast<double>(pattern.back().second)))
+      throw FormatError(fmt::format("{}: field '{}' has {} for '{}', a number above 0 was expected", source, name,
+                                    json_text(value), key));
+  }
+  return pattern;
+}
+
+/// A list is the embedding's.
+std::map<std::string, std::vector<std::int64_t>> read_token_rows(const nlohmann::json& json) {
+  const auto rows = json.value("trainable_token_indices", nlohmann::json());
+  if (!is_set(rows)) return {};
+  if (!rows.is_object()) return {{"", rows.get<std::vector<std::int64_t>>()}};
+  return rows.get<std::map<std::string, std::vector<std::int64_t>>>();
+}
+
+/// Reads what chooses modules and parameters.
+void read_choices(const nlohmann::json& json, const std::string& source, LoraConfig& lora) {
+  lora.targets = names_or_pattern(json.value("target_modules", nlohmann::json()), "target_modules", source);
+  if (json.contains("exclude_modules") && is_set(json["exclude_modules"]))
+    lora.exclude = names_or_pattern(json["exclude_modules"], "exclude_modules", source);
+  lora.layers = one_or_list<std::int64_t>(json, "layers_to_transform", source);
+  lora.layers_patterns = one_or_list<std::string>(json, "layers_pattern", source);
+  std::erase(lora.layers_patterns, "");
+  if (std::any_of(lora.layers_patterns.begin(), lora.layers_patterns.end(), is_name_pattern))
+    throw FormatError(source + ": field 'layers_pattern' is an expression, which adapters here do not have: names are");
+  lora.rank_pattern = read_pattern<std::int64_t>(json, "rank_pattern", source);
+  lora.alpha_pattern = read_pattern<double>(json, "alpha_pattern", source);
+  const auto bias = field_or(json, "bias", std::string("none"), source);
+  const auto known = find_value(kLoraBiases, bias);
+  if (!known)
+    throw FormatError(fmt::format("{}: bias '{}' is not known, {} are", source, bias, choices_of(kLoraBiases)));
+  lora.bias = *known;
+  lora.lora_bias = field_or(json, "lora_bias", false, source);
+  if (json.contains("modules_to_save") && is_set(json["modules_to_save"]))
+    lora.modules_to_save = one_or_list<std::string>(json, "modules_to_save", source);
+  std::erase(lora.modules_to_save, "");
+  lora.ensure_weight_tying = field_or(json, "ensure_weight_tying", false, source);
+  lora.token_rows = read_token_rows(json);
+}
+
+/// Puts a pattern into the order of the file, in which the first match counts.
+template <typename Value>
+void in_order_of(const nlohmann::ordered_json& file, const char* name,
+                 std::vector<std::pair<std::string, Value>>& pattern) {
+  std::vector<std::pair<std::string, Value>> ordered;
+  for (std::size_t n = 0; n < pattern.size(); ++n) {
+    const auto key = std::next(file.at(name).begin(), static_cast<std::ptrdiff_t>(n)).key();
+    ordered.push_back(
+        *std::find_if(pattern.begin(), pattern.end(), [&](const auto& entry) { return entry.first == key; }));
+  }
+  pattern = std::move(ordered);
 }
 
 }  // namespace
 
-double LoraConfig::scale() const {
-  const auto r = static_cast<double>(rank);
-  return alpha / (rslora ? std::sqrt(r) : r);
+double LoraConfig::scale(std::int64_t of_rank, double of_alpha) const {
+  const auto r = static_cast<double>(of_rank);
+  return of_alpha / (rslora ? std::sqrt(r) : r);
 }
+
+bool is_name_pattern(const std::string& target) { return target.find_first_of("*+?()[]{}|^$\\") != std::string::npos; }
 
 std::vector<std::string> lora_modules(const ModelConfig& config) {
   std::vector<std::string> modules;
@@ -195,50 +334,152 @@ std::vector<std::string> lora_modules(const ModelConfig& config) {
 }
 
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraConfig& lora) {
-  const auto chosen = chosen_matrices(config, lora);
-  const auto table = parameter_table(config);
-  const auto means_no_other = [&](const std::string& target) {
-    for (std::size_t i = 0; i < table.size(); ++i) {
-      if (table[i].is_matrix_of_block() && !chosen[i] && is_target(module_of(table[i].name), target)) return false;
-    }
-    return true;
-  };
-  std::vector<std::string> targets;
-  for (std::size_t i = 0; i < table.size(); ++i) {
+  const auto modules = adaptable_modules(config);
+  return short_names(names_of(modules), chosen_of(modules, config, lora));
+}
+
+std::map<std::string, LoraModule> adapted_modules(const ModelConfig& config, const LoraConfig& lora) {
+  std::map<std::string, LoraModule> adapted;
+  if (!lora.enabled()) return adapted;
+  validate(lora);
+  const auto modules = adaptable_modules(config);
+  const auto chosen = chosen_of(modules, config, lora);
+  const auto rules = rules_of(lora);
+  for (std::size_t i = 0; i < modules.size(); ++i) {
     if (!chosen[i]) continue;
-    const auto module = module_of(table[i].name);
-    const auto names = {last_parts(module, 1), last_parts(module, 2), module};
-    add_once(targets, *std::find_if(names.begin(), names.end(), means_no_other));
+    const auto& name = modules[i].name;
+    const auto module = rules.module(name);
+    if (module.rank > kMostRank)
+      throw UsageError(fmt::format("the rank of {} is {}, it can be at most {}", name, module.rank, kMostRank));
+    if (modules[i].block < 0 && (lora.dora || lora.lora_bias || lora.ensure_weight_tying))
+      throw UsageError(
+          fmt::format("{} gets an adapter, which DoRA, a bias of its own and ensure_weight_tying are not "
+                      "supported with",
+                      name));
+    adapted.emplace(name, module);
   }
-  return targets;
+  return adapted;
+}
+
+std::map<std::string, std::vector<std::int64_t>> trained_rows(const ModelConfig& config, const LoraConfig& lora) {
+  std::map<std::string, std::vector<std::int64_t>> rows;
+  if (!lora.enabled()) return rows;
+  const auto modules = adaptable_modules(config);
+  const auto rules = rules_of(lora);
+  for (const auto& [end, ids] : lora.token_rows) {
+    const auto found = std::find_if(modules.begin(), modules.end(), [&, &end = end](const Adaptable& module) {
+      return module.block < 0 && (end.empty() ? module.is_embedding : module.name.ends_with(end));
+    });
+    if (found == modules.end())
+      throw UsageError(
+          fmt::format("trainable_token_indices has '{}', which is neither the embedding nor the head", end));
+    auto sorted = ids;
+    std::sort(sorted.begin(), sorted.end());
+    if (ids.empty() || sorted.front() < 0 || sorted.back() >= config.vocab_size ||
+        std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+      throw UsageError(fmt::format("trainable_token_indices of {} must be different numbers from 0 to {}", found->name,
+                                   config.vocab_size - 1));
+    if (rules.is_saved(found->name + ".weight"))
+      throw UsageError(
+          fmt::format("{} is in modules_to_save and has trainable_token_indices: choose one", found->name));
+    if (!rows.emplace(found->name, ids).second)
+      throw UsageError(fmt::format("trainable_token_indices names {} twice", found->name));
+  }
+  for (const auto& [head, embedding] : tied_names(config)) {
+    if (rows.contains(module_of(head)) && rows.contains(module_of(embedding)))
+      throw UsageError(
+          "trainable_token_indices has rows of a head and of the embedding that it is tied to: rows of the "
+          "embedding are the head's, too");
+  }
+  return rows;
 }
 
 std::vector<ParameterSpec> adapter_table(const ModelConfig& config, const LoraConfig& lora) {
   std::vector<ParameterSpec> table;
-  if (!lora.enabled()) return table;
-  validate(lora);
-  const auto chosen = chosen_matrices(config, lora);
-  const auto base = parameter_table(config);
-  for (std::size_t i = 0; i < base.size(); ++i) {
-    if (!chosen[i]) continue;
-    const auto& spec = base[i];
-    const auto module = module_of(spec.name);
-    const auto out = spec.shape[0], in = spec.shape[1];
-    // Initialised as in peft: kaiming_uniform with a = sqrt(5), which is U(+-1 / sqrt(in)), for A, and zero for B.
-    table.push_back({module + ".lora_A.weight",
-                     {lora.rank, in},
-                     Init::uniform,
-                     1.0 / std::sqrt(static_cast<double>(in)),
-                     true,
-                     spec.block});
-    table.push_back({module + ".lora_B.weight", {out, lora.rank}, Init::zeros, 0.0, true, spec.block});
-    if (lora.dora) table.push_back({module + ".lora_magnitude_vector", {out}, Init::row_norms, 0.0, false, spec.block});
+  const auto adapted = adapted_modules(config, lora);
+  const auto rows = trained_rows(config, lora);
+  for (const auto& [name, out, in, block, is_embedding] : adaptable_modules(config)) {
+    const auto add = [&, name = name, block = block, lookup = is_embedding](
+                         const char* part, std::vector<std::int64_t> shape, Init init, double spread = 0.0) {
+      const bool decay = shape.size() == 2;
+      table.push_back({name + part, std::move(shape), init, spread, decay, block, lookup});
+    };
+    if (const auto trained = rows.find(name); trained != rows.end())
+      add(kTokenRows, {static_cast<std::int64_t>(trained->second.size()), in}, Init::token_rows);
+    const auto found = adapted.find(name);
+    if (found == adapted.end()) continue;
+    const auto rank = found->second.rank;
+    // Initialised as in peft: kaiming_uniform with a = sqrt(5), which is U(+-1 / sqrt(in)), for A, and zero for B; of
+    // an embedding zero for A and normal for B.
+    if (is_embedding) {
+      add(kEmbeddingA, {rank, out}, Init::zeros);
+      add(kEmbeddingB, {in, rank}, Init::normal, 1.0);
+      continue;
+    }
+    add(".lora_A.weight", {rank, in}, Init::uniform, 1.0 / std::sqrt(static_cast<double>(in)));
+    add(".lora_B.weight", {out, rank}, Init::zeros);
+    if (lora.lora_bias) add(".lora_B.bias", {out}, Init::zeros);
+    if (lora.dora) add(".lora_magnitude_vector", {out}, Init::row_norms);
   }
   for (auto& spec : table) {
     spec.adapter = true;
     spec.storage = Storage::float32;
   }
   return table;
+}
+
+ModelConfig adapted_model(const ModelConfig& config, const LoraConfig& lora) {
+  auto adapted = config;
+  if (lora.enabled() && lora.vocabulary > 0) adapted.vocab_size = lora.vocabulary;
+  if (!lora.enabled() || lora.modules_to_save.empty() || lora.ensure_weight_tying) return adapted;
+  const auto rules = rules_of(lora);
+  for (const auto& [head, embedding] : tied_names(config)) {
+    if (!rules.is_saved(head) && !rules.is_saved(embedding)) continue;
+    if (config.architecture == Architecture::mingpt)
+      throw UsageError(
+          "modules_to_save has the embedding or the head of a GPT-2, which are one here: with "
+          "ensure_weight_tying (--ensure-weight-tying) they stay one");
+    adapted.tie_word_embeddings = false;
+    adapted.head_starts_as_embedding = true;
+  }
+  return adapted;
+}
+
+void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig& config, const LoraConfig& lora) {
+  if (!lora.enabled()) return;
+  const auto rules = rules_of(lora);
+  const auto adapted = adapted_modules(config, lora);
+  const auto tied = tied_names(config);
+  const auto is_saved = [&](const std::string& name) {
+    if (rules.is_saved(name)) return true;
+    const bool is_bias = name.ends_with(".bias") && lora.bias != LoraBias::none;
+    if (is_bias && (lora.bias == LoraBias::all || adapted.contains(module_of(name)))) return true;
+    return std::any_of(tied.begin(), tied.end(),
+                       [&](const auto& tie) { return tie.second == name && rules.is_saved(tie.first); });
+  };
+  for (auto& spec : table) {
+    spec.kept =
+        lora.vocabulary > 0 && is_token_table(spec.name) && (lora.tables.empty() || names(lora.tables, spec.name));
+    if (!is_saved(spec.stands_for == 0 ? "" : spec.name)) continue;
+    if (spec.stands_for > 0)
+      throw UsageError(fmt::format("modules_to_save takes '{}', which is in 4 bits and cannot be trained", spec.name));
+    if (spec.is_matrix_of_block() && config.architecture == Architecture::mingpt)
+      throw UsageError(
+          fmt::format("modules_to_save takes '{}', and of a GPT-2 only what is no matrix of a block is "
+                      "supported",
+                      spec.name));
+    spec.saved = true;
+    spec.kept = false;
+  }
+  for (const auto& name : lora.modules_to_save) {
+    LoraConfig alone;
+    alone.modules_to_save = {name};
+    const auto one = rules_of(alone);
+    const bool found =
+        std::any_of(table.begin(), table.end(), [&](const auto& spec) { return one.is_saved(spec.name); }) ||
+        std::any_of(tied.begin(), tied.end(), [&](const auto& tie) { return one.is_saved(tie.first); });
+    if (!found) throw UsageError(fmt::format("modules_to_save has '{}', which ends the name of no module", name));
+  }
 }
 
 AdapterConfig adapter_config_from_json(const nlohmann::json& json, const std::string& source) {
@@ -260,7 +501,9 @@ AdapterConfig adapter_config_from_json(const nlohmann::json& json, const std::st
           fmt::format("{}: field 'lora_dropout' is {}, a share from 0 to below 1 was expected", source, lora.dropout));
     lora.rslora = field_or(json, "use_rslora", false, source);
     lora.dora = field_or(json, "use_dora", false, source);
-    read_targets(json, source, adapter);
+    read_choices(json, source, lora);
+    if (lora.dora && lora.lora_bias)
+      throw FormatError(source + ": lora_bias and use_dora are both set, which peft has not either");
     adapter.starts_by_chance = json.value("init_lora_weights", nlohmann::json()) == false;
     for (const auto& [field, part] :
          {std::pair("velora_config", ".lora_velora_"), {"monteclora_config", ".lora_monteclora_"}}) {
@@ -276,10 +519,19 @@ AdapterConfig read_adapter_config(const std::filesystem::path& directory) {
   const auto path = directory / kAdapterConfig;
   const auto text = read_text_file(path, kConfigLimit_bytes);
   try {
-    return adapter_config_from_json(parse_json(text, path.string()), path.string());
+    auto adapter = adapter_config_from_json(parse_json(text, path.string()), path.string());
+    const auto ordered = nlohmann::ordered_json::parse(text);
+    in_order_of(ordered, "rank_pattern", adapter.lora.rank_pattern);
+    in_order_of(ordered, "alpha_pattern", adapter.lora.alpha_pattern);
+    return adapter;
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), error.byte, "not valid JSON");
   }
+}
+
+void take_vocabulary(const nlohmann::json& data, LoraConfig& lora) {
+  lora.vocabulary = data.value("adapter_vocabulary", std::int64_t{0});
+  lora.tables = data.value("adapter_tables", std::vector<std::string>());
 }
 
 bool has_adapter(const std::filesystem::path& directory) {
@@ -310,21 +562,34 @@ void refuse_adapter_alone(const std::filesystem::path& path) {
 }
 
 nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfig& lora, const std::string& base) {
-  return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", base},
-          {"r", lora.rank},
-          {"lora_alpha", lora.alpha},
-          {"lora_dropout", lora.dropout},
-          {"target_modules", lora_targets(config, lora)},
-          {"use_rslora", lora.rslora},
-          {"use_dora", lora.dora},
-          {"bias", "none"},
-          // true for the Conv1D layers of transformers' GPT-2
-          {"fan_in_fan_out", config.architecture == Architecture::mingpt},
-          {"inference_mode", true},
-          {"init_lora_weights", true},
-          {"modules_to_save", nullptr}};
+  nlohmann::json json{{"peft_type", "LORA"},
+                      {"task_type", "CAUSAL_LM"},
+                      {"base_model_name_or_path", base},
+                      {"r", lora.rank},
+                      {"lora_alpha", lora.alpha},
+                      {"lora_dropout", lora.dropout},
+                      {"target_modules", lora_targets(config, lora)},
+                      {"use_rslora", lora.rslora},
+                      {"use_dora", lora.dora},
+                      {"bias", std::string(name_of(kLoraBiases, lora.bias))},
+                      // true for the Conv1D layers of transformers' GPT-2
+                      {"fan_in_fan_out", config.architecture == Architecture::mingpt},
+                      {"inference_mode", true},
+                      {"init_lora_weights", true},
+                      {"modules_to_save", nullptr}};
+  const auto adapted = adapted_modules(config, lora);
+  if (auto ranks = pattern_to_json(adapted, &LoraModule::rank, lora.rank); !ranks.empty()) json["rank_pattern"] = ranks;
+  if (auto alphas = pattern_to_json(adapted, &LoraModule::alpha, lora.alpha); !alphas.empty())
+    json["alpha_pattern"] = alphas;
+  if (lora.lora_bias) json["lora_bias"] = true;
+  if (!lora.modules_to_save.empty()) json["modules_to_save"] = lora.modules_to_save;
+  if (lora.ensure_weight_tying) json["ensure_weight_tying"] = true;
+  if (lora.token_rows.contains("") && lora.token_rows.size() == 1) {
+    json["trainable_token_indices"] = lora.token_rows.at("");
+  } else if (!lora.token_rows.empty()) {
+    json["trainable_token_indices"] = trained_rows(config, lora);
+  }
+  return json;
 }
 
 }  // namespace fsdp

@@ -70,7 +70,10 @@ struct ModelConfig {
   double rope_theta = 10000.0;       ///< base of the rotary embedding's wavelengths
   std::string rope_scaling;          ///< JSON's rope_scaling as compact JSON text; empty: none
   bool tie_word_embeddings = false;  ///< the head is the token embedding (minGPT: always)
-  bool attention_bias = false;       ///< on q, k, v and the output projection
+  /// Not tied, and files of the weights that lack the head have the embedding for it: of a tied model, whose two sides
+  /// an adapter trains apart.
+  bool head_starts_as_embedding = false;
+  bool attention_bias = false;  ///< on q, k, v and the output projection
   bool mlp_bias = false;
   DecoderTraits traits;
   std::string source;  ///< file it was read from, for messages; empty: not read from a file
@@ -118,8 +121,9 @@ enum class Init {
   normal,
   zeros,
   ones,
-  uniform,   ///< in [-std, std]
-  row_norms  ///< row norms of the matrix that the parameter belongs to
+  uniform,    ///< in [-std, std]
+  row_norms,  ///< row norms of the matrix that the parameter belongs to
+  token_rows  ///< rows of the embedding or head that the parameter belongs to
 };
 
 /// Dtype of a parameter's elements in memory.
@@ -139,6 +143,8 @@ struct ParameterSpec {
   int block = -1;          ///< transformer block of the parameter; -1: outside of the blocks (the root unit)
   bool embedding = false;  ///< a step reads only some rows
   bool adapter = false;    ///< belongs to an adapter, see adapter_table()
+  bool saved = false;      ///< of the base, and trained and kept with adapters, see mark_saved_parameters()
+  bool kept = false;       ///< of the base, frozen and kept with adapters, whose vocabulary is not the base's
   Storage storage = Storage::model;
   /// Matrices with equal numbers other than 0 read the same input; if adjacent in memory, they form one product.
   int same_input = 0;
@@ -148,6 +154,10 @@ struct ParameterSpec {
 
   /// True for a matrix that can have an adapter and can be quantised to 4 bits.
   bool is_matrix_of_block() const { return block >= 0 && shape.size() == 2; }
+  /// True for what is trained in a model with adapters.
+  bool is_trained_with_adapter() const { return adapter || saved; }
+  /// True for what its checkpoints and its adapters' files hold.
+  bool with_adapter() const { return adapter || saved || kept; }
 };
 
 /// Returns all parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or

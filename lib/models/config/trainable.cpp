@@ -20,7 +20,7 @@ std::vector<std::vector<std::string>> names_to_choose(const std::vector<Paramete
   std::vector<std::vector<std::string>> names;
   for (const auto& spec : table) {
     names.emplace_back();
-    if (spec.adapter != adapters || spec.stands_for >= 0) continue;
+    if (spec.is_trained_with_adapter() != adapters || spec.stands_for >= 0) continue;
     names.back().push_back(spec.name);
     for (const auto& [alias, original] : tied) {
       if (original == spec.name) names.back().push_back(alias);
@@ -29,10 +29,10 @@ std::vector<std::vector<std::string>> names_to_choose(const std::vector<Paramete
   return names;
 }
 
-/// Calls chosen(i) for each parameter that a pattern matches.
+/// Calls chosen(i) for each parameter that a pattern matches. \param whole  owner of the parameters, for messages
 template <typename Chosen>
 void for_matches(const std::vector<std::vector<std::string>>& names, const std::vector<std::string>& patterns,
-                 const char* option, const Chosen& chosen) {
+                 const char* option, const char* whole, const Chosen& chosen) {
   for (const auto& pattern : patterns) {
     if (pattern.empty()) continue;
     bool found = false;
@@ -47,7 +47,7 @@ void for_matches(const std::vector<std::vector<std::string>>& names, const std::
     const auto first = std::find_if(names.begin(), names.end(), [](const auto& some) { return !some.empty(); });
     const auto last = std::find_if(names.rbegin(), names.rend(), [](const auto& some) { return !some.empty(); });
     throw UsageError(fmt::format("{} '{}' matches no parameter of the {}, whose names are {}, ..., {}", option, pattern,
-                                 first == names.begin() ? "model" : "adapters", first->front(), last->front()));
+                                 whole, first->front(), last->front()));
   }
 }
 
@@ -68,12 +68,14 @@ bool matches_parameter(std::string_view pattern, const std::string& name) {
 std::vector<bool> trainable_parameters(const std::vector<ParameterSpec>& table,
                                        const std::vector<std::pair<std::string, std::string>>& tied,
                                        const FreezeOptions& options) {
-  const bool adapters = std::any_of(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; });
+  const bool adapters =
+      std::any_of(table.begin(), table.end(), [](const auto& spec) { return spec.is_trained_with_adapter(); });
   const auto names = names_to_choose(table, tied, adapters);
   std::vector<bool> trainable;
   for (const auto& some : names) trainable.push_back(!some.empty() && !has_words(options.train_only));
-  for_matches(names, options.train_only, "--train-only", [&](std::size_t i) { trainable[i] = true; });
-  for_matches(names, options.freeze, "--freeze", [&](std::size_t i) { trainable[i] = false; });
+  const auto* whole = adapters ? "adapters" : "model";
+  for_matches(names, options.train_only, "--train-only", whole, [&](std::size_t i) { trainable[i] = true; });
+  for_matches(names, options.freeze, "--freeze", whole, [&](std::size_t i) { trainable[i] = false; });
   if (std::find(trainable.begin(), trainable.end(), true) == trainable.end())
     throw UsageError("--freeze and --train-only leave no parameter to train");
   return trainable;

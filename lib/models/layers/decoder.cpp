@@ -17,10 +17,12 @@ namespace fsdp {
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options) {
   config.validate();
   Decoder decoder;
-  decoder.config = config;
+  decoder.config = adapted_model(config, options.lora);
   decoder.options = options;
-  decoder.parameters = quantized_table(config, options.quantize);
-  const auto adapters = adapter_table(config, options.lora);
+  decoder.adapters = adapted_modules(decoder.config, options.lora);
+  decoder.parameters = quantized_table(decoder.config, options.quantize);
+  mark_saved_parameters(decoder.parameters, decoder.config, options.lora);
+  const auto adapters = adapter_table(decoder.config, options.lora);
   decoder.parameters.insert(decoder.parameters.end(), adapters.begin(), adapters.end());
   switch (config.architecture) {
     case Architecture::mingpt:

@@ -2,8 +2,10 @@
 // A decoder-only language model as layers, for training and generation; minGPT and Llama have the same interface.
 #include <c10/core/ScalarType.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lib/compute/ops/op_types.hpp"
@@ -51,8 +53,9 @@ struct DecoderOptions {
 
 /// A decoder as layers over one parameter table.
 struct Decoder {
-  ModelConfig config;
+  ModelConfig config;  ///< adapted_model()
   DecoderOptions options;
+  std::map<std::string, LoraModule> adapters;  ///< adapted_modules()
   std::vector<ParameterSpec> parameters;       ///< quantized_table(), then adapter_table()
   std::vector<std::unique_ptr<Layer>> layers;  ///< embedding, then the blocks
   std::vector<const DecoderBlock*> blocks;     ///< of `layers`
@@ -89,11 +92,12 @@ void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);
 void add_falcon_layers(Decoder& decoder, const Ops& ops);
 
-/// Embeddings of tokens, without positions. \param parameter  index of the matrix
-std::unique_ptr<Layer> make_token_embedding(const Ops& ops, const ModelConfig& config, int parameter);
+/// Embeddings of tokens, without positions. \param module  such as model.embed_tokens
+std::unique_ptr<Layer> make_token_embedding(const Ops& ops, const Decoder& decoder, const std::string& module);
 
-/// \param parameters  indices of the final norm's weight (and bias for LayerNorm; otherwise RMSNorm), then of the head
-std::unique_ptr<DecoderHead> make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters);
+/// \param parameters  indices of the final norm's weight (and bias for LayerNorm; otherwise RMSNorm), then of the head,
+/// to which the head's adapter adds its own
+std::unique_ptr<DecoderHead> make_head(const Ops& ops, const Decoder& decoder, std::vector<int> parameters);
 
 /// Appends a block to the decoder's layers.
 void add_block(Decoder& decoder, std::unique_ptr<DecoderBlock> block);

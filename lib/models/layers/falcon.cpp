@@ -406,13 +406,13 @@ void detail::add_falcon_layers(Decoder& decoder, const Ops& ops) {
     rope = std::make_shared<RopeCache>(ops, config, /*slides=*/false);
   }
   const int token = parameter_index(decoder, "transformer.word_embeddings.weight");
-  decoder.layers.push_back(make_token_embedding(ops, config, token));
+  decoder.layers.push_back(make_token_embedding(ops, decoder, "transformer.word_embeddings"));
   for (int block = 0; block < config.num_layers; ++block) {
     add_block(decoder, std::make_unique<FalconBlock>(ops, decoder, block, FalconHeads(ops, config, slopes_H, rope)));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
   decoder.loss = make_head(
-      ops, config,
+      ops, decoder,
       {parameter_index(decoder, "transformer.ln_f.weight"), parameter_index(decoder, "transformer.ln_f.bias"), head});
 }
 

@@ -5,12 +5,12 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/models/layers/decoder.hpp"
+#include "lib/models/layers/token_adapters.hpp"
 
 namespace fsdp {
 namespace {
@@ -30,15 +30,22 @@ std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow
 
 class HeadLayer final : public DecoderHead {
  public:
-  HeadLayer(const Ops& ops, const ModelConfig& config, std::vector<int> parameters)
-      : ops_(ops), config_(config), parameters_(std::move(parameters)) {}
+  /// \param parameters  of the norm, then the weight
+  HeadLayer(const Ops& ops, const Decoder& decoder, std::vector<int> parameters)
+      : ops_(ops),
+        config_(decoder.config),
+        adapter_(ops, decoder),
+        parameters_(std::move(parameters)),
+        weight_(parameters_.size() - 1) {
+    parameters_.insert(parameters_.end(), adapter_.parameters().begin(), adapter_.parameters().end());
+  }
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
   LossSum forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
     const auto norm = final_norm(p, x_ND);
     LossSum loss;
-    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+    for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
     });
     return loss;
@@ -47,22 +54,29 @@ class HeadLayer final : public DecoderHead {
   LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
                            const GradScale& grad_scale, at::Tensor* grad_x_ND) override {
     const auto norm = final_norm(p, x_ND);
-    const bool trains_norm =
-        std::any_of(g.begin(), std::prev(g.end()), [](const auto* slot) { return slot != nullptr; });
+    const auto norms = g.first(weight_);
+    const bool trains_norm = std::any_of(norms.begin(), norms.end(), [](const auto* slot) { return slot != nullptr; });
     const bool into_norm = grad_x_ND != nullptr || trains_norm;
     at::Tensor grad_norm_ND;
     if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
     LossSum loss;
-    for_chunks(norm.out_ND, p.back(), [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
+    for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       const auto slope = cap_slope(logits);
       ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
       if (slope.defined()) logits.mul_(slope);
       if (grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+      const auto chunk_ND = norm.out_ND.narrow(0, first, rows);
+      const auto through_adapter_ND =
+          adapter_.backward(adapter_params(p), g.subspan(weight_ + 1), batch, first, chunk_ND, logits);
       if (into_norm) {
         auto part = grad_norm_ND.narrow(0, first, rows);
-        ops_.linear_backward_into(part, logits, p.back());
+        ops_.linear_backward_into(part, logits, p[weight_]);
+        if (through_adapter_ND.defined()) {
+          GradSlot sum{part, true};
+          ops_.accumulate(&sum, through_adapter_ND);
+        }
       }
-      ops_.weight_grad(g.back(), logits, norm.out_ND.narrow(0, first, rows));
+      ops_.weight_grad(g[weight_], logits, chunk_ND);
     });
     if (!into_norm) return loss;
     auto grad_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
@@ -71,7 +85,10 @@ class HeadLayer final : public DecoderHead {
   }
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {
-    auto logits = ops_.linear(final_norm(p, x_ND).out_ND, p.back()).narrow(1, 0, config_.vocab_size).to(at::kFloat);
+    const auto normed_ND = final_norm(p, x_ND).out_ND;
+    auto all = ops_.linear(normed_ND, p[weight_]);
+    adapter_.forward(adapter_params(p), {}, 0, normed_ND, all);
+    auto logits = all.narrow(1, 0, config_.vocab_size).to(at::kFloat);
     cap_in_place(logits);
     return logits;
   }
@@ -90,22 +107,24 @@ class HeadLayer final : public DecoderHead {
   }
 
   /// GPT's final norm has weight and bias, Llama's a weight only.
-  static bool is_layer_norm(LayerParams p) { return p.size() == 3; }
+  bool is_layer_norm() const { return weight_ == 2; }
+  LayerParams adapter_params(LayerParams p) const { return p.subspan(weight_ + 1); }
 
   NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const {
-    return is_layer_norm(p) ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps)
-                            : ops_.add_rms_norm(x_ND, {}, {}, p[0], detail::rms_norm_of(config_));
+    return is_layer_norm() ? ops_.add_layer_norm(x_ND, {}, {}, p[0], p[1], config_.layer_norm_eps)
+                           : ops_.add_rms_norm(x_ND, {}, {}, p[0], detail::rms_norm_of(config_));
   }
 
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
                                  const NormResult& norm) const {
     const NormBackward backward{grad_ND, {}, x_ND, norm, p[0]};
-    return is_layer_norm(p) ? ops_.layer_norm_backward(backward, {g[0], g[1], nullptr})
-                            : ops_.rms_norm_backward(backward, {g[0], nullptr, nullptr});
+    return is_layer_norm() ? ops_.layer_norm_backward(backward, {g[0], g[1], nullptr})
+                           : ops_.rms_norm_backward(backward, {g[0], nullptr, nullptr});
   }
 
   template <typename Body>
-  void for_chunks(const at::Tensor& x_ND, const at::Tensor& weight_VD, const Body& body) const {
+  void for_chunks(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const Body& body) const {
+    const auto& weight_VD = p[weight_];
     const auto n = x_ND.size(0);
     if (n == 0) return;
     const auto padded_vocab = weight_VD.size(0);
@@ -116,7 +135,9 @@ class HeadLayer final : public DecoderHead {
     ops_.repeat((n + rows - 1) / rows, [&](std::int64_t chunk) {
       const auto first = chunk * rows, count = std::min(rows, n - first);
       auto logits = buffer.narrow(0, 0, count);
-      ops_.linear_into(logits, x_ND.narrow(0, first, count), weight_VD);
+      const auto chunk_ND = x_ND.narrow(0, first, count);
+      ops_.linear_into(logits, chunk_ND, weight_VD);
+      adapter_.forward(adapter_params(p), batch, first, chunk_ND, logits);
       cap_in_place(logits);
       body(first, count, logits);
     });
@@ -124,14 +145,16 @@ class HeadLayer final : public DecoderHead {
 
   const Ops& ops_;
   ModelConfig config_;
+  detail::HeadAdapter adapter_;
   std::vector<int> parameters_;
+  std::size_t weight_;  ///< place of the head's weight, behind the norm's
   std::string name_ = "head";
 };
 
 }  // namespace
 
-std::unique_ptr<DecoderHead> detail::make_head(const Ops& ops, const ModelConfig& config, std::vector<int> parameters) {
-  return std::make_unique<HeadLayer>(ops, config, std::move(parameters));
+std::unique_ptr<DecoderHead> detail::make_head(const Ops& ops, const Decoder& decoder, std::vector<int> parameters) {
+  return std::make_unique<HeadLayer>(ops, decoder, std::move(parameters));
 }
 
 }  // namespace fsdp

@@ -124,13 +124,18 @@ at::Tensor joined_columns(std::span<const at::Tensor> parts) {
 LinearGroup::LinearGroup(const Ops& ops, const DecoderOptions& options, std::vector<Linear> matrices,
                          std::uint64_t dropout_place)
     : ops_(ops),
-      lora_(options.lora),
+      dropout_(options.lora.dropout),
       compute_dtype_(options.compute_dtype),
       fp8_(asks_for_fp8(options.compute_dtype)),
       matrices_(std::move(matrices)),
       dropout_place_(dropout_place) {
+  auto columns = std::int64_t{0};
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    if (matrices_[i].lora_a >= 0) adapted_.push_back(i);
+    if (matrices_[i].lora_a < 0) continue;
+    adapted_.push_back(i);
+    first_column_.push_back(columns);
+    columns += matrices_[i].adapter.rank;
+    one_scale_ = one_scale_ && matrices_[i].adapter.scale == adapter(0).scale;
   }
 }
 
@@ -223,16 +228,19 @@ void LinearGroup::multiply(LayerParams p, const MicroBatch& batch, const at::Ten
     multiply_one(matrix, outs_NO[i], x_NI, weight_OI, x8, biases_O.empty() ? at::Tensor() : biases_O[i]);
     if (matrix.magnitude >= 0)
       norms_O.push_back(
-          ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), lora_.scale()));
+          ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), matrix.adapter.scale));
   }
   if (!has_adapters()) return;
   std::vector<at::Tensor> all_a;
   for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
-  const auto down_NR = ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), lora_.scale());
+  const auto down_NR =
+      ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), one_scale_ ? adapter(0).scale : 1.0);
   for (std::size_t n = 0; n < adapted_.size(); ++n) {
     const auto& matrix = matrices_[adapted_[n]];
     auto& out_NO = outs_NO[adapted_[n]];
+    if (!one_scale_) part(down_NR, n).mul_(matrix.adapter.scale);
     ops_.lora_up(out_NO, part(down_NR, n), param(p, matrix.lora_b).t());
+    add_lora_bias(p, matrix, out_NO);
     if (matrix.magnitude >= 0) out_NO.mul_(param(p, matrix.magnitude) / norms_O[n]);
   }
   if (keep == nullptr) return;
@@ -267,7 +275,7 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
     if (matrix.lora_a < 0) continue;
     const auto wide_NO = grad_NO.to(at::kFloat);
     ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
-    grads_down.push_back(ops_.lora_down(wide_NO, param(p, matrix.lora_b), lora_.scale()));
+    grads_down.push_back(ops_.lora_down(wide_NO, param(p, matrix.lora_b), matrix.adapter.scale));
     all_a.push_back(param(p, matrix.lora_a));
   }
   if (!has_adapters()) return grad_x_NI;
@@ -278,7 +286,7 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
     return grad_x_NI;
   }
   auto through_adapters_NI = ops_.lora_down(state.grad_down_NR, at::cat(all_a), 1.0);
-  ops_.dropout(through_adapters_NI, keys, lora_.dropout);
+  ops_.dropout(through_adapters_NI, keys, dropout_);
   GradSlot sum{grad_x_NI, true};
   ops_.accumulate(&sum, through_adapters_NI);
   return grad_x_NI;
@@ -300,6 +308,10 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
     if (matrix.bias >= 0 && slot(g, matrix.bias) != nullptr)
       ops_.bias_grad(slot(g, matrix.bias), grads_NO[i].contiguous());
     if (matrix.magnitude >= 0) magnitude_grad(p, g, n, grads_NO[i], x_NI, state);
+    if (matrix.lora_b_bias >= 0 && slot(g, matrix.lora_b_bias) != nullptr) {
+      const auto scaled_NO = grads_NO[i].to(at::kFloat) * matrix.adapter.scale;
+      ops_.bias_grad(slot(g, matrix.lora_b_bias), scaled_NO.contiguous());
+    }
     if (matrix.lora_a >= 0) ++n;
   }
   if (!has_adapters()) return;
@@ -331,7 +343,7 @@ bool LinearGroup::needs_input(LayerGrads g) const {
 }
 
 at::Tensor LinearGroup::dropout_keys(const MicroBatch& batch) const {
-  if (lora_.dropout == 0 || !batch.sample_keys.defined()) return {};
+  if (dropout_ == 0 || !batch.sample_keys.defined()) return {};
   return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step);
 }
 
@@ -339,12 +351,16 @@ at::Tensor LinearGroup::adapter_input(const MicroBatch& batch, const at::Tensor&
   const auto keys = dropout_keys(batch);
   if (!keys.defined()) return x_NI.to(at::kFloat);
   auto dropped_NI = x_NI.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  ops_.dropout(dropped_NI, keys, lora_.dropout);
+  ops_.dropout(dropped_NI, keys, dropout_);
   return dropped_NI;
 }
 
 at::Tensor LinearGroup::part(const at::Tensor& down_NR, std::size_t n) const {
-  return down_NR.narrow(1, static_cast<std::int64_t>(n) * lora_.rank, lora_.rank);
+  return down_NR.narrow(1, first_column_[n], adapter(n).rank);
+}
+
+void LinearGroup::add_lora_bias(LayerParams p, const Linear& matrix, at::Tensor& out_NO) const {
+  if (matrix.lora_b_bias >= 0) out_NO.add_(param(p, matrix.lora_b_bias), matrix.adapter.scale);
 }
 
 at::Tensor LinearGroup::unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO,
@@ -366,7 +382,8 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));
 }
 
-ParameterFinder::ParameterFinder(const Decoder& decoder, int block, std::string prefix) : prefix_(std::move(prefix)) {
+ParameterFinder::ParameterFinder(const Decoder& decoder, int block, std::string prefix)
+    : decoder_(decoder), prefix_(std::move(prefix)) {
   const auto mine = block_parameters(decoder, block);
   for (std::size_t i = 0; i < mine.size(); ++i)
     places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
@@ -389,6 +406,8 @@ Linear ParameterFinder::linear(const std::string& module, std::int64_t rows, std
   linear.nested_offset = find(weight + kNestedOffset);
   linear.lora_a = find(module + ".lora_A.weight");
   linear.lora_b = find(module + ".lora_B.weight");
+  linear.lora_b_bias = find(module + ".lora_B.bias");
+  if (linear.lora_a >= 0) linear.adapter = decoder_.adapters.at(prefix_ + module);
   linear.magnitude = find(module + ".lora_magnitude_vector");
   linear.rows = rows;
   linear.columns = columns;

@@ -25,7 +25,8 @@ struct Linear {
   std::size_t weight = 0;
   int bias = -1;
   int absmax = -1, nested_absmax = -1, nested_offset = -1;  ///< scales, if the weight holds codes
-  int lora_a = -1, lora_b = -1, magnitude = -1;
+  int lora_a = -1, lora_b = -1, lora_b_bias = -1, magnitude = -1;
+  LoraModule adapter;                  ///< of lora_a and lora_b
   std::int64_t rows = 0, columns = 0;  ///< size of the matrix
 };
 
@@ -37,7 +38,7 @@ struct LinearState {
   std::vector<Fp8Matrix> grads8;    ///< output gradients, from backward_input() on; empty without fp8 matrices
 };
 
-/// Shapes: N tokens, I inputs, O outputs of one matrix, R the rank times the number of adapters.
+/// Shapes: N tokens, I inputs, O outputs of one matrix, R the ranks of the adapters together.
 class LinearGroup {
  public:
   /// \param dropout_place  identifies the adapters' dropout in the model
@@ -87,17 +88,22 @@ class LinearGroup {
   at::Tensor dropout_keys(const MicroBatch& batch) const;
   /// Returns the columns of the n-th adapter.
   at::Tensor part(const at::Tensor& down_NR, std::size_t n) const;
+  const LoraModule& adapter(std::size_t n) const { return matrices_[adapted_[n]].adapter; }
+  /// Adds the adapter's bias of a matrix, times its scale.
+  void add_lora_bias(LayerParams p, const Linear& matrix, at::Tensor& out_NO) const;
   /// DoRA, for the n-th adapter: returns the gradient of the product that m / |V| scales.
   at::Tensor unscaled(LayerParams p, std::size_t n, const at::Tensor& grad_NO, const LinearState& state) const;
   void magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, const at::Tensor& grad_NO, const at::Tensor& x_NI,
                       const LinearState& state) const;
 
   const Ops& ops_;
-  LoraConfig lora_;
+  double dropout_;                               ///< of the adapters' input
   std::optional<at::ScalarType> compute_dtype_;  ///< for products with quantized matrices
   bool fp8_;                                     ///< fp8 products for matrices whose sizes allow them
   std::vector<Linear> matrices_;
-  std::vector<std::size_t> adapted_;  ///< matrices with adapters
+  std::vector<std::size_t> adapted_;        ///< matrices with adapters
+  std::vector<std::int64_t> first_column_;  ///< of each adapter in down_NR
+  bool one_scale_ = true;                   ///< all adapters have that of the first one
   std::uint64_t dropout_place_;
 };
 
@@ -122,6 +128,7 @@ class ParameterFinder {
   Linear linear(const std::string& module, std::int64_t rows, std::int64_t columns) const;
 
  private:
+  const Decoder& decoder_;
   std::string prefix_;
   std::unordered_map<std::string, int> places_;
 };

@@ -22,6 +22,7 @@
 #include "lib/models/layers/decoder.hpp"
 #include "lib/models/layers/linear_group.hpp"
 #include "lib/models/layers/rope_cache.hpp"
+#include "lib/models/layers/token_adapters.hpp"
 
 namespace fsdp {
 
@@ -476,26 +477,35 @@ namespace {
 
 class EmbeddingLayer final : public Layer {
  public:
-  EmbeddingLayer(const Ops& ops, const ModelConfig& config, int parameter)
-      : ops_(ops), config_(config), parameters_{parameter} {}
+  EmbeddingLayer(const Ops& ops, const Decoder& decoder, const std::string& module)
+      : ops_(ops),
+        config_(decoder.config),
+        adapter_(ops, decoder, module),
+        has_adapter_(!adapter_.parameters().empty()),
+        parameters_{detail::parameter_index(decoder, module + ".weight")} {
+    parameters_.insert(parameters_.end(), adapter_.parameters().begin(), adapter_.parameters().end());
+  }
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     auto x_ND = ops_.embed(p[0], {}, batch.ids_N, detail::place_of(batch));
+    if (has_adapter_) adapter_.forward(p.subspan(1), batch, x_ND);
     if (config_.traits.scaled_embeddings) x_ND.mul_(scale(x_ND));
     return x_ND;
   }
 
-  at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
-    if (grads[0] == nullptr) return {};
-    Ops::finish(*grads[0]);
+    if (grads[0] == nullptr && !has_adapter_) return {};
     auto grad = grad_ND;
     if (config_.traits.scaled_embeddings) grad = grad * scale(grad);
     if (config_.traits.padding_id >= 0)
       grad = grad.masked_fill(batch.ids_N.eq(config_.traits.padding_id).unsqueeze(1), 0.0);
+    if (has_adapter_) adapter_.backward(p.subspan(1), grads.subspan(1), batch, grad);
+    if (grads[0] == nullptr) return {};
+    Ops::finish(*grads[0]);
     ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, detail::place_of(batch));
     return {};
   }
@@ -509,14 +519,16 @@ class EmbeddingLayer final : public Layer {
 
   const Ops& ops_;
   ModelConfig config_;
+  detail::EmbeddingAdapter adapter_;
+  bool has_adapter_;
   std::vector<int> parameters_;
   std::string name_ = "embedding";
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> detail::make_token_embedding(const Ops& ops, const ModelConfig& config, int parameter) {
-  return std::make_unique<EmbeddingLayer>(ops, config, parameter);
+std::unique_ptr<Layer> detail::make_token_embedding(const Ops& ops, const Decoder& decoder, const std::string& module) {
+  return std::make_unique<EmbeddingLayer>(ops, decoder, module);
 }
 
 void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
@@ -526,13 +538,13 @@ void detail::add_llama_layers(Decoder& decoder, const Ops& ops) {
   auto local_rope = rope;
   if (config.traits.local_rope_theta > 0) local_rope = std::make_shared<RopeCache>(ops, config, /*slides=*/true);
   const int token = parameter_index(decoder, "model.embed_tokens.weight");
-  decoder.layers.push_back(make_token_embedding(ops, config, token));
+  decoder.layers.push_back(make_token_embedding(ops, decoder, "model.embed_tokens"));
   for (int block = 0; block < config.num_layers; ++block) {
     add_block(decoder,
               std::make_unique<GatedBlock>(ops, decoder, block, config.traits.slides(block) ? local_rope : rope));
   }
   const int head = config.tie_word_embeddings ? token : parameter_index(decoder, "lm_head.weight");
-  decoder.loss = make_head(ops, config, {parameter_index(decoder, "model.norm.weight"), head});
+  decoder.loss = make_head(ops, decoder, {parameter_index(decoder, "model.norm.weight"), head});
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // minGPT (Karpathy): token and position embeddings, pre-norm blocks with tanh-GELU, head tied to the token embedding.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -13,6 +14,7 @@
 #include "lib/compute/ops/ops.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/models/layers/linear_group.hpp"
+#include "lib/models/layers/token_adapters.hpp"
 
 namespace fsdp {
 namespace {
@@ -25,33 +27,57 @@ void drop(const Ops& ops, at::Tensor& x_ND, const MicroBatch& batch, std::uint64
 
 class SumEmbeddingLayer final : public Layer {
  public:
-  SumEmbeddingLayer(const Ops& ops, const ModelConfig& config, std::vector<int> parameters)
-      : ops_(ops), config_(config), parameters_(std::move(parameters)) {}
+  /// \param parameters  token table, position table
+  SumEmbeddingLayer(const Ops& ops, const Decoder& decoder, std::vector<int> parameters)
+      : ops_(ops),
+        config_(decoder.config),
+        adapter_(ops, decoder, "transformer.wte"),
+        has_adapter_(!adapter_.parameters().empty()),
+        parameters_(std::move(parameters)) {
+    parameters_.insert(parameters_.end(), adapter_.parameters().begin(), adapter_.parameters().end());
+  }
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
-    auto x_ND = ops_.embed(p[0], p[1], batch.ids_N, detail::place_of(batch));
+    auto x_ND = ops_.embed(p[0], has_adapter_ ? at::Tensor() : p[1], batch.ids_N, detail::place_of(batch));
+    if (has_adapter_) {
+      adapter_.forward(p.subspan(kTables), batch, x_ND);
+      ops_.add_bias(x_ND, ops_.embed(p[1], {}, positions_of(batch), detail::place_of(batch)), {});
+    }
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, x_ND, batch, 1, config_.dropout);
     return x_ND;
   }
 
-  at::Tensor backward(LayerParams, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, grad, batch, 1, config_.dropout);
-    for (auto* slot : grads) {
+    if (has_adapter_) adapter_.backward(p.subspan(kTables), grads.subspan(kTables), batch, grad);
+    for (auto* slot : grads.first(kTables)) {
       if (slot != nullptr) Ops::finish(*slot);
     }
     const auto sum = [&](std::size_t i) { return grads[i] == nullptr ? nullptr : &grads[i]->grad; };
-    ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, detail::place_of(batch));
+    if (sum(0) != nullptr || sum(1) != nullptr)
+      ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, detail::place_of(batch));
     return {};
   }
 
  private:
+  static constexpr std::size_t kTables = 2;
+
+  /// int32 [N]
+  static at::Tensor positions_of(const MicroBatch& batch) {
+    if (batch.packing != nullptr) return batch.packing->positions_N;
+    const auto row = at::arange(batch.first_position, batch.first_position + batch.length, batch.ids_N.options());
+    return row.repeat({batch.rows});
+  }
+
   const Ops& ops_;
   ModelConfig config_;
+  detail::EmbeddingAdapter adapter_;
+  bool has_adapter_;
   std::vector<int> parameters_;
   std::string name_ = "embedding";
 };
@@ -274,12 +300,12 @@ void detail::add_mingpt_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
   const int token = parameter_index(decoder, "transformer.wte.weight");
   decoder.layers.push_back(std::make_unique<SumEmbeddingLayer>(
-      ops, config, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
+      ops, decoder, std::vector<int>{token, parameter_index(decoder, "transformer.wpe.weight")}));
   for (int block = 0; block < config.num_layers; ++block) {
     add_block(decoder, std::make_unique<BlockLayer>(ops, decoder, block));
   }
   decoder.loss = make_head(
-      ops, config,
+      ops, decoder,
       {parameter_index(decoder, "transformer.ln_f.weight"), parameter_index(decoder, "transformer.ln_f.bias"), token});
 }
 

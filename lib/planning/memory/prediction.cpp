@@ -161,7 +161,7 @@ HostMemory host_memory(const MemoryRequest& request, ModelRuntime& runtime, cons
     const auto element = static_cast<std::int64_t>(c10::elementSize(master_weight.dtype()));
     const auto bytes = element * engine.range(i).num_rows * engine.layout(i).row_elements();
     host.load_bytes = std::max(host.load_bytes, bytes);  // rows of one parameter are read at a time
-    if (!runtime.has_adapters() || runtime.decoder().parameters[i].adapter) add(master_weight, bytes);
+    if (!runtime.has_adapters() || runtime.decoder().parameters[i].with_adapter()) add(master_weight, bytes);
   }
   const auto* store = runtime.store();
   if (store != nullptr) host.disk_bytes = static_cast<std::int64_t>(store->file_bytes());

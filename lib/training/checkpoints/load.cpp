@@ -255,12 +255,12 @@ void verify(ProcessGroup& world, const Source& source, const std::vector<ReadSum
 class Loader {
  public:
   Loader(const Source& source, const LoadPlan& plan, ModelRuntime& runtime)
-      : reader_(source), plan_(plan), engine_(runtime.engine()), quantized_(runtime) {}
+      : reader_(source), plan_(plan), runtime_(runtime), engine_(runtime.engine()), quantized_(runtime) {}
 
   /// \param hash  takes what is read; null: nobody asks
   void read_weights(WeightHash* hash) {
     for (std::size_t n = 0; n < plan_.weights.size(); ++n) {
-      const auto i = plan_.first + n;
+      const auto i = plan_.params[n];
       if (quantized_.is_quantized(i)) {
         const auto stored = plan_.stored.find(i);
         quantized_.read(i, reader_, plan_.weights[n], stored == plan_.stored.end() ? nullptr : &stored->second, hash);
@@ -269,10 +269,13 @@ class Loader {
       if (engine_.range(i).num_rows == 0) continue;
       const auto values = rows(i, {plan_.weights[n], 0});
       if (plan_.must_be_finite && !at::isfinite(values).all().item<bool>()) refuse_not_finite(plan_.weights[n]);
-      if (hash != nullptr) hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
+      // Parameters that adapters have whole come from their file.
+      if (hash != nullptr && !runtime_.decoder().parameters[i].with_adapter())
+        hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
       engine_.with_shard(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
       const auto copy = plan_.copies.find(i);
-      if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0}))) refuse(i, copy->second);
+      if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0})))
+        refuse(plan_.weights[n], copy->second);
     }
   }
 
@@ -318,16 +321,16 @@ class Loader {
     throw FormatError(fmt::format("{}: '{}' has elements that are not finite (fsdp-ckpt-convert --check)",
                                   plan_.path.string(), reader_.source().tensors()[tensor].name));
   }
-  [[noreturn]] void refuse(std::size_t i, std::size_t copy) const {
+  [[noreturn]] void refuse(std::size_t tensor, std::size_t copy) const {
     const auto& tensors = reader_.source().tensors();
-    throw FormatError(plan_.path.string() + ": '" + tensors[copy].name + "' differs from '" +
-                      tensors[plan_.weights[i - plan_.first]].name +
+    throw FormatError(plan_.path.string() + ": '" + tensors[copy].name + "' differs from '" + tensors[tensor].name +
                       "': the model's head is tied to its token embedding, so they must be equal; to keep both, "
                       "set tie_word_embeddings to false in its config.json");
   }
 
   detail::RowReader reader_;
   const LoadPlan& plan_;
+  ModelRuntime& runtime_;
   Engine& engine_;
   detail::QuantizedLoader quantized_;
 };
@@ -373,12 +376,17 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
   return plan.optimizer;
 }
 
-void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory) {
+void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory, NewRows start) {
   const auto& quantize = runtime.decoder().options.quantize;
   std::shared_ptr<const Source> source;
   run_agreed(runtime.world(), [&] {
     source = open_model_weights(directory);
     if (!quantize.enabled()) source = dequantize(std::move(source));
+    const auto rows = runtime.decoder().config.vocab_size;
+    std::error_code error;
+    const auto config = directory / "config.json";
+    if (std::filesystem::is_regular_file(config, error) && read_model_config(config).vocab_size < rows)
+      source = grow_vocabulary(std::move(source), rows, start);
   });
   WeightHash hash;
   load(

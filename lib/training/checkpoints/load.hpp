@@ -12,6 +12,7 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/read/stored_quantization.hpp"
+#include "lib/files/transform/grow_vocabulary.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/checkpoints/plan_load.hpp"
 
@@ -99,8 +100,8 @@ OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const
 
 /// Weights to start from, as Hugging Face stores them: DIR/model.safetensors or its index. (Of a GPT-2, whose matrices
 /// are transposed, a buffer at a time.) Collective, as load_checkpoint(). Under adapters the runtime then knows its
-/// base.
-void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory);
+/// base. Where DIR/config.json has fewer ids than the runtime's model, embedding and head get rows for the others.
+void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory, NewRows start = NewRows::mean);
 
 /// Loads the base weights that the adapters of a checkpoint belong to. \throws FormatError when `base` holds others
 void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint);

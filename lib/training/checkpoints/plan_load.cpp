@@ -61,18 +61,18 @@ void check_stored(const StoredNf4& stored, const ParameterSpec& spec, const Quan
                                   directory.string(), spec.name, stored.nested_absmax ? "with" : "without"));
 }
 
-/// \param number_of  a tensor of `source`, by the name of an adapter's parameter; nothing: there is none
+/// \param number_of  a tensor of `source`, by the name of a parameter with_adapter(); nothing: there is none
 template <typename NumberOf>
 LoadPlan plan_each_adapter(const std::vector<ParameterSpec>& table, const Source& source,
                            const std::filesystem::path& path, const NumberOf& number_of) {
   LoadPlan plan;
   plan.path = path;
-  plan.first = static_cast<std::size_t>(
-      std::find_if(table.begin(), table.end(), [](const auto& spec) { return spec.adapter; }) - table.begin());
-  for (auto i = plan.first; i < table.size(); ++i) {
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (!table[i].with_adapter()) continue;
     const std::optional<std::size_t> tensor = number_of(table[i].name);
     if (!tensor) throw FormatError(fmt::format("{}: the adapter's '{}' is missing", path.string(), table[i].name));
     check_fit(source.tensors()[*tensor], table[i].shape, path);
+    plan.params.push_back(i);
     plan.weights.push_back(*tensor);
   }
   return plan;
@@ -358,6 +358,7 @@ LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
     }
     check_fit(tensors[*tensor], spec.shape, plan.path);
     numbers.emplace(spec.name, plan.weights.size());
+    plan.params.push_back(plan.weights.size());
     plan.weights.push_back(*tensor);
   }
   for (const auto& name : checkpoint.model_names()) {
@@ -388,12 +389,26 @@ LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<Parameter
 }
 
 LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table) {
+  std::set<std::string> known;
+  for (const auto& spec : table) known.insert(spec.name);
+  for (const auto& [name, tensor] : adapter.whole) {
+    if (known.contains(name) || (adapter.lora.ensure_weight_tying && name == "lm_head.weight")) continue;
+    throw FormatError(fmt::format("{}: \"{}\" is no parameter of the base", adapter.file.string(),
+                                  adapter.source->tensors()[tensor].name));
+  }
   auto plan = plan_each_adapter(table, *adapter.source, adapter.file, [&](const std::string& name) {
-    const auto at = name.rfind(".lora_");
-    const auto parts = adapter.parts.find(name.substr(0, at));
+    for (const auto* tensors : {&adapter.whole, &adapter.tables}) {
+      if (const auto found = tensors->find(name); found != tensors->end()) return std::optional(found->second);
+    }
+    const auto at = std::min(name.rfind(".lora_"), name.rfind(kTokenRows));
+    const auto parts = at == std::string::npos ? adapter.parts.end() : adapter.parts.find(name.substr(0, at));
     if (parts == adapter.parts.end()) return std::optional<std::size_t>();
-    return name.ends_with("_A.weight")   ? parts->second.a
+    return name.ends_with(kTokenRows)    ? parts->second.rows
+           : name.ends_with(kEmbeddingA) ? parts->second.embedding_a
+           : name.ends_with(kEmbeddingB) ? parts->second.embedding_b
+           : name.ends_with("_A.weight") ? parts->second.a
            : name.ends_with("_B.weight") ? parts->second.b
+           : name.ends_with("_B.bias")   ? parts->second.b_bias
                                          : parts->second.magnitude;
   });
   plan.must_be_finite = true;
@@ -423,6 +438,7 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
         throw FormatError(fmt::format("{}: '{}' is not in 4 bits as other matrices are; all or none can be read",
                                       directory.string(), spec.name));
     }
+    plan.params.push_back(plan.weights.size());
     plan.weights.push_back(tensor->second);
   }
   const auto table = parameter_table(config);

@@ -51,8 +51,8 @@ struct OptimizerPlan {
 
 struct LoadPlan {
   std::filesystem::path path;                 ///< for messages
-  std::size_t first = 0;                      ///< which of the model's parameters `weights` begins with
-  std::vector<std::size_t> weights;           ///< tensors of parameter `first` and those behind it
+  std::vector<std::size_t> params;            ///< numbers of the model's parameters that are filled
+  std::vector<std::size_t> weights;           ///< their tensors
   std::map<std::size_t, std::size_t> copies;  ///< of weights that are stored again under a tied name: which, and where
   std::map<std::size_t, StoredNf4> stored;    ///< weights that are there in 4 bits
   OptimizerPlan optimizer;
@@ -65,7 +65,7 @@ bool is_loadable(DType dtype);
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
-/// Adapters alone, of a checkpoint of ours. \param table  the model's, adapters behind it
+/// Adapters and what is kept with them, of a checkpoint of ours. \param table  the model's, adapters behind it
 LoadPlan plan_adapters(const Checkpoint& checkpoint, const std::vector<ParameterSpec>& table);
 /// The same of a folder as peft writes it. \param table  its adapters are those of the plan's targets
 LoadPlan plan_adapters(const AdapterPlan& adapter, const std::vector<ParameterSpec>& table);

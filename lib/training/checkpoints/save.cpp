@@ -196,7 +196,7 @@ Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {
   auto& engine = runtime.engine();
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     // A checkpoint of adapters does not repeat their base weights.
-    if (runtime.has_adapters() && !runtime.decoder().parameters[i].adapter) continue;
+    if (runtime.has_adapters() && !runtime.decoder().parameters[i].with_adapter()) continue;
     copy_states(snapshot, engine, &optimizer, i, &runtime.ops());
     if (runtime.world().rank() != 0) continue;
     const auto& name = engine.layout(i).name;
@@ -431,8 +431,9 @@ void CheckpointSaver::publish(Job& job, const std::vector<std::string>& parts, S
     job.manifest.files[fmt::format("__{}_0.distcp", rank)] = {shards.size_bytes, shards.crc32};
     result.size_bytes += shards.size_bytes;
   }
-  // PyTorch lists a tied tensor under each of its names; ours points the others at the same bytes.
-  const auto count = items.size();
+  // PyTorch lists a tied tensor under each of its names; ours points the others at the same bytes. With adapters a
+  // tensor may be the copy of one side alone.
+  const auto count = runtime_.has_adapters() ? 0 : items.size();
   for (const auto& [name, original] : tied_names(job.manifest.config)) {
     for (std::size_t i = 0; i < count; ++i) {
       if (items[i].key != "model." + original) continue;

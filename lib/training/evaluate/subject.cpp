@@ -36,6 +36,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
     const auto& data = run->data;
     if (subject.checkpoint->has_adapters_only()) {
       subject.lora = adapter_config_from_json(data.at("adapter"), path.string()).lora;
+      take_vocabulary(data, subject.lora);
       if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
@@ -79,6 +80,7 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
     throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
   auto plan = plan_adapter(adapter, base_modules(subject.config));
   subject.lora = std::move(plan.lora);
+  if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;
   subject.remarks = std::move(plan.remarks);  // nothing is left out now
   subject.adapter = adapter;
 }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 /// Names that a run keeps in its folder (docs/formats.md), besides hidden names and previous-N.
 constexpr std::array kept_names{"checkpoints", "data",       "metrics.jsonl", "samples.jsonl", "job.json",
-                                "memory.json", "speed.json", "loss.svg",      "loss.png"};
+                                "memory.json", "speed.json", "loss.svg",      "loss.png",      "tokenizer"};
 
 /// One output: its option, where it goes.
 struct Output {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "lib/base/error.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/rope.hpp"
@@ -116,6 +119,28 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
     throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, longest));
   }
   return config;
+}
+
+GrownTokenizer plan_new_tokens(const ModelOptions& options, const std::string& tokenizer, ModelConfig& config,
+                               LoraConfig& lora) {
+  auto grown = grow_tokenizer(tokenizer, read_new_tokens(options.add_tokens));
+  const auto before = config.vocab_size;
+  for (const auto& token : grown.added) config.vocab_size = std::max<std::int64_t>(config.vocab_size, token.id + 1);
+  const auto multiple = options.pad_vocabulary;
+  config.vocab_size = (config.vocab_size + multiple - 1) / multiple * multiple;
+  if (lora.enabled() && config.vocab_size != before) lora.vocabulary = config.vocab_size;
+  for (auto& [module, ids] : lora.token_rows) {
+    if (std::erase(ids, kNewTokens) == 0) continue;
+    for (const auto& token : grown.added) ids.push_back(token.id);
+  }
+  return grown;
+}
+
+void refuse_new_tokens(const LoraConfig& lora) {
+  for (const auto& [module, ids] : lora.token_rows) {
+    if (std::find(ids.begin(), ids.end(), kNewTokens) != ids.end())
+      throw UsageError("--trainable-tokens new means those of --add-tokens, which is not given");
+  }
 }
 
 }  // namespace fsdp

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "lib/base/log.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
+#include "lib/text/tokenizer/new_tokens.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
 #include "lib/training/record/run_manifest.hpp"
 #include "lib/training/step/train_options.hpp"
@@ -36,6 +38,13 @@ void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const st
 /// The same answer on every rank. Nothing when no restart was asked for.
 std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions& options,
                                          const std::filesystem::path& checkpoints, const Logger& log);
+
+/// Adds the tokens of --add-tokens to a tokenizer, and rows for them to a model and its adapters; --trainable-tokens
+/// new gets their numbers. \param tokenizer  as open_tokenizer() takes it. \throws FormatError; UsageError
+GrownTokenizer plan_new_tokens(const ModelOptions& options, const std::string& tokenizer, ModelConfig& config,
+                               LoraConfig& lora);
+/// \throws UsageError for --trainable-tokens new where no tokens are added
+void refuse_new_tokens(const LoraConfig& lora);
 
 /// The model's configuration from a checkpoint, a directory or the options.
 ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart);

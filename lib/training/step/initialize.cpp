@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -12,6 +13,7 @@
 #include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/parallel.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 
 namespace fsdp {
@@ -92,6 +94,36 @@ void fill_magnitudes(ModelRuntime& runtime) {
   }
 }
 
+/// Trained rows of tokens begin as those of the embedding or head, which may lie on other ranks: its layer is gathered.
+/// Collective.
+void fill_token_rows(ModelRuntime& runtime) {
+  auto& engine = runtime.engine();
+  const auto& decoder = runtime.decoder();
+  for (const auto& [module, ids] : trained_rows(decoder.config, decoder.options.lora)) {
+    const bool is_head = module == "lm_head";
+    const auto& params = is_head ? decoder.loss->parameters() : decoder.layers.front()->parameters();
+    const auto name_of = [&](int param) { return decoder.parameters[static_cast<std::size_t>(param)].name; };
+    const auto place = [&](const std::string& name) {
+      return std::find_if(params.begin(), params.end(), [&](int param) { return name_of(param) == name; });
+    };
+    auto weight = place(module + ".weight");
+    for (const auto& [head, embedding] : tied_names(decoder.config))
+      if (weight == params.end()) weight = place(embedding);
+    const auto rows = static_cast<std::size_t>(*place(module + kTokenRows));
+    const auto range = engine.range(rows);
+    engine.with_layer_parameters(is_head ? decoder.layers.size() : 0, [&](LayerParams p) {
+      runtime.synchronize();  // as in fill_magnitudes()
+      const auto& whole = p[static_cast<std::size_t>(weight - params.begin())];
+      engine.with_shard(rows, Access::update, [&] {
+        for (std::int64_t i = 0; i < range.num_rows; ++i) {
+          const auto id = ids[static_cast<std::size_t>(range.first_row + i)];
+          engine.master_weight(rows).select(0, i).copy_(whole.select(0, id));
+        }
+      });
+    });
+  }
+}
+
 at::Tensor first_rows(ModelRuntime& runtime, std::size_t i, std::uint64_t seed) {
   const auto& spec = runtime.decoder().parameters[i];
   const auto range = runtime.engine().range(i);
@@ -117,10 +149,12 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
   auto& engine = runtime.engine();
   const bool of_codes = runtime.decoder().options.quantize.enabled() && runtime.decoder().options.lora.dora;
   if (of_codes) fill_magnitudes(runtime);
+  fill_token_rows(runtime);
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
     const auto rows = engine.range(i).num_rows;
     const auto& spec = runtime.decoder().parameters[i];
-    if (rows == 0 || !chosen(spec) || (of_codes && spec.init == Init::row_norms)) continue;
+    if (rows == 0 || !chosen(spec) || spec.init == Init::token_rows || (of_codes && spec.init == Init::row_norms))
+      continue;
     engine.with_shard(i, Access::update,
                       [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
   }

@@ -120,12 +120,21 @@ void check_adapter_options(const TrainOptions& o) {
          {std::pair(lora.rslora, "--rslora"), std::pair(lora.dora, "--dora"),
           std::pair(lora.dropout != 0, "--lora-dropout"), std::pair(lora.alpha != usual.alpha, "--lora-alpha"),
           std::pair(lora.targets != usual.targets, "--lora-targets"),
+          std::pair(!lora.exclude.empty(), "--lora-exclude"), std::pair(!lora.layers.empty(), "--lora-layers"),
+          std::pair(!lora.rank_pattern.empty(), "--lora-rank-pattern"),
+          std::pair(!lora.alpha_pattern.empty(), "--lora-alpha-pattern"), std::pair(lora.lora_bias, "--lora-bias"),
+          std::pair(lora.bias != usual.bias, "--train-bias"),
+          std::pair(!lora.modules_to_save.empty(), "--modules-to-save"),
+          std::pair(!lora.token_rows.empty(), "--trainable-tokens"),
           std::pair(quantize.enabled(), "--quantize (weights in 4 bits cannot be trained themselves)"),
           std::pair(!o.save_final_adapter.empty(), "--save-final-adapter")}) {
       if (given) throw UsageError(fmt::format("{} needs --lora-rank or --adapter", option));
     }
     return;
   }
+  if (lora.dora && lora.lora_bias) throw UsageError("--lora-bias and --dora contradict each other, in peft as well");
+  if (lora.ensure_weight_tying && lora.modules_to_save.empty())
+    throw UsageError("--ensure-weight-tying needs --modules-to-save");
   if (!o.save_final_full.empty())
     throw UsageError(
         "--save-final-full is for whole models: adapters go to OUT/RUN/adapter and to --save-final-adapter DIR, the "

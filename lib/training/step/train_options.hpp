@@ -12,6 +12,7 @@
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/files/transform/grow_vocabulary.hpp"
 #include "lib/text/chat/conversation_options.hpp"
 #include "lib/training/data/validation_sets.hpp"
 
@@ -28,7 +29,10 @@ struct ModelOptions {
   std::int64_t embed_size = 768;
   std::int64_t ffn_hidden_size = 0;  ///< 0: 4 * embed_size
   std::int64_t vocab_size = 50257;
-  std::int64_t seq_len = 0;  ///< longest sequence; 0: the model's, 256 for a new one
+  std::string add_tokens;            ///< file of tokens that tokenizer and model get beside theirs; empty: none
+  NewRows new_rows = NewRows::mean;  ///< how their rows of embedding and head start
+  std::int64_t pad_vocabulary = 1;   ///< rows of embedding and head become a multiple of this number
+  std::int64_t seq_len = 0;          ///< longest sequence; 0: the model's, 256 for a new one
   double dropout = 0.0;
   std::vector<std::string> given_sizes;  ///< which of the sizes above were given: "num-layers", "num-heads", ...
 };

@@ -45,6 +45,13 @@ const std::vector<Kind> kAdapters{
     {"lora", ""},
     {"rslora", "--rslora --lora-targets q_proj,v_proj --optimizer lion", 5e-3},
     {"dora", "--dora --lora-dropout 0.1"},
+    {"patterns",
+     "--lora-targets q_proj,mlp.up_proj,down_proj,lm_head --lora-exclude 0.mlp.up_proj "
+     "--lora-rank-pattern down_proj=2,lm_head=1 --lora-alpha-pattern layers.1.mlp.up_proj=3"},
+    {"biases", "--lora-bias --lora-targets q_proj,down_proj"},
+    {"whole", "--modules-to-save lm_head,model.norm --lora-targets embed_tokens,v_proj --lora-layers 0"},
+    {"rows",
+     "--trainable-tokens embed_tokens:3,embed_tokens:7,lm_head:5 --lora-dropout 0.1 --lora-targets lm_head,o_proj"},
     {"nf4", "--quantize nf4 --precision fp32", kSums, "weights   nf4"},
     // bf16 rounds each activation.
     {"nf4-double", "--quantize nf4 --double-quant --activation-checkpointing", 3e-2, "weights   nf4"},

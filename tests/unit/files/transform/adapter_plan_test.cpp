@@ -117,6 +117,76 @@ TEST_SUITE("convert/adapter_plan") {
     }
   }
 
+  TEST_CASE("layers, excluded modules, ranks and scales are chosen as peft does") {
+    CHECK(modules_of(adapter({{"layers_to_transform", 1}}).plan()) ==
+          Strings{"1.self_attn.q_proj", "1.self_attn.v_proj"});
+    // A module that is named in full is taken whatever its layer.
+    const nlohmann::json named{"model.layers.0.self_attn.v_proj", "q_proj"};
+    CHECK(modules_of(adapter({{"layers_to_transform", {1}}, {"target_modules", named}}).plan()) ==
+          Strings{"0.self_attn.v_proj", "1.self_attn.q_proj"});
+    CHECK(has(adapter({{"layers_to_transform", {1}}, {"layers_pattern", "h"}}).refusal(), "names no module"));
+    CHECK(
+        has(adapter({{"layers_to_transform", {1}}, {"target_modules", ".*q_proj"}}).refusal(), "layers_to_transform"));
+    CHECK(modules_of(adapter({{"exclude_modules", {"1.self_attn.q_proj", "v_proj"}}}).plan()) ==
+          Strings{"0.self_attn.q_proj"});
+    CHECK(modules_of(adapter({{"exclude_modules", R"(.*\.0\..*)"}}).plan()).size() == 2);
+    const auto plan = adapter({{"r", 4},
+                               {"rank_pattern", {{R"(.*\.[01]\..*)", 2}}},
+                               {"alpha_pattern", {{"layers.1.self_attn.q_proj", 6}, {"q_proj", 8}}}})
+                          .plan();
+    CHECK(plan.parts.at("model.layers.0.self_attn.q_proj").adapter.scale == 4);
+    CHECK(plan.parts.at("model.layers.1.self_attn.q_proj").adapter.scale == 3);
+    CHECK(plan.parts.at("model.layers.1.self_attn.v_proj").adapter.scale == 2);
+    // "ayers" begins at no dot.
+    CHECK(adapter({{"alpha_pattern", {{"ayers.1.self_attn.q_proj", 6}}}})
+              .plan()
+              .parts.at("model.layers.1.self_attn.q_proj")
+              .adapter.scale == 2);
+  }
+
+  TEST_CASE("the first pattern in the order of the file counts") {
+    const auto folder = adapter();
+    std::ofstream(folder.path() / "adapter_config.json")
+        << R"({"peft_type":"LORA","r":2,"lora_alpha":4,"target_modules":["q_proj","v_proj"],)"
+        << R"("alpha_pattern":{"q_proj":10,"layers.1.self_attn.q_proj":3}})";
+    CHECK(folder.plan().parts.at("model.layers.1.self_attn.q_proj").adapter.scale == 5);
+  }
+
+  TEST_CASE("an adapter of the model without its head has names without the first word") {
+    Strings names;
+    for (auto name : kQv)
+      names.push_back(name.erase(std::string("base_model.model.").size(), std::string("model.").size()));
+    CHECK(modules_of(adapter({}, names).plan()).size() == 4);
+    CHECK(modules_of(adapter({{"target_modules", R"(layers\.1\..*_proj)"}}, names).plan()) ==
+          Strings{"1.self_attn.q_proj", "1.self_attn.v_proj"});
+  }
+
+  TEST_CASE("parameters that are trained whole, and a head that parts from its embedding") {
+    auto names = kQv;
+    names.emplace_back("base_model.model.model.norm.weight");
+    const nlohmann::json norm{{"modules_to_save", {"model.norm"}}};
+    CHECK(adapter(norm, names).plan().whole.contains("model.norm.weight"));
+    CHECK(has(adapter(norm).refusal(), "\"model.norm.weight\""));
+    // An ending needs no dot.
+    CHECK(has(adapter({{"modules_to_save", {"norm"}}}, names).refusal(), "input_layernorm.weight"));
+    CHECK(has(adapter({{"modules_to_save", {"v_proj"}}}).refusal(), "v_proj.weight"));
+    names.back() = "base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias";
+    CHECK(adapter({{"bias", "lora_only"}}, names).plan().whole.size() == 1);
+    names.back() = "base_model.model.model.norm.bias";
+    CHECK(has(adapter({{"bias", "lora_only"}}, names).refusal(), "norm.bias"));
+    CHECK(adapter({{"bias", "all"}}, names).plan().whole.size() == 1);
+    auto tied = llama();
+    tied.back().tied_to = "model.embed_tokens";
+    names.back() = "base_model.model.lm_head.weight";
+    const auto head = adapter({{"modules_to_save", {"lm_head"}}}, names);
+    CHECK(plan_adapter(head.path().path(), tied).unties);
+    CHECK(!head.plan().unties);
+    const auto one = adapter({{"modules_to_save", {"lm_head"}}, {"ensure_weight_tying", true}}, names);
+    const auto plan = plan_adapter(one.path().path(), tied);
+    CHECK(!plan.unties);
+    CHECK(plan.whole.at("model.embed_tokens.weight") == plan.whole.at("lm_head.weight"));
+  }
+
   TEST_CASE("a module that target_modules does not name and one without tensors have no adapter; remarks name both") {
     const auto narrow = adapter({{"target_modules", {"q_proj"}}}).plan();
     CHECK(modules_of(narrow) == Strings{"0.self_attn.q_proj", "1.self_attn.q_proj"});
@@ -134,9 +204,9 @@ TEST_SUITE("convert/adapter_plan") {
 
   TEST_CASE("a tensor that belongs to no adapter of the base is refused by name") {
     for (const char* name :
-         {"base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight",
-          "base_model.model.model.norm.weight", "base_model.model.model.layers.0.self_attn.q_proj.lora_diag",
-          "base_model.model.model.embed_tokens.lora_embedding_A",
+         {"base_model.model.model.norm.weight", "base_model.model.model.norm.bias",
+          "base_model.model.model.layers.0.self_attn.q_proj.lora_diag",
+          "base_model.model.model.embed_tokens.lora_embedding_C",
           "base_model.model.model.layers.2.q_proj.lora_A.weight", "model.layers.0.self_attn.q_proj.lora_A.weight",
           "base_model.model.layers.0.self_attn.q_proj.lora_A.weight",
           "base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight",
@@ -178,21 +248,19 @@ TEST_SUITE("convert/adapter_plan") {
                                                                       {"arrow_config", {{"top_k", 2}}},
                                                                       {"use_bdlora", {{"nblocks", 2}}},
                                                                       {"use_qalora", true},
-                                                                      {"lora_bias", true},
                                                                       {"megatron_config", {{"a", 1}}},
-                                                                      {"rank_pattern", {{"q_proj", 4}}},
-                                                                      {"alpha_pattern", {{"q_proj", 4}}},
-                                                                      {"layers_to_transform", 0},
-                                                                      {"exclude_modules", "v_proj"},
-                                                                      {"modules_to_save", {"lm_head"}},
+                                                                      {"rank_pattern", {{"q_proj", 0}}},
+                                                                      {"alpha_pattern", {{"q_proj", -4}}},
+                                                                      {"layers_pattern", "lay.*"},
+                                                                      {"exclude_modules", "(v_proj"},
                                                                       {"target_parameters", {"q_proj.weight"}},
-                                                                      {"trainable_token_indices", {1}},
+                                                                      {"layers_to_transform", "first"},
                                                                       {"layer_replication", {{0, 1}}},
                                                                       {"some_new_field", "on"},
                                                                       {"another_new_field", 0},
                                                                       {"lora_alpha", -8},
                                                                       {"lora_dropout", 1},
-                                                                      {"bias", "all"}};
+                                                                      {"bias", "some"}};
     for (const auto& [field, value] : refused) {
       CAPTURE(field);
       const auto said = adapter({{field, value}}).refusal();

@@ -1,0 +1,62 @@
+// Runs with --add-tokens: tokenizer, model, restarts and exports have the new tokens.
+#include "tests/support/finetune_rig.hpp"
+
+#include "lib/models/config/model_config.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
+
+using namespace fsdp;
+using test::finetune;
+using test::has_all;
+using test::words;
+
+namespace {
+
+std::string recipes() { return std::string(FSDP_FIXTURE_DIR) + "/recipes/peft/"; }
+
+struct Growing : test::Runs {
+  Growing() {
+    std::ofstream(dir / "new.json") << R"([{"content": "<|think|>", "special": true}, "<|tool|>", "<|eot_id|>"])";
+    std::ofstream texts(dir / "texts.jsonl");
+    for (int i = 0; i < 8; ++i) texts << R"({"text": "The answer <|tool|> is one of many )" << i << "\"}\n";
+  }
+
+  test::FinetuneOutcome start(const std::string& name, const std::string& options) {
+    const auto outcome = finetune(
+        dir.path(), 2,
+        words("--device cpu --no-tensorboard --total-batch-size 2 --batch-size 1 --lr 1e-2 --max-steps 2 --tokenizer " +
+              recipes() + "tokenizer --add-tokens " + (dir / "new.json").string() + " --train-data " +
+              (dir / "texts.jsonl").string() + " --out-dir " + dir.path().string() + " --run-name " + name +
+              " --save-final-hf " + (dir / (name + "-hf")).string() + " " + options));
+    INFO(outcome.error);
+    CHECK(outcome.code == ExitCode::ok);
+    return outcome;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("jobs/new tokens") {
+  TEST_CASE("of a whole model and beside adapters") {
+    const std::string model = "--model " + recipes() + "bases/tied ";
+    for (const auto& [name, options, tied] :
+         {std::tuple{"whole", "", true}, std::tuple{"rows", "--lora-rank 2 --trainable-tokens new", true},
+          std::tuple{"saved", "--lora-rank 2 --modules-to-save lm_head,embed_tokens", false},
+          std::tuple{"frozen", "--lora-rank 2 --lora-targets q_proj,lm_head --new-rows zero", false}}) {
+      CAPTURE(name);
+      Growing runs;
+      const auto outcome = runs.start(name, model + "--pad-vocab-to 8 " + options);
+      CHECK(has_all(outcome.log, {"2 added from id 272 on   280 rows, before 272"}));
+      const auto hf = runs.dir / (std::string(name) + "-hf");
+      const auto config = read_model_config(hf);
+      CHECK(config.vocab_size == 280);
+      CHECK(config.tie_word_embeddings == tied);
+      const auto tokenizer = open_tokenizer(hf);
+      CHECK(tokenizer->vocab_size() == 274);
+      CHECK(tokenizer->named_id("<|think|>") == 272);
+      CHECK(tokenizer->encode("a<|tool|>") == open_tokenizer(runs.dir / name / "tokenizer")->encode("a<|tool|>"));
+      const auto again = runs.resume(name, "--max-steps 3 --batch-size 1", 2);
+      INFO(again.error);
+      CHECK(again.code == ExitCode::ok);
+    }
+  }
+}
