@@ -65,6 +65,7 @@ list_unpacked() {
     if [[ $1 == list ]]; then
         python3 "$packages_tool" list "$package_list" ${FSDP_DEBIAN_MIRROR:+--from="$FSDP_DEBIAN_MIRROR"}
     else
+        rm -f "$root"/.deps/apt/archives/*.deb # apt-get does not name what it has
         apt_as_user update >/dev/null
         apt_as_user -o Acquire::ForceHash=SHA256 install --print-uris -y --no-install-recommends "${@:2}" | sed -nE "s/^'([^']*)' (\S+) (\S+) (\S*)$/\4 \1/p"
     fi

@@ -26,7 +26,7 @@ struct Linear {
   int bias = -1;
   int absmax = -1, nested_absmax = -1, nested_offset = -1;  ///< scales, if the weight holds codes
   int lora_a = -1, lora_b = -1, lora_b_bias = -1, magnitude = -1;
-  LoraModule adapter;                  ///< of lora_a and lora_b
+  LoraModule adapter = {};             ///< of lora_a and lora_b
   std::int64_t rows = 0, columns = 0;  ///< size of the matrix
 };
 
