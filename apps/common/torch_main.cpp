@@ -9,9 +9,11 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "lib/compute/kernels/kernels.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
+#include "lib/engine/collectives/device_backend.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 
 extern "C" [[gnu::weak]] void __gcov_dump();  // of programs whose coverage is measured
@@ -43,8 +45,11 @@ void add_runtime_options(OptionTable& t, RuntimeOptions& options) {
 }
 
 std::string torch_version_text(const std::string& program) {
-  return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}", program, FSDP_VERSION, TORCH_VERSION,
-                     MpiEnvironment::library_version(), kernels::table().name, FSDP_BACK_ENDS);
+  const std::string_view built = FSDP_BACK_ENDS;
+  const bool lacks_cuda = built.find(", cuda") != std::string_view::npos && !has_cuda_backend();
+  return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}{}", program, FSDP_VERSION,
+                     TORCH_VERSION, MpiEnvironment::library_version(), kernels::table().name, built,
+                     lacks_cuda ? " (no libfsdp_cuda.so here: CPUs only)" : "");
 }
 
 int run_torch_job(const RuntimeOptions& options, const JobBody& body) {

@@ -31,7 +31,7 @@ job_of() { sed -nE "s/^$2 +([0-9]+).*/\1/p" "$1"; } # OUTPUT STAGE
 echo "-- the chain"
 # More steps than fit into the first start. The plan is read at each start.
 echo "max_training_steps=100000" >plan.ini
-export PLAN=$work/plan.ini SUBMIT=--cpus-per-task=1 SUBMIT_FINETUNE=--time=10
+export PLAN=$work/plan.ini SUBMIT=--cpus-per-task=1 SUBMIT_FINETUNE="--time=10 --signal=USR1@40"
 if [[ -n ${FSDP_ALL:-} ]]; then SUBMIT_FINETUNE="--time=1 --signal=USR1@40"; fi # 10 to 30 s after the start
 arguments=(--save-every 50 --lr-schedule constant --warmup_steps 20)
 bash "$pipeline" --dry-run "${arguments[@]}" >dry.out || show_and_fail "the dry run ended with $?"

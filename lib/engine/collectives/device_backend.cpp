@@ -145,4 +145,13 @@ std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not) {
   return nullptr;
 }
 
+bool has_cuda_backend() {
+  std::vector<std::filesystem::path> looked_at;
+  try {
+    return find_plugin(detail::backend_kind(), looked_at).has_value();
+  } catch (const RuntimeFailure&) {
+    return false;
+  }
+}
+
 }  // namespace fsdp

@@ -69,6 +69,8 @@ GpuShare share_gpus(ProcessGroup& node, const DeviceBackend* backend);
 /// remembers for good whether it had CUDA when it was first asked.
 /// \param why_not  receives one line when null is returned; may be null
 std::shared_ptr<DeviceBackend> load_cuda_backend(std::string* why_not);
+/// True if there is such a file. Asks no driver.
+bool has_cuda_backend();
 
 namespace detail {
 
