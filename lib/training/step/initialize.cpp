@@ -19,17 +19,19 @@
 namespace fsdp {
 namespace {
 
-/// Elements [first, first + n) of a parameter's normal stream. Elements 2k and 2k + 1 share a pair of uniforms.
+/// Elements [first, first + n) of a parameter's normal stream. Elements 2k and 2k + 1 are made of one pair of uniforms.
 void fill_normal(float* out, std::int64_t first, std::int64_t n, std::uint64_t key, double std) {
-  parallel_for(n, 16384, [&](std::int64_t b, std::int64_t e) {
-    for (std::int64_t i = b; i < e; ++i) {
-      const auto element = static_cast<std::uint64_t>(first + i);
-      const auto pair = element & ~std::uint64_t{1};
-      const double u1 = (static_cast<double>(splitmix64(key + pair) >> 11) + 1.0) * 0x1p-53;
-      const double u2 = static_cast<double>(splitmix64(key + pair + 1) >> 11) * 0x1p-53;
-      const double radius = std::sqrt(-2.0 * std::log(u1));
+  constexpr std::int64_t pairs_of_a_thread = 8192;
+  const auto last = first + n;
+  parallel_for((last + 1) / 2 - first / 2, pairs_of_a_thread, [&](std::int64_t b, std::int64_t e) {
+    for (std::int64_t even = 2 * (first / 2 + b); even < 2 * (first / 2 + e); even += 2) {
+      const auto bits = key + static_cast<std::uint64_t>(even);
+      const double u1 = (static_cast<double>(splitmix64(bits) >> 11) + 1.0) * 0x1p-53;
+      const double u2 = static_cast<double>(splitmix64(bits + 1) >> 11) * 0x1p-53;
+      const double radius = std * std::sqrt(-2.0 * std::log(u1));
       const double angle = 2.0 * std::numbers::pi * u2;
-      out[i] = static_cast<float>(std * radius * ((element & 1) == 0 ? std::cos(angle) : std::sin(angle)));
+      if (even >= first) out[even - first] = static_cast<float>(radius * std::cos(angle));
+      if (even + 1 < last) out[even + 1 - first] = static_cast<float>(radius * std::sin(angle));
     }
   });
 }
