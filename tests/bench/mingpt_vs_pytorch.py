@@ -160,6 +160,7 @@ def main():
                 json.dump(dict(n_layer=s["layers"], n_head=s["heads"], n_embd=s["embed"], n_hidden=4 * s["embed"],
                                vocab_size=50257, block_size=256), f)
             weights = ["--save-init", os.path.join(model_dir, "model.safetensors")]
+            exact = {}  # losses in float32 of ours and of FSDP2
             for precision in args.precisions.split(","):
                 turns = []
                 for _ in range(args.reps):
@@ -179,10 +180,17 @@ def main():
                                 f"{spread([t['ours']['rss'] / t[name]['rss'] for t in turns])}")
                     label = f"{size} {precision} {name}"
                     print(f"{label:<18} {statistics.median(rates):8.0f} ({min(rates):.0f}..{max(rates):.0f}) {share:12.1f} % {rss:8.0f}   {text}", flush=True)
+                losses = {name: turns[0][name]["loss"] for name in ("ours", "stock")}
                 apart = max(abs(a - b) for t in turns for a, b in zip(t["ours"]["loss"], t["stock"]["loss"]))
                 print(f"{size} {precision}: GEMM peak {statistics.median(t['peak'][1] for t in turns):.0f} GFLOP/s on 2 threads, torch.mm "
                       f"{statistics.median(t['peak'][0] for t in turns):.0f}; "
                       f"losses of ours and FSDP2 differ by at most {apart:.1e} over {s['steps']} steps", flush=True)
+                if exact:  # bf16 rounds both differently: neither is the other's truth
+                    rounded = {name: max(abs(a - b) for a, b in zip(losses[name], exact[name])) for name in losses}
+                    print(f"{size} {precision}: losses differ from those in float32 by at most {rounded['ours']:.1e} (ours) and "
+                          f"{rounded['stock']:.1e} (FSDP2)", flush=True)
+                if precision == "float32":
+                    exact = losses
                 print(f"{size} {precision}: a step of ours is {where_time_goes(work)}", flush=True)
 
 
