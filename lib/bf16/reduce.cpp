@@ -203,7 +203,7 @@ class SharedMemoryReducer final : public Bf16Reducer {
   void arrive() {
     ++arrivals_;
     const auto counter = [this](int r) -> SharedCounter& { return memory_->counter(static_cast<std::size_t>(r)); };
-    counter(group_.rank()).value.store(arrivals_, std::memory_order_release);
+    counter(group_.rank()).raise(arrivals_);
     for (int r = 0; r < group_.size(); ++r) wait_for_counter(group_, counter(r), arrivals_, r, "a bf16 all-reduce");
   }
 

@@ -106,7 +106,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
     if (done != 0) return;
     if (spins < 200) continue;
     const auto waited = Clock::now() - start;
-    if (waited < std::chrono::milliseconds(5)) {
+    if (waited < std::chrono::milliseconds(1)) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(20));

@@ -1,8 +1,14 @@
 #include "lib/ranks/process_group.hpp"
 
 #include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <bit>
 #include <cstring>
+#include <ctime>
+#include <limits>
 #include <thread>
 
 #include "lib/base/error.hpp"
@@ -19,6 +25,21 @@ void relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+/// The half of a counter that changes with each step of one, which the kernel compares.
+std::uint32_t* low_word(std::atomic<std::uint64_t>& value) {
+  return reinterpret_cast<std::uint32_t*>(&value) + (std::endian::native == std::endian::big ? 1 : 0);
+}
+
+/// Sleeps until the counter changes, for 20 ms at most: a rank that died raises nothing, and timeouts are checked.
+void sleep_until_raised(SharedCounter& counter, std::uint64_t value) {
+  constexpr timespec longest{0, 20'000'000};
+  counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const auto seen = counter.value.load(std::memory_order_seq_cst);
+  if (seen < value)
+    ::syscall(SYS_futex, low_word(counter.value), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &longest, nullptr, 0);
+  counter.sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 class SingleGroup final : public ProcessGroup {
@@ -62,6 +83,13 @@ std::string ProcessGroup::broadcast_text(std::string_view text, int root) {
   return copy;
 }
 
+void SharedCounter::raise(std::uint64_t to) {
+  // A sleeper counts itself before it looks at the value for the last time: one of the two sees the other.
+  value.store(to, std::memory_order_seq_cst);
+  if (sleepers.load(std::memory_order_seq_cst) != 0)
+    ::syscall(SYS_futex, low_word(value), FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
 void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::uint64_t value, int member,
                       std::string_view what) {
   using Clock = std::chrono::steady_clock;
@@ -73,11 +101,12 @@ void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::ui
   const auto start = Clock::now();
   while (!reached()) {
     const auto waited = Clock::now() - start;
-    // Ranks that share a core make progress only when the waiting rank yields it.
-    if (waited < std::chrono::milliseconds(2)) {
+    // Ranks that share a core, and other programs, make progress only when the waiting rank leaves it to them. Waking
+    // takes 50 us, which is little after a longer wait.
+    if (waited < std::chrono::microseconds(500)) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      sleep_until_raised(counter, value);
     }
     if (waited > group.timeout()) {
       throw RuntimeFailure(fmt::format(

@@ -17,9 +17,14 @@ namespace fsdp {
 
 enum class Reduce { sum, max, min };
 
-/// A counter in memory shared by all ranks of a group. Has its own cache line.
+/// A counter in memory shared by all ranks of a group, for which they wait with wait_for_counter(). Has its own cache
+/// line.
 struct alignas(64) SharedCounter {
   std::atomic<std::uint64_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};  ///< ranks that the kernel must wake
+
+  /// Sets the value, after everything that this rank wrote before, and wakes ranks that sleep for it.
+  void raise(std::uint64_t to);
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "counters are shared between processes");
 
@@ -100,7 +105,7 @@ class ProcessGroup {
   std::string broadcast_text(std::string_view text, int root);
 };
 
-/// Waits until `counter` reaches `value`: spins briefly, then yields, then sleeps.
+/// Waits until `counter` reaches `value`: spins briefly, then yields, then sleeps until the counter is raised.
 /// \throws RuntimeFailure("... rank N did not arrive ...") past the group's timeout
 void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::uint64_t value, int member,
                       std::string_view what);

@@ -115,7 +115,7 @@ inline bool check_peer_memory(ProcessGroup& group) {
   for (std::uint64_t round = 1; round <= 20; ++round) {
     const auto mine = pattern(group.rank() + static_cast<int>(round), kPart);
     std::memcpy(memory->data() + rank * kPart, mine.data(), kPart);
-    memory->counter(rank).value.store(round, std::memory_order_release);
+    memory->counter(rank).raise(round);
     for (std::size_t r = 0; r < size; ++r) {
       wait_for_counter(group, memory->counter(r), round, static_cast<int>(r), "a test");
       const auto theirs = pattern(static_cast<int>(r + round), kPart);

@@ -322,9 +322,7 @@ void GradMemory::begin(int slot) {
   }
   ++round;
 }
-void GradMemory::mark_ready(int slot) {
-  ready(group_.rank(), slot).value.store(rounds_[static_cast<std::size_t>(slot)], std::memory_order_release);
-}
+void GradMemory::mark_ready(int slot) { ready(group_.rank(), slot).raise(rounds_[static_cast<std::size_t>(slot)]); }
 void GradMemory::wait_ready(int slot) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r != group_.rank()) {
@@ -339,7 +337,7 @@ void GradMemory::mark_consumed(int slot) {
                       slot_bytes_[static_cast<std::size_t>(slot)]);
     }
   }
-  consumed(group_.rank(), slot).value.store(rounds_[static_cast<std::size_t>(slot)], std::memory_order_release);
+  consumed(group_.rank(), slot).raise(rounds_[static_cast<std::size_t>(slot)]);
 }
 
 std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {

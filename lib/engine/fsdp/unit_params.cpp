@@ -139,7 +139,7 @@ class SharedUnitParams final : public UnitParams {
   void finish_sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
     ++version_;
-    memory_->counter(static_cast<std::size_t>(group_.rank())).value.store(version_, std::memory_order_release);
+    memory_->counter(static_cast<std::size_t>(group_.rank())).raise(version_);
   }
   void unshard() override {}
   void wait_for_unshard() override {
