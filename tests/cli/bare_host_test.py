@@ -3,8 +3,11 @@
 import json
 import os
 import subprocess
+import tempfile
 
 import fsdp_cli
+
+tempfile.tempdir = "/tmp"  # not below /dev/shm, over which a test mounts
 
 # Mounts are made in a private mount namespace, which does not affect this machine.
 USER = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
