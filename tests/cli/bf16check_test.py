@@ -27,6 +27,11 @@ def has_bf16():
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
+def simulated():
+    """Returns the program with simulated hardware, loaded where such are."""
+    return "bf16check_simulated" if fsdp_cli.loaded("bf16check_simulated", None) else os.environ["FSDP_BF16CHECK_SIMULATED"]
+
+
 def on_own_bus(facts, rank):
     return {**facts, "gpu": {**facts["gpu"], "pci_bus_id": f"0000:{rank}7:00.0"}}
 
@@ -39,12 +44,12 @@ class Bf16Check(fsdp_cli.Case):
 
     def simulate(self, facts, *arguments, ranks=2, code=0, **how):
         """Runs the test program with these facts; returns its JSON report."""
-        return self.check("--json", *arguments, ranks=ranks, code=code, program=os.environ["FSDP_BF16CHECK_SIMULATED"],
+        return self.check("--json", *arguments, ranks=ranks, code=code, program=simulated(),
                           env={"FSDP_SIMULATED_FACTS": json.dumps(facts)}, **how).json()
 
     def test_real_ranks(self):
         verdict, code = ("native", 0) if has_bf16() else ("emulated", 3)
-        for ranks in (0, 1, 2, 3, 4):
+        for ranks in fsdp_cli.share((0, 1, 2, 3, 4), 3):
             report = self.check("--json", ranks=ranks, code=code).json()
             self.assertEqual((report["verdict"], report["world_size"], report["nodes"]), (verdict, max(1, ranks), 1))
             self.assertEqual([r["rank"] for r in report["ranks"]], list(range(max(1, ranks))))
@@ -104,7 +109,7 @@ class Bf16Check(fsdp_cli.Case):
         report = self.simulate({"*": NATIVE, "1": slow}, ranks=3)
         self.assertEqual((report["verdict"], report["slowest_rank"], report["bad_hosts"]), ("native", 1, ["tired3"]))
         self.assertTrue(report["ranks"][1]["slow"])
-        table = self.check(ranks=3, program=os.environ["FSDP_BF16CHECK_SIMULATED"],
+        table = self.check(ranks=3, program=simulated(),
                            env={"FSDP_SIMULATED_FACTS": json.dumps({"*": NATIVE, "1": slow})}).out
         self.assertIn("slowest        rank 1 on tired3", table)
         self.assertIn("bad hosts      tired3", table)
@@ -154,7 +159,7 @@ class Bf16Check(fsdp_cli.Case):
         self.assertIn("NVIDIA", result.json()["ranks"][0]["gpu_missing"])
 
     def test_a_rank_that_hangs_ends_the_job_in_time(self):
-        result = self.check("--collective-timeout", 2, ranks=3, code=1, program=os.environ["FSDP_BF16CHECK_SIMULATED"],
+        result = self.check("--collective-timeout", 2, ranks=3, code=1, program=simulated(),
                             env={"FSDP_SIMULATED_HANG": "1"}, limit_seconds=60)
         self.assertTrue(any("rank 1" in line for line in result.errors()), str(result))
 

@@ -75,14 +75,15 @@ def command(program, arguments, ranks, programs=None):
 
 
 @functools.cache
-def loaded_programs():
-    """Starts the process of loaded_programs.cpp; returns the path of its socket."""
+def loaded_programs(preload=None):
+    """Starts the process of loaded_programs.cpp, with a library loaded before the others; returns the path of its socket."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-loaded.")) / "socket"
     atexit.register(shutil.rmtree, path.parent, True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        process = subprocess.Popen(folder("FSDP_LOADED") / "loaded_programs", stdin=listener, env=environment())
+        process = subprocess.Popen(folder("FSDP_LOADED") / "loaded_programs", stdin=listener,
+                                   env=environment({"LD_PRELOAD": preload} if preload else None))
     atexit.register(process.wait)
     atexit.register(process.kill)
     return str(path)
@@ -91,9 +92,11 @@ def loaded_programs():
 def loaded(program, env, arguments=()):
     """Returns the folder in which the program is one that starts loaded; None where a run needs the program itself: with
     variables that libraries read when they load, in a search by measuring, which starts its own executable, and in whole
-    products."""
+    products. The stub driver of GPUs is preloaded there, too."""
     place = pathlib.Path(os.environ.get("FSDP_LOADED", "none")) / "loaded"
-    wanted = not any(name.startswith(("LD_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "MALLOC_")) for name in env or {}) and not (
+    stub = {"LD_PRELOAD": os.environ.get("FSDP_STUB_CUDA")}
+    wanted = not any(name.startswith(("LD_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "MALLOC_")) for name, value in (env or {}).items()
+                     if stub.get(name) != value) and not (
         "--measure" in arguments and "--search" in arguments)
     return place if wanted and "FSDP_ALL" not in os.environ and (place / program).exists() else None
 
@@ -120,7 +123,7 @@ def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, befor
     command line prefix that runs the rest of the line."""
     programs = None if before or within else loaded(program, env, arguments)
     if programs:
-        env = {**(env or {}), "FSDP_LOADED_PROGRAMS": loaded_programs()}
+        env = {**(env or {}), "FSDP_LOADED_PROGRAMS": loaded_programs((env or {}).get("LD_PRELOAD"))}
     line = [*within, *command(program, arguments, ranks, programs)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                env=environment(env), cwd=cwd, start_new_session=True, preexec_fn=before)

@@ -1,7 +1,6 @@
-// Starts fsdp-finetune, fsdp-eval and fsdp-memprobe by fork() from a process that has LibTorch loaded: loading takes
-// 0.2 s of a processor, more than most runs of a test need. Standard input is a listening socket; loaded_program.cpp
-// calls there and hands over its files. What a program can see is as after exec(): arguments, environment, folder,
-// files, signals.
+// Starts the programs that use LibTorch by fork() from a process that has it loaded: loading takes 0.2 s of a
+// processor, more than most runs of a test need. Standard input is a listening socket; loaded_program.cpp calls there
+// and hands over its files. What a program can see is as after exec(): arguments, environment, folder, files, signals.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -23,6 +22,7 @@
 
 // The programs' main(), which CMakeLists.txt renames.
 extern "C" {
+int fsdp_bf16check_main(int argc, char** argv);
 int fsdp_eval_main(int argc, char** argv);
 int fsdp_finetune_main(int argc, char** argv);
 int fsdp_memprobe_main(int argc, char** argv);
@@ -110,7 +110,8 @@ std::vector<std::string> words_of(pid_t pid, const char* name) {
   const auto program = std::filesystem::path(arguments[0]).filename();
   const auto main = program == "fsdp-eval"       ? fsdp_eval_main
                     : program == "fsdp-memprobe" ? fsdp_memprobe_main
-                                                 : fsdp_finetune_main;
+                    : program == "fsdp-finetune" ? fsdp_finetune_main
+                                                 : fsdp_bf16check_main;
   std::exit(main(static_cast<int>(arguments.size()), argv.data()));
 }
 
