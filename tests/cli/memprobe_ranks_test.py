@@ -164,7 +164,7 @@ class Search(fsdp_cli.Case):
             self.assertRegex(job.log.read_text(), rf"--collective-timeout.*did not arrive: rank {rank}\b")
 
     def test_a_trial_may_take_longer_than_a_collective(self):
-        found = memprobe_cli.report([*STEPS, "--search", "--max-batch", 1, "--vocab-size", 50257, "--collective-timeout", 2], ranks=2)
+        found = memprobe_cli.report([*STEPS, "--search", "--max-batch", 1, "--collective-timeout", 1], ranks=2)
         self.assertEqual((found["largest_batch_per_device"], found["predicted_largest_batch_per_device"]), (1, 1))
 
     def test_a_trial_that_the_kernel_ends_does_not_fit(self):

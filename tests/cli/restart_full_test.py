@@ -44,7 +44,7 @@ class Full(fsdp_cli.Case):
         return [r["loss"] for r in fsdp_cli.steps(self.run_directory(name))]
 
     def test_it_goes_on_like_the_checkpoint_it_came_from(self):
-        for options in ([], ["--dropout", 0.1], ["--precision", "bf16", "--sharding", "grad-shard"], ["--precision", "fp16"]):
+        for options in fsdp_cli.share(([], ["--dropout", 0.1], ["--precision", "bf16", "--sharding", "grad-shard"], ["--precision", "fp16"]), 3):
             tag = options[-1] if options else "plain"
             file = self.folder / f"{tag}.pt"
             self.train(f"{tag}-begun", "--max-steps", 3, "--batch-size", 6, *BATCH, *options, "--save-final-full", file, ranks=2)

@@ -1,6 +1,7 @@
 """Stopping early: signals to processes end a run with exit code 85 and a checkpoint. What follows from a signal or a time
 limit is in tests/unit/apps/stop_test.cpp."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -36,15 +37,15 @@ class Stop(fsdp_cli.Case):
         self.evaluate(self.checkpoints("SIGTERM") / "latest", "--data", self.val_data)
 
     def test_signals_to_one_rank_and_without_a_launcher(self):
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR2):
-            for ranks in (0, 2):
-                with self.subTest(signal=number.name, ranks=ranks):
-                    name = f"{number.name}-{ranks}"
-                    process, log = self.start_and_wait(name, "--max-steps", 100000, ranks=ranks)
-                    targets = fsdp_cli.rank_processes(process.pid, "fsdp-finetune") if ranks else [process.pid]
-                    self.assertEqual(len(targets), ranks or 1)
-                    os.kill(targets[-1], number)
-                    self.assert_stopped(name, process, log, number)
+        signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR2)
+        for number, ranks in fsdp_cli.share(itertools.product(signals, (0, 2)), 3):
+            with self.subTest(signal=number.name, ranks=ranks):
+                name = f"{number.name}-{ranks}"
+                process, log = self.start_and_wait(name, "--max-steps", 100000, ranks=ranks)
+                targets = fsdp_cli.rank_processes(process.pid, "fsdp-finetune") if ranks else [process.pid]
+                self.assertEqual(len(targets), ranks or 1)
+                os.kill(targets[-1], number)
+                self.assert_stopped(name, process, log, number)
 
     def test_what_nohup_and_background_jobs_of_a_script_ignore_stays_ignored(self):
         process = subprocess.Popen(["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *fsdp_cli.command(

@@ -104,12 +104,12 @@ class ValidationChess(chess_cli.Case):
     def test_games_that_vanish_after_the_start(self):
         games = self.write("gone.jsonl", self.texts)
         log = self.folder / "gone.log"
-        process = fsdp_cli.start("fsdp-finetune", ["--model", self.player, "--train-data", self.noise, *VALIDATE, "--max-steps", 30, "--val-chess", games,
+        process = fsdp_cli.start("fsdp-finetune", ["--model", self.player, "--train-data", self.noise, *VALIDATE, "--max-steps", 12, "--val-chess", games,
                                                         "--keep-best", "chess_legal", "--out-dir", self.runs, "--run-name", "gone", *fsdp_cli.COMMON], 2, log)
         fsdp_cli.wait_for(process, log, lambda: "chess       2 " in log.read_text())
         games.unlink()
         self.assertEqual(process.wait(), 0, log.read_text())
-        self.assertEqual(len(self.records("gone", "chess_games")), 15)
+        self.assertEqual(len(self.records("gone", "chess_games")), 6)
 
     def test_evaluating_only(self):
         result = fsdp_cli.run("fsdp-finetune", ["--model", self.player, "--val-chess", self.data, "--max-epochs", -1, "--max-seq-length", 64, "--json", *fsdp_cli.COMMON], 2)

@@ -30,6 +30,7 @@
 #include "tests/support/captured_stderr.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
+#include "tests/support/tries.hpp"
 
 namespace fsdp::test {
 

@@ -8,6 +8,7 @@ using fsdp::ExitCode;
 using fsdp::test::finetune;
 using fsdp::test::has_all;
 using fsdp::test::Runs;
+using fsdp::test::tries;
 using fsdp::test::words;
 
 namespace {
@@ -95,19 +96,27 @@ void check_restarts(const Kind& kind, const std::string& options) {
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(std::abs(moved[i] - whole[i]) < kind.tolerance);
 }
 
+/// Every `every`-th kind; all in long.unit.jobs.
+template <class OptionsOf>
+void check_shares(const std::vector<Kind>& kinds, int every, const OptionsOf& options_of) {
+  for (int number = 0; const auto& kind : kinds) {
+    if (tries(number++, every)) check_restarts(kind, options_of(kind));
+  }
+}
+
 }  // namespace
 
 TEST_SUITE("jobs/resume") {
   TEST_CASE("every optimizer learns, goes on and moves to other ranks") {
-    for (const auto& kind : kOptimizers)
-      check_restarts(kind, kMinGpt + "--optimizer " + kind.name + " " + kind.options);
+    check_shares(kOptimizers, 3,
+                 [](const Kind& kind) { return kMinGpt + "--optimizer " + kind.name + " " + kind.options; });
   }
   TEST_CASE("so does partial training, whose measurements are part of a checkpoint") {
-    for (const auto& kind : kMethods) check_restarts(kind, kMinGpt + kind.options);
+    check_shares(kMethods, 2, [](const Kind& kind) { return kMinGpt + kind.options; });
   }
   TEST_CASE("so do adapters, whose base lies where the run recorded") {
     const std::string model = std::string("--model ") + FSDP_FIXTURE_DIR + "/families/mistral_full ";
-    for (const auto& kind : kAdapters) check_restarts(kind, model + kLlama + kind.options);
+    check_shares(kAdapters, 3, [&](const Kind& kind) { return model + kLlama + kind.options; });
   }
   TEST_CASE("--restart-epoch says where a checkpoint of another program stands, and none of ours") {
     Resuming runs;
@@ -132,11 +141,13 @@ TEST_SUITE("jobs/resume") {
     CHECK(has_all(alone.error, {"--restart-epoch", "--restart-checkpoint-file"}));
   }
   TEST_CASE("every schedule goes on in its middle at the rate of the undisturbed run") {
+    int number = 0;
     for (const std::string schedule :
          {"constant --warmup-steps 4", "linear --warmup-steps 4 --warmup-from 0", "cosine --min-lr 1e-4",
           "cosine-restarts --schedule-value 2", "cosine-times-warmup --warmup-steps 4 --schedule-steps 9",
           "polynomial --schedule-value 2 --min-lr-ratio 0.1", "inverse-sqrt --warmup-steps 2",
           "wsd --warmup-steps 2 --warmup-shape cosine --decay-steps 3 --decay-shape 1-sqrt --min-lr 1e-4"}) {
+      if (!tries(number++, 3)) continue;
       CAPTURE(schedule);
       Resuming runs;
       const auto rates = [&](const std::string& name) {

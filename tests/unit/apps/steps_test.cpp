@@ -5,6 +5,7 @@
 
 using fsdp::ExitCode;
 using fsdp::test::Runs;
+using fsdp::test::tries;
 
 namespace {
 
@@ -136,8 +137,9 @@ TEST_SUITE("jobs/steps") {
       return "--num-layers 2 --total-batch-size 12 --batch-size " + std::to_string(12 / ranks) + " --sharding " +
              sharding + more;
     };
-    for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (int ranks = 1, number = 0; ranks <= 4; ++ranks) {
       for (const std::string more : {"", " --collectives host-staged"}) {
+        if (!tries(number++, 3)) continue;
         CAPTURE(ranks);
         CAPTURE(more);
         const auto name = std::to_string(ranks) + (more.empty() ? "shared" : "staged");

@@ -5,7 +5,6 @@
 
 #include <ATen/Parallel.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,11 +18,9 @@
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"
 #include "tests/support/tensor_compare.hpp"
+#include "tests/support/tries.hpp"
 
 namespace fsdp::test {
-
-/// True for every `every`-th number of a product of runs, and for all where FSDP_ALL is set.
-inline bool tries(int number, int every) { return number % every == 0 || std::getenv("FSDP_ALL") != nullptr; }
 
 inline constexpr Sharding kShardings[] = {Sharding::full_shard,        Sharding::grad_shard,
                                           Sharding::optimizer_shard,   Sharding::no_shard,

@@ -85,15 +85,15 @@ inline StepRows peft_batch() {
       ids, at::cat({labels.narrow(1, 1, labels.size(1) - 1), at::full({labels.size(0), 1}, -100, at::kInt)}, 1), {}};
 }
 
-/// Calls body(setup) on 1 to 4 ranks, with every strategy and transport, recomputation, accumulation: for a third of
-/// the combinations, or for all where FSDP_ALL is set.
+/// Calls body(setup) on 1 to 4 ranks, with every strategy and transport, recomputation, accumulation: for a seventh
+/// of the combinations, or for all where FSDP_ALL is set.
 template <typename Body>
 void for_every_layout(const Setup& start, const Body& body) {
   int number = 0;
   for (int ranks = 1; ranks <= 4; ++ranks) {
     for (const auto sharding : kShardings) {
       for (const bool peer : {true, false}) {
-        if (!tries(number++, 3)) continue;
+        if (!tries(number++, 7)) continue;
         auto setup = start;
         setup.ranks = ranks;
         setup.ranks_per_node = is_hybrid(sharding) && ranks % 2 == 0 ? ranks / 2 : ranks;
