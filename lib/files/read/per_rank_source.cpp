@@ -111,6 +111,17 @@ RankFolder choose_save(const std::filesystem::path& directory) {
   return std::move(save);
 }
 
+/// The beginning of a name up to its first number: "model.layers.0."; empty without a number. No std::regex, which
+/// recurses for every character: a file may name a parameter by a megabyte.
+std::string block_of(const std::string& name) {
+  for (auto dot = name.find('.'); dot != name.npos;) {
+    const auto end = name.find_first_not_of("0123456789", dot + 1);
+    if (end != name.npos && end > dot + 1 && name[end] == '.') return name.substr(0, end + 1);
+    dot = name.find('.', dot + 1);
+  }
+  return {};
+}
+
 /// A state of the optimizer: a tensor or a python value of rank 0.
 struct RankState {
   std::string key;
@@ -281,14 +292,13 @@ class PerRankSource : public RankFilesSource {
   std::vector<std::vector<std::string>> units_of(const std::vector<std::string>& names) const {
     std::vector<std::vector<std::string>> units(1);
     std::map<std::string, std::size_t> blocks;
-    static const std::regex kBlock("^(.*?\\.[0-9]+\\.)");
     for (const auto& name : names) {
-      std::smatch match;
-      if (!std::regex_search(name, match, kBlock)) {
+      const auto block = block_of(name);
+      if (block.empty()) {
         units[0].push_back(name);
         continue;
       }
-      const auto [unit, is_new] = blocks.emplace(match[1], units.size());
+      const auto [unit, is_new] = blocks.emplace(block, units.size());
       if (is_new) units.emplace_back();
       units[unit->second].push_back(name);
     }

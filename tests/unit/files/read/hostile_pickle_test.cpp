@@ -179,4 +179,23 @@ TEST_SUITE("source/hostile_pickle") {
     PickleText big;
     victim.must_survive(big.op('\x8b').number<4>(100'000).repeat("\x7f", 100'000).done());
   }
+
+  TEST_CASE("a name of two megabytes in a rank's files, and flat state that has a number for it") {
+    const test::TempDir directory;
+    const std::string name(2u << 20, 'n');
+    constexpr std::array<std::uint64_t, 2> matrix{4, 2}, rows{2, 1};
+    constexpr std::array<std::uint64_t, 1> flat{8}, next{1};
+    PickleText model, optimizer;
+    test::push_tensor(model.op('}').string(name), 8, 0, matrix, rows);
+    optimizer.op('}').op('(').string("state").op('}').integer(0).op('}').string("exp_avg");
+    test::push_tensor(optimizer, 8, 0, flat, next);
+    optimizer.raw("ss").string("param_groups").op(']').op('}').string("params").op(']').integer(0).raw("asau");
+    const std::array<std::string, 1> storage{std::string(32, 'a')};
+    test::write_file(directory / "model_world_size_1_rank_0.pt", test::torch_file(model.op('s').done(), storage));
+    test::write_file(directory / "optim_world_size_1_rank_0.pt", test::torch_file(optimizer.done(), storage));
+    const auto outcome = test::read_everything(directory.path());
+    CHECK(outcome.message == "");
+    CHECK(outcome.tensors.contains("model." + name));
+    CHECK(outcome.tensors.contains("optim.state." + name + ".exp_avg"));
+  }
 }
