@@ -545,6 +545,10 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
   std::vector<std::vector<Shape>> groups;
   std::vector<std::vector<std::string>> ids;
   const auto settings = inner.at("param_groups").items();
+  std::vector<std::vector<PickleNode>> masters_of;  // by group
+  for (const auto& group : masters ? masters->items() : std::vector<PickleNode>()) masters_of.push_back(group.items());
+  std::map<std::string, PickleNode> state_of;
+  for (auto& [id, own] : state.entries()) state_of.insert_or_assign(id, std::move(own));
   for (std::size_t group = 0; group < settings.size(); ++group) {
     auto& shapes = groups.emplace_back();
     auto& numbers = ids.emplace_back();
@@ -552,12 +556,11 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
       numbers.push_back(std::to_string(id.integer()));
       std::optional<PickleNode> like;
       if (masters) {
-        const auto of_group = masters->items();
-        if (group >= of_group.size() || numbers.size() > of_group[group].items().size())
+        if (group >= masters_of.size() || numbers.size() > masters_of[group].size())
           masters->fail("lacks parameters of param_groups");
-        like = of_group[group].items()[numbers.size() - 1];
-      } else if (const auto own = state.find(numbers.back())) {
-        for (const auto& [key, node] : own->entries())
+        like = masters_of[group][numbers.size() - 1];
+      } else if (const auto own = state_of.find(numbers.back()); own != state_of.end()) {
+        for (const auto& [key, node] : own->second.entries())
           if (key != "step" && is_tensor_like(*node.value)) like = node;
       }
       const auto view = like ? tensor_view(*like->value, like->file) : std::nullopt;
@@ -585,12 +588,12 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
     for (std::size_t i = 0; i < groups_[group].parameters.size(); ++i) {
       const auto& [name, shape] = groups_[group].parameters[i];
       of_group.push_back(name);
-      const auto master = masters ? masters->items()[group].items()[i] : module_.at(name);
+      const auto& master = masters ? masters_of[group][i] : module_.at(name);
       const auto view = tensor_view(*master.value, master.file);
       add_model(name, view->dtype, view->sizes, own_place(model, *view));
-      const auto own = state.find(ids[group][i]);
-      if (!own) continue;
-      for (const auto& [key, node] : own->entries()) {
+      const auto own = state_of.find(ids[group][i]);
+      if (own == state_of.end()) continue;
+      for (const auto& [key, node] : own->second.entries()) {
         const auto held = is_tensor_like(*node.value) ? tensor_view(*node.value, node.file) : std::nullopt;
         if (held) {
           states_.push_back({state_path(name, key), held->dtype, held->sizes, own_place(model, *held)});
