@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Builds the fuzz targets with clang and lets one, or all, run for a bounded time.
 
-    run.py TARGET... [--seconds N] [--jobs N]      `all` for every target
-    run.py TARGET --replay PROGRAM                 without a fuzzer: first inputs and changes of them, unless FUZZ_SECONDS is set
+    run.py TARGET... [--seconds N] [--runs N] [--jobs N] [--fast]      `all` for every target
+    run.py TARGET --replay PROGRAM       without a fuzzer: first inputs and changes of them, unless FUZZ_SECONDS is set
 
---seconds (default: FUZZ_SECONDS, or 5) is per target. New inputs that reach new code stay in BUILD/corpus/TARGET for the
-next run. Exit code 1 with the input, in hexadecimal, and the stack when a parser crashed, hung, or asked for more memory
+--seconds (default: FUZZ_SECONDS, or 5) is per target, --runs stops at that many executions. --fast leaves the sanitizers
+out for more executions: a crash, a hang, an index outside its container and an exception that no
+reader may throw are still found. New inputs that reach new code stay in BUILD/corpus/TARGET for the next run, with
+sanitizers or without. Exit code 1 with the input, in hexadecimal, and the stack when a parser crashed, hung, or asked for more memory
 than its input can justify; 77 when there is no clang with libFuzzer and the sanitizers.
 """
 import argparse
@@ -17,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import seeds
 
@@ -25,9 +28,9 @@ SKIPPED = 77
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n'
 # A parser may hold its input a few times and small tables, but no memory in proportion to a size that the input claims.
 LIMITS = ["-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10"]
-MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768, "gguf": 16384,
-              "dcp": 65536, "deepspeed": 32768, "per_rank": 65536, "trainer": 65536, "megatron": 65536, "hf_index": 16384, "config_json": 16384, "run_json": 16384, "tokenizer_json": 32768,
-              "tokenizer_model": 32768, "jinja": 8192, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384}
+MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768, "gguf": 4096,
+              "dcp": 32768, "deepspeed": 8192, "per_rank": 16384, "trainer": 32768, "megatron": 32768, "hf_index": 16384, "config_json": 16384, "run_json": 16384,
+              "tokenizer_json": 32768, "tokenizer_model": 32768, "jinja": 8192, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384}
 
 
 def find_clang():
@@ -44,13 +47,13 @@ def find_clang():
     return None
 
 
-def build(folder, clang, targets):
+def build(folder, clang, targets, options):
     """Configures and builds the targets; may be called by several processes at once."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        configure = ["cmake", "-S", HERE / "targets", "-B", folder, *generator, f"-DCMAKE_CXX_COMPILER={clang}"]
+        configure = ["cmake", "-S", HERE / "targets", "-B", folder, *generator, f"-DCMAKE_CXX_COMPILER={clang}", *options]
         steps = [["cmake", "--build", folder, "--target", *[f"{target}_fuzz" for target in targets], "--parallel"]]
         if not (folder / "CMakeCache.txt").exists():
             steps.insert(0, configure)
@@ -76,22 +79,23 @@ def show(inputs):
         print(f"input {path} ({len(data)} bytes):\n{data.hex()}")
 
 
-def fuzz(folder, target, seconds, jobs):
-    """Runs one target; returns True if it found nothing."""
+def fuzz(folder, programs, target, limits, jobs):
+    """Runs one target of the folder `programs`; returns True if it found nothing."""
     artifacts = folder / "artifacts" / target
     shutil.rmtree(artifacts, ignore_errors=True)
     artifacts.mkdir(parents=True)
-    command = [str(folder / "bin" / f"{target}_fuzz"), *corpus_of(folder, target), f"-max_total_time={seconds}", *LIMITS,
+    command = [str(programs / "bin" / f"{target}_fuzz"), *corpus_of(folder, target), *limits, *LIMITS,
                f"-max_len={MAX_LENGTH[target]}", f"-dict={HERE / 'words.dict'}", f"-artifact_prefix={artifacts}/",
                "-print_final_stats=1", "-verbosity=1", "-reload=0"]
     if jobs > 1:
         command += [f"-fork={jobs}"]
     environment = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=0:detect_leaks=1")
+    start = time.monotonic()
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     (artifacts / "log").write_text(done.stdout, encoding="utf-8")
     executions = re.search(r"number_of_executed_units:\s*(\d+)", done.stdout)
     reached = re.findall(r"cov: (\d+)", done.stdout)
-    print(f"{target}: {executions.group(1) if executions else '?'} executions in {seconds} s, {reached[-1] if reached else '?'} edges reached",
+    print(f"{target}: {executions.group(1) if executions else '?'} executions in {time.monotonic() - start:.0f} s, {reached[-1] if reached else '?'} edges reached",
           flush=True)
     inputs = sorted(path for path in artifacts.iterdir() if path.name != "log")
     if done.returncode == 0 and not inputs:
@@ -114,7 +118,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", choices=[*MAX_LENGTH, "all"], metavar="TARGET", help=", ".join(MAX_LENGTH))
     parser.add_argument("--seconds", type=int, default=int(os.environ.get("FUZZ_SECONDS", "5")))
+    parser.add_argument("--runs", type=int, default=-1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--build-folder", type=pathlib.Path, default=HERE.parents[1] / "build" / "fuzz")
     parser.add_argument("--replay", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -125,9 +131,11 @@ def main():
         print("skipped: no clang++ with libFuzzer here (Debian packages clang and libclang-rt-dev; FUZZ_CXX names another)")
         sys.exit(SKIPPED)
     targets = list(MAX_LENGTH) if "all" in arguments.targets else arguments.targets
-    build(arguments.build_folder, clang, targets)
+    programs = arguments.build_folder / "fast" if arguments.fast else arguments.build_folder
+    build(programs, clang, targets, ["-DFUZZ_SANITIZERS=OFF"] if arguments.fast else [])
+    limits = [f"-max_total_time={arguments.seconds}", f"-runs={arguments.runs}"]
     # A list, not a generator, so that every target runs.
-    sys.exit(0 if all([fuzz(arguments.build_folder, target, arguments.seconds, arguments.jobs) for target in targets]) else 1)
+    sys.exit(0 if all([fuzz(arguments.build_folder, programs, target, limits, arguments.jobs) for target in targets]) else 1)
 
 
 if __name__ == "__main__":

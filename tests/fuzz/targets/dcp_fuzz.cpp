@@ -1,6 +1,7 @@
 // A DCP directory: .metadata (or one per rank) and data files.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 
 namespace {

@@ -1,6 +1,7 @@
 // A folder of DeepSpeed: model and optimizer files of two ranks, or a universal checkpoint.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 
 namespace {

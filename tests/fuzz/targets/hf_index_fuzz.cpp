@@ -1,6 +1,7 @@
 // A directory of safetensors files with an index.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 
 namespace {

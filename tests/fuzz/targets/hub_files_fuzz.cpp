@@ -1,7 +1,8 @@
 // Files of fsdp-download in a cache that others may write: listings, manifests, journals of partial files.
 #include <array>
 
-#include "fuzz_support.hpp"
+#include "fuzz_folder.hpp"
+#include "lib/base/file.hpp"
 #include "lib/hub/partial_file.hpp"
 #include "lib/hub/repo.hpp"
 #include "lib/hub/snapshot_store.hpp"

@@ -1,6 +1,7 @@
 // A checkpoint of Megatron-core: its tensors under transformers' names, as args, common.pt and config.json tell.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 #include "lib/files/transform/model_source.hpp"
 

@@ -1,6 +1,7 @@
 // A folder of files per rank: DTensor and ShardedTensor, of two ranks.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 
 namespace {

@@ -4,7 +4,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "fuzz_support.hpp"
+#include "fuzz_folder.hpp"
+#include "lib/base/file.hpp"
 #include "lib/training/record/run_manifest.hpp"
 
 namespace {
@@ -34,9 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   json.erase("checksum");
   const auto dumped = json.dump();
   json["checksum"] = ::crc32(0, reinterpret_cast<const Bytef*>(dumped.data()), static_cast<uInt>(dumped.size()));
-  File file = File::create(directory / "run.json");
-  file.write(json.dump());
-  file.close();
+  memory.replace("run.json", json.dump());
   read(directory);
   return 0;
 }

@@ -1,7 +1,7 @@
 // A model directory with SentencePiece's tokenizer.model, which its library loads after our checks.
 #include <array>
 
-#include "fuzz_support.hpp"
+#include "fuzz_folder.hpp"
 #include "fuzz_tokenizer.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,6 +1,7 @@
 // Checkpoints of trainers and of torch-checkpointing: accelerate, Hugging Face's Trainer, Lightning, Composer.
 #include <array>
 
+#include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
 #include "lib/files/read/trainer_source.hpp"
 

@@ -1,5 +1,6 @@
 // A zip archive: its directory and every entry.
 #include "fuzz_support.hpp"
+#include "lib/base/file.hpp"
 #include "lib/files/formats/zip.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
