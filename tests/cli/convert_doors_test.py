@@ -112,9 +112,10 @@ class Doors(ConvertCase):
             folder = self.copied(f"missing-{fixture}", fixture)
             next((folder / step).glob("*zero_pp_rank_1*optim_states.pt")).unlink()
             self.refused(folder, "3 ranks", "rank 1", "missing")
-        folder = self.copied("missing-frozen", "ds_z3_ws3_fp32_gpt_frozen") / "global_step2"
-        (folder / "zero_pp_rank_2_mp_rank_00_model_states.pt").unlink()
-        self.refused(folder, "rank 2", "frozen")
+        for rank in (1, 2):
+            folder = self.copied(f"missing-frozen-{rank}", "ds_z3_ws3_fp32_gpt_frozen") / "global_step2"
+            (folder / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt").unlink()
+            self.refused(folder, f"rank {rank} is missing", "frozen")
         folder = self.copied("missing-all", "ds_z2_ws3_bf16_tinygroup") / "global_step2"
         for path in folder.glob("*optim_states.pt"):
             path.unlink()
