@@ -254,6 +254,20 @@ class GgufFiles(ConvertCase):
                 found = keys.get("tokenizer.ggml.add_space_prefix", (None, True))[1]
                 self.assertEqual(found, prepends, family)
 
+    def test_the_end_mark_that_only_a_name_tells(self):
+        """Without the mark's id, llama.cpp ends texts at token 11."""
+        model = pathlib.Path(shutil.copytree(self.model("gguf_gpt2_bpe"), self.folder / "named"))
+        bpe = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+        (model / "tokenizer.json").unlink()
+        (model / "vocab.json").write_text(json.dumps(bpe["vocab"]))
+        (model / "merges.txt").write_text("\n".join(merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]), encoding="utf-8")
+        name, number = list(bpe["vocab"].items())[-1]
+        (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": name}))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key not in ("bos_token_id", "eos_token_id")}))
+        keys = Gguf(self.convert(model, "named.gguf")).keys
+        self.assertEqual((keys["tokenizer.ggml.eos_token_id"][1], "tokenizer.ggml.bos_token_id" in keys), (number, False))
+
     def refused(self, model, code, *words, options=()):
         self.assert_refused(fsdp_cli.run(PROGRAM, [model, self.folder / "refused.gguf", *options]), code, *words)
         self.assertFalse((self.folder / "refused.gguf").exists())

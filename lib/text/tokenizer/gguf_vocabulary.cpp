@@ -138,6 +138,14 @@ class Marks {
     }
   }
 
+  /// Gives the marks at the ends of a text that only have a name the id of the token that is called so.
+  void find_names(const std::vector<std::string>& tokens) {
+    for (const auto* kind : {"bos", "eos"})
+      if (const auto found = std::find(tokens.begin(), tokens.end(), names_[kind]);
+          !names_[kind].empty() && found != tokens.end())
+        set_id(kind, static_cast<std::uint64_t>(found - tokens.begin()));
+  }
+
   std::vector<std::pair<std::string, std::uint32_t>> ids;
   std::vector<std::pair<std::string, bool>> adds;
 
@@ -481,6 +489,8 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
       for (const auto& [left, right] : parts.vocabulary.merges) vocabulary.merges.push_back(merge_text(left, right));
   }
   Marks marks(root, config_beside, config, limit);
+  // Without its id, llama.cpp takes token 11 of a vocabulary of GPT-2's kind for the end of a text: a comma.
+  if (root.is_null() && !model) marks.find_names(vocabulary.tokens);
   vocabulary.ids = std::move(marks.ids);
   for (const auto* kind : {"bos", "eos"})
     if (is_built_in && find_named(vocabulary.ids, kind) == nullptr)
