@@ -4,7 +4,7 @@
 # (docs/clusters.md, "Your site"); with sbatch it takes sbatch's options.
 #
 #   MODEL=/scratch/me/Qwen3-8B DATA=chats.jsonl bash slurm/train.sh --seq-len 2048 --gradient-checkpointing
-#   bash slurm/train.sh --show --model mingpt --train-data data/shakespeare/train.h5      # prints sbatch's command only
+#   bash slurm/train.sh --show --model mingpt --train-data data/shakespeare/train.h5      # checks, prints the whole command
 #   ARRAY="lr=1e-5,3e-5,1e-4 seed=1,2" MODEL=... DATA=... bash slurm/train.sh             # six jobs of one array
 #   sbatch -A ACCOUNT -N 2 --gpus-per-node=4 slurm/train.sh --model ... --train-data ...
 #

@@ -30,13 +30,13 @@ site_words() {
     if [[ -n ${WALLTIME:-} ]]; then printf '%s\n' -l "walltime=$WALLTIME"; fi
     if [[ -n ${MAIL:-} ]]; then printf '%s\n' -m ae -M "$MAIL"; fi
 }
-# submission ARGUMENTS: sets words to the command that submits this script. The environment takes the arguments along (-V):
-# qsub has none for a script, and its -v cannot pass values with commas.
+# submission ARGUMENTS: sets words to the command that submits this script, after `env`, and submit_with to its program. The
+# environment takes the arguments along (-V): qsub has none for a script, and its -v cannot pass values with commas.
 submission() {
-    ((show)) || command -v qsub >/dev/null || die "there is no qsub here: start this script with bash on a login node of PBS" 2
+    submit_with='qsub'
     ARGS=$(join_words "$@")
     mapfile -t words < <(site_words)
-    words=(env "ARGS=$ARGS" qsub -V "${words[@]}")
+    words=("ARGS=$ARGS" qsub -V "${words[@]}")
     if ((sweep_size > 1)); then words+=(-J "0-$((sweep_size - 1))"); fi
     split_words "${SUBMIT:-}"
     words+=("${words_of[@]}" "$FSDP_HOME/pbs/$(basename "$0")")

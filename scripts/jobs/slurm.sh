@@ -62,9 +62,10 @@ site_words() {
     if [[ -n ${MAIL:-} ]]; then echo --mail-type=END,FAIL; fi
     if ((${GPUS:-0} > 0)); then printf '%s\n' "--gpus-per-node=$GPUS" "--ntasks-per-node=$GPUS"; fi
 }
-# submission ARGUMENTS: sets words to the command that submits this script with these arguments.
+# submission ARGUMENTS: sets words to the command that submits this script with these arguments, and submit_with to its
+# program. The environment goes along.
 submission() {
-    ((show)) || command -v sbatch >/dev/null || die "there is no sbatch here: start this script with bash on a login node of Slurm" 2
+    submit_with='sbatch'
     mapfile -t words < <(site_words)
     words=(sbatch "${words[@]}")
     if ((sweep_size > 1)); then words+=("--array=0-$((sweep_size - 1))"); fi

@@ -308,10 +308,36 @@ train_job() {
     train "$@"
 }
 
+# The variables that a job reads, beside FSDP_OPT_NAME and those of site files.
+job_variables=(MODEL DATA VAL_DATA BATCH_SIZE TOTAL_BATCH_SIZE MAX_EPOCHS MAX_STEPS LR SEQ_LEN OPTIMIZER FREEZE TRAIN_ONLY
+    CHILD_TUNING OFFLOAD SHARDING DEVICE PRECISION PLAN OUT_DIR RUN_NAME ARRAY TIME_LIMIT STAGE CONTAINER CONTAINER_BIND
+    CONTAINER_OPTIONS HOST_MPI SRUN_MPI LAUNCHER MAX_IDLE_RESTARTS RANKS_PER_NODE CPU_BIND DEPTH NCCL_PLUGIN_DIR RESUBMIT HF_HOME
+    HF_HUB_CACHE FSDP_HOME FSDP_BIN FSDP_SITE)
+
+# Sets assignments to NAME=VALUE for each exported variable of the job, which the schedulers pass on from this shell.
+read_assignments() {
+    local name exported
+    exported=" $(compgen -e | tr '\n' ' ')"
+    assignments=()
+    for name in "${job_variables[@]}" $(compgen -e FSDP_OPT_); do
+        if [[ $exported == *" $name "* ]]; then assignments+=("$name=${!name}"); fi
+    done
+}
+
+# command_here ARGUMENTS: prints the command that trains on this machine, as one rank. It changes the settings: call it in a
+# subshell, after find_programs.
+command_here() {
+    train_settings train
+    take_task 0
+    train_options "$@"
+    join_words "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}"
+}
+
 # submit_train ARGUMENTS of fsdp-finetune: submits this script, by the scheduler's submission (slurm.sh, pbs.sh), and ends it.
-# Refuses what the job would refuse, if the programs start on this machine. --show as first argument only prints.
+# Refuses what the job would refuse, if the programs start on this machine. --show as first argument only prints the whole
+# command, which needs no scheduler.
 submit_train() {
-    local show=0
+    local show=0 count=''
     if [[ ${1:-} == --show ]]; then show=1; shift; fi
     find_programs fsdp-finetune
     ( # the run's name is not known yet
@@ -323,9 +349,16 @@ submit_train() {
         if ((code < 126)); then check_inputs "$@"; fi
     )
     read_sweep
+    if ((sweep_size > 1)); then count=" (the first of $sweep_size runs)"; fi
     export FSDP_HOME
     if [[ -n ${FSDP_SITE:-} ]]; then FSDP_SITE=$(realpath -s "$FSDP_SITE"); fi # the job starts in another folder
     submission "$@"
+    if ! ((show)) && ! command -v "$submit_with" >/dev/null; then
+        die "there is no $submit_with here, which login nodes have: nothing is submitted. --show prints what would be, and this \
+trains here, as one rank$count: $(command_here "$@")" 2
+    fi
+    read_assignments
+    words=(env "${assignments[@]}" "${words[@]}")
     if ((show)); then
         join_words "${words[@]}"
         exit

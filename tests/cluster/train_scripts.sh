@@ -76,7 +76,7 @@ expect 0 "sbatch --account=physics --partition=gpu --constraint=a100 --gpus-per-
 expect 0 "--account=mine --partition=gpu --constraint=a100 --nodes=2 --time=2:00:00 --mail-user=me@x --mail-type=END,FAIL --gpus-per-node=1" \
     run slurm/train.sh "${site[@]}" ACCOUNT=mine NODES=2 WALLTIME=2:00:00 MAIL=me@x GPUS=1 -- --show
 expect 0 "-A physics -q gpu -l select=2:ncpus=64:a100:ngpus=4 -l place=scatter --mem=0" run pbs/train.pbs "${site[@]}" NODES=2 CPUS=64 -- --show
-expect 0 "env 'ARGS=--run-config '\\''a b'\\''' qsub -V" run pbs/train.pbs "${site[@]}" -- --show --run-config 'a b'
+expect 0 "'ARGS=--run-config '\\''a b'\\''' qsub -V" run pbs/train.pbs "${site[@]}" -- --show --run-config 'a b'
 expect 0 "sbatch --account=physics" run slurm/train.sh "${site[@]}"
 expect 0 "NCCL_IB_HCA=mlx5" slurm "${site[@]}"
 expect 0 "NCCL_IB_HCA=own" slurm "${site[@]}" NCCL_IB_HCA=own
@@ -91,6 +91,40 @@ expect 4 "no such directory" run slurm/train.sh MODEL=org/none -- --show
 expect 4 "training data $work/none" run slurm/train.sh DATA="$work/none" -- --show
 expect 2 "does not take these options" run slurm/train.sh -- --no-such-option
 expect 2 "RUN_NAME and OUT_DIR" run slurm/train.sh -- --show --run-name a
+
+# The command of --show is whole: pasted into another shell, it submits with the same environment.
+mkdir other
+printf '#!/bin/sh\necho "$*"\nenv\n' | tee other/sbatch >other/qsub
+chmod +x other/*
+for script in slurm/train.sh pbs/train.pbs; do
+    expect 0 "env MODEL=$work/model" run "$script" LR=1e-4 FSDP_OPT_DATA_FIELD="two words" RUN_NAME=a -- --show --seed 7
+    env -i PATH="$work/other:$PATH" bash -c "$output" >pasted
+    for line in "MODEL=$work/model" "DATA=$work/train.h5" LR=1e-4 "FSDP_OPT_DATA_FIELD=two words" RUN_NAME=a "OUT_DIR=$work/runs" "FSDP_BIN=$work/bin"; do
+        grep -qxF "$line" pasted || { cat pasted; fail "$script --show leaves out $line"; }
+    done
+    grep -qxE "ARGS=--seed 7|.*train.sh --seed 7" pasted || { cat pasted; fail "$script --show leaves out arguments"; }
+    # Each variable that the script lists is one that --show knows.
+    # shellcheck source=../../scripts/jobs/train.sh
+    known=$(source "$FSDP_SOURCE/scripts/jobs/train.sh" && echo " ${job_variables[*]} FSDP_OPT_NAME ARGS ")
+    sed -n '/Variables of the run/,/^# Variables of the submission/s/^#   \([A-Z]\)/\1/p' "$FSDP_SOURCE/$script" | sed 's/   .*//' | tr ', ' '\n\n' |
+        grep -xE '[A-Z_]+' >listed
+    (($(wc -l <listed) > 20)) || fail "few variables found: $(<listed)"
+    while IFS= read -r name; do
+        [[ $known == *" $name "* ]] || fail "$script lists $name, which --show does not print"
+    done <listed
+done
+# Without a scheduler the script says so and names the command that trains here.
+mkdir plain && for tool in bash env awk sed grep sort uniq tail head tr cut paste ls find id df timeout cat mkdir mv dirname basename date getconf uname wc \
+    realpath xargs printf; do
+    ln -s "$(type -P "$tool")" "plain/$tool"
+done
+for script in slurm/train.sh pbs/train.pbs; do
+    expect 0 "env MODEL=$work/model" run "$script" PATH="$work/plain" -- --show
+    expect 2 "there is no " run "$script" PATH="$work/plain" ARRAY="lr=1,2" -- --prompt "a b"
+    [[ $output == *"as one rank (the first of 2 runs): $work/bin/fsdp-finetune --model $work/model "*" --run-name train/lr-1 --prompt 'a b' --lr=1" ]] ||
+        fail "no command that trains here: $output"
+    expect 4 "training data $work/none" run "$script" PATH="$work/plain" DATA="$work/none"
+done
 
 # The examples of site files.
 example() { run "$1" FSDP_SITE="$FSDP_SOURCE/docs/sites/$2.sh" MODULESHOME="$work/modules" LMOD_PKG= SCRATCH=/s USER=me OUT_DIR= -- --show; }
@@ -191,9 +225,6 @@ printf '#!/bin/sh\ncase $1 in -Q) printf "Queue Max Tot Ena Str\\n---\\ndebug 0 
 mkdir -p root/sys/class/cxi/cxi0
 chmod +x launcher/*
 # Only what lies in the launcher's folder is found: this machine may have another scheduler.
-mkdir plain && for tool in bash env awk sed grep sort uniq tail head tr cut paste ls find id df timeout cat mkdir mv dirname basename date getconf uname wc; do
-    ln -s "$(type -P "$tool")" "plain/$tool"
-done
 expect 0 ': "${CPUS:=64}"' check PATH="$work/launcher:$work/plain" "$FSDP_SOURCE/scripts/site-check" --print
 for line in ': "${GPUS:=4}"' ': "${PARTITION:=debug}"' 'NCCL_NET' 'UNKNOWN: PBS does not tell whose projects'; do
     [[ $output == *"$line"* ]] || { echo "$output"; fail "site-check did not find: $line"; }
