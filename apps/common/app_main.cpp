@@ -174,8 +174,8 @@ void add_job_options(OptionTable& t, JobOptions& options) {
   t.add("collective-timeout", options.collective_timeout_seconds,
         "seconds after which a stuck collective ends the job with the name of the rank that did not arrive",
         {.range = seconds, .unit = "seconds"});
-  t.add("json", options.json, "print the result as one JSON object on stdout", {.at_restart = AtRestart::checkpoint});
-  t.add("quiet", options.quiet, "print warnings and errors only", {.at_restart = AtRestart::checkpoint});
+  t.add("json", options.json, "print the result as one JSON object on stdout", {.at_restart = AtRestart::printing});
+  t.add("quiet", options.quiet, "print warnings and errors only", {.at_restart = AtRestart::printing});
 }
 
 void print_on_stdout(const std::string& text) {

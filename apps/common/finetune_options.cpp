@@ -188,7 +188,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.add("allow-other-tokenizer", o.allow_other_tokenizer,
         "train on a token file although it names a different kind or size of tokenizer, or a larger vocabulary, than "
         "the model's",
-        {.at_restart = checkpoint});
+        {.at_restart = saved, .depends_on = "train-data"});
   t.add("max-rows", o.max_rows, "texts, or rows of a token file, to read from --train-data; 0: all",
         {.at_restart = saved});
   t.add("max-epochs", o.max_epochs, "passes over the data, which may be a fraction; negative: only evaluate",

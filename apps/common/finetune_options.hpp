@@ -57,10 +57,13 @@ nlohmann::json collect_saved_options(OptionTable& table);
 std::map<std::string, std::string> collect_all_options(const OptionTable& table);
 
 /// Returns the given options that a restart must be given again, because the checkpoint does not keep them: text by
-/// long name.
-std::map<std::string, std::string> collect_options_of_job(OptionTable& table);
+/// long name. Paths are absolute.
+std::map<std::string, std::string> collect_options_of_job(const OptionTable& table);
 
-/// Returns the options of the job that saved the checkpoint that this job was not given, for example "--batch-size 2".
+/// Returns the same options, and those of what a job prints, as words for a shell, for example "--batch-size 2".
+std::vector<std::string> collect_repeated_words(const OptionTable& table);
+
+/// Returns the options of the job that saved the checkpoint that this job was not given, as words for a shell.
 std::vector<std::string> options_left_behind(const OptionTable& table, const RestartPoint& restart);
 
 /// Finds models and data sets of the Hugging Face hub in the local cache and replaces ORG/NAME by the directory.

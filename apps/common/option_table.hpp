@@ -19,9 +19,10 @@ enum class PathKind { none, file, folder, model, data_set, validation_sets, chat
 
 /// The source of a value that is not given when a run goes on from a checkpoint.
 enum class AtRestart {
-  job,        ///< the option's default; a message names what the job before was given
-  saved,      ///< the checkpoint, which keeps the value if it was given
-  checkpoint  ///< what is in the checkpoint (sizes of the model), or nothing: where a run is and what it prints
+  job,         ///< the option's default; a message names what the job before was given
+  saved,       ///< the checkpoint, which keeps the value if it was given
+  checkpoint,  ///< what is in the checkpoint (sizes of the model), or nothing: where a run is
+  printing     ///< nothing: how a job prints, which no message misses
 };
 
 /// The numbers that an option takes. A bound that is not set does not limit them.

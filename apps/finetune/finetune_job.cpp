@@ -40,6 +40,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, Proces
   choose_save_interval(app, options);
   const auto saved = collect_saved_options(app);
   options.of_job = collect_options_of_job(app);
+  options.repeated = collect_repeated_words(app);
   options.as_given = collect_all_options(app);
   resolve_names(options);  // names that came from the checkpoint
   return run_finetune(world, start, options, saved, log, report);

@@ -164,6 +164,29 @@ bool is_recorded(const CLI::Option& option) {
   return option.get_configurable() && !option.get_lnames().empty() && !option.get_group().empty();
 }
 
+/// Returns the given options of one kind whose value is not the default: text by long name. Paths are absolute.
+std::map<std::string, std::string> given_options(const OptionTable& app, AtRestart kind) {
+  std::map<std::string, std::string> found;
+  for (const auto* option : app.get_options()) {
+    const auto& facts = app.facts(option);
+    if (option->count() == 0 || facts.at_restart != kind || !is_recorded(*option)) continue;
+    auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
+    if (text == option->get_default_str()) continue;
+    if (facts.path != PathKind::none) text = saved_path(text).value_or(text);
+    found[option->get_lnames().front()] = text;
+  }
+  return found;
+}
+
+/// "--batch-size 2", "--cpu-offload", "--forward-prefetch=false"
+std::string words_of_option(const CLI::Option& option, const std::string& text) {
+  const auto name = "--" + option.get_lnames().front();
+  const bool is_flag = option.get_expected_max() == 0;
+  if (is_flag && text == "true") return name;
+  // After a blank, a value that begins with a dash would be taken for an option.
+  return name + (is_flag || text.starts_with('-') ? "=" : " ") + shell_word(text);
+}
+
 }  // namespace
 
 nlohmann::json collect_saved_options(OptionTable& app) {
@@ -318,14 +341,17 @@ void resolve_names(TrainOptions& options) {
   if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
 }
 
-std::map<std::string, std::string> collect_options_of_job(OptionTable& app) {
-  std::map<std::string, std::string> found;
-  for (const auto* option : app.get_options()) {
-    if (option->count() == 0 || app.facts(option).at_restart != AtRestart::job || !is_recorded(*option)) continue;
-    const auto text = fmt::format("{}", fmt::join(option->reduced_results(), " "));
-    if (text != option->get_default_str()) found[option->get_lnames().front()] = text;
+std::map<std::string, std::string> collect_options_of_job(const OptionTable& app) {
+  return given_options(app, AtRestart::job);
+}
+
+std::vector<std::string> collect_repeated_words(const OptionTable& app) {
+  std::vector<std::string> words;
+  for (const auto kind : {AtRestart::job, AtRestart::printing}) {
+    for (const auto& [name, text] : given_options(app, kind))
+      words.push_back(words_of_option(*app.get_option("--" + name), text));
   }
-  return found;
+  return words;
 }
 
 std::vector<std::string> options_left_behind(const OptionTable& app, const RestartPoint& restart) {
@@ -335,10 +361,7 @@ std::vector<std::string> options_left_behind(const OptionTable& app, const Resta
   for (const auto& [name, value] : of_job->items()) {
     const auto* option = app.get_option_no_throw("--" + name);
     if (option == nullptr || option->count() > 0 || !value.is_string()) continue;
-    const auto text = value.get<std::string>();
-    const bool is_flag = option->get_expected_max() == 0;
-    const bool is_bare = is_flag && text == "true";
-    words.push_back(is_bare ? "--" + name : fmt::format("--{}{}{}", name, is_flag ? "=" : " ", text));
+    words.push_back(words_of_option(*option, value.get<std::string>()));
   }
   return words;
 }

@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   watched.watch = !watched.runs.empty();
   if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
   if (arguments.print_config) return fsdp::print_config(app);
+  arguments.options.program = argv[0];
   return fsdp::run_torch_job(arguments.options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                return fsdp::run_finetune_job(app, arguments, world, log, report);

@@ -1,5 +1,7 @@
 """Partial training: --freeze, --train-only and --child-tuning, other choices on restarts, memory. Restarts: tests/unit/apps/resume_test.cpp."""
 
+import re
+import shlex
 import signal
 import time
 
@@ -59,7 +61,12 @@ class Methods(fsdp_cli.Case):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(20), fsdp_cli.STOPPED_EARLY, log.read_text())
-        self.assertIn("step 0 of 3; to resume, on any number of ranks: mpiexec -n 2 fsdp-finetune", log.read_text())
+        command = re.search(r"step 0 of 3; to resume, on any number of ranks: (.*)", log.read_text())[1]
+        words = shlex.split(command)
+        self.assertTrue(words[0].endswith("mpiexec"), command)
+        self.assertEqual(words[1:3], ["-n", "2"])
+        self.assertTrue(words[3].endswith("/fsdp-finetune"), command)
+        self.assertIn("--batch-size 1 ", command)
         result = self.train("pass", *options, "--restart", "latest", ranks=2)
         self.assertNotIn("fisher    batch 20 of 400", result.err)
         self.assertIn("fisher    batch 400 of 400", result.err)

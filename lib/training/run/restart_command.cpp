@@ -1,6 +1,7 @@
 #include "lib/training/run/restart_command.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -32,8 +33,16 @@ std::string restart_command(const TrainOptions& options, int ranks) {
   const auto name = run_directory(options).lexically_relative(out).string();
   auto whole = std::filesystem::absolute(out).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();
-  return fmt::format("{}fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file latest",
-                     ranks > 1 ? fmt::format("mpiexec -n {} ", ranks) : "", shell_word(whole), shell_word(name));
+  std::filesystem::path program = options.program, launcher = "mpiexec";
+  if (program.has_parent_path()) {
+    program = std::filesystem::absolute(program).lexically_normal();
+    std::error_code error;
+    if (const auto beside = program.parent_path() / launcher; std::filesystem::exists(beside, error)) launcher = beside;
+  }
+  const auto start = ranks > 1 ? fmt::format("{} -n {} ", shell_word(launcher), ranks) : std::string();
+  return fmt::format("{}{} --out-dir {} --run-name {} --restart-checkpoint-file latest{}{}", start, shell_word(program),
+                     shell_word(whole), shell_word(name), options.repeated.empty() ? "" : " ",
+                     fmt::join(options.repeated, " "));
 }
 
 }  // namespace fsdp::detail

@@ -18,8 +18,9 @@ std::optional<std::string> saved_path(const std::string& path);
 
 namespace fsdp::detail {
 
-/// A whole command for a shell in any folder; all that it leaves out is in the checkpoint or was told when the run was
-/// restarted.
+/// A whole command for a shell in any folder, which does what this job did; all that it leaves out is in the
+/// checkpoint. A program that was started by a path has its absolute path, and its ranks are started by the `mpiexec`
+/// beside the program, if there is one.
 /// \param ranks  of the run; the command may be given any other number
 std::string restart_command(const TrainOptions& options, int ranks);
 

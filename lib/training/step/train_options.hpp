@@ -67,6 +67,8 @@ struct RuntimeOptions : JobOptions {
 struct TrainOptions {
   std::map<std::string, std::string> of_job;    ///< given, and not taken over by a restart: by long name, as text
   std::vector<std::string> left_behind;         ///< of_job of the checkpoint's run that this job was not given
+  std::vector<std::string> repeated;            ///< of_job, and how it prints, as words for a shell
+  std::string program = "fsdp-finetune";        ///< as it was started: a name on PATH, or a path
   std::map<std::string, std::string> as_given;  ///< every option by long name, as text, defaults too: for the record
 
   ModelOptions model;

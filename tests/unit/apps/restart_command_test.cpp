@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/environment.hpp"
+#include "tests/support/temp_files.hpp"
 
 using namespace fsdp;
 
@@ -30,5 +32,22 @@ TEST_SUITE("jobs/restart_command") {
     options.run_name = "a";
     CHECK(fsdp::detail::restart_command(options, 3) ==
           "mpiexec -n 3 fsdp-finetune --out-dir " + here + "/runs --run-name a --restart-checkpoint-file latest");
+  }
+
+  TEST_CASE("restart_command() has the program as it was started, the mpiexec beside it, and the job's own options") {
+    const test::TempDir dir;
+    const auto end = " --out-dir /runs --run-name a --restart-checkpoint-file latest --cpu-offload --batch-size 2";
+    TrainOptions options;
+    options.out_dir = "/runs";
+    options.run_name = "a";
+    options.repeated = {"--cpu-offload", "--batch-size 2"};
+    options.program = dir / "fsdp-finetune";
+    CHECK(fsdp::detail::restart_command(options, 1) == options.program + end);
+    CHECK(fsdp::detail::restart_command(options, 2) == "mpiexec -n 2 " + options.program + end);
+    std::ofstream(dir / "mpiexec").put('\n');
+    CHECK(fsdp::detail::restart_command(options, 2) == (dir / "mpiexec").string() + " -n 2 " + options.program + end);
+    options.program = "bin/fsdp-finetune";
+    CHECK(fsdp::detail::restart_command(options, 1) ==
+          (std::filesystem::current_path() / "bin/fsdp-finetune").string() + end);
   }
 }

@@ -67,14 +67,17 @@ TEST_SUITE("jobs/stop") {
     CHECK(runs.losses(name) == runs.losses("undisturbed"));
   }
 
-  TEST_CASE("the last line says how to go on: by its command without further options") {
+  TEST_CASE("the last line says how to go on: by its command without further options, which does what the job did") {
     Stopping runs;
     const auto out = runs.dir / "all my runs";
     const std::string name = "it's one";
+    const auto whole = runs.dir / "at the end.pt";
     FinetuneOutcome stopped;
     {
       const SignalAfter signal(out / name / "metrics.jsonl", 9, "loss");
-      stopped = runs.run(name, 1, {"--out-dir", out, "--max-steps", "1000000", "--batch-size", "2"});
+      stopped = runs.run(name, 1,
+                         {"--out-dir", out, "--max-steps", "1000000", "--batch-size", "2", "--forward-prefetch",
+                          "--no-limit-all-gathers", "--save-final-full", whole, "--json"});
     }
     REQUIRE(stopped.code == ExitCode::stopped_early);
     const std::string before = "on any number of ranks: ";
@@ -83,13 +86,25 @@ TEST_SUITE("jobs/stop") {
     auto words = shell_words(stopped.log.substr(begin + before.size()));
     REQUIRE(words.front() == "fsdp-finetune");
     words.erase(words.begin());
+    const auto has = [&](const Words& some) { return !std::ranges::search(words, some).empty(); };
+    CHECK(has({"--batch-size", "2"}));
+    CHECK(has({"--device", "cpu"}));
+    CHECK(has({"--forward-prefetch"}));
+    CHECK(has({"--limit-all-gathers=false"}));
+    CHECK(has({"--json"}));
+    CHECK(!has({"--lr"}));  // the checkpoint has it
     const auto run = fsdp::read_run_manifest(out / name / "checkpoints/latest").state.step + 2;
     words.insert(words.end(), {"--max-steps", std::to_string(run)});
     const auto resumed = fsdp::test::finetune(runs.dir.path(), 1, words);
     CHECK(resumed.code == ExitCode::ok);
     CHECK(resumed.report["steps"] == run);
+    CHECK(fs::exists(whole));
+    CHECK(resumed.log.find("does not take over") == std::string::npos);
     // Options of the earlier job are not restored, which the log says; without the run's name there is no checkpoint.
-    CHECK(has_all(resumed.log, {"--batch-size 2"}));
+    const auto bare =
+        fsdp::test::finetune(runs.dir.path(), 1, {"--out-dir", out, "--run-name", name, "--restart", "latest"});
+    CHECK(has_all(bare.log, {"--batch-size 2", "--save-final-full '" + whole.string() + "'"}));
+    CHECK(bare.log.find("--json") == std::string::npos);
     const auto lost =
         fsdp::test::finetune(runs.dir.path(), 1, {"--out-dir", out, "--restart", "latest", "--device", "cpu"});
     CHECK(lost.code == ExitCode::bad_input);
