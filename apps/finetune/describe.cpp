@@ -197,10 +197,6 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
   if (setup.train_data) MemoryReporter(world, setup, log).predict();
   if (world.rank() != 0) return;
   say_whether_weights_are_there(setup, log);
-  if (!setup.has_new_tokens) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(setup.directory / ".tokenizer", ignored);
-  std::filesystem::remove(setup.directory, ignored);  // unless a run is there
 }
 
 }  // namespace fsdp::detail

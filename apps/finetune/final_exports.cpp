@@ -146,6 +146,8 @@ std::string export_dtype(const RunSetup& setup) {
 
 bool FinalExports::write(const std::filesystem::path& checkpoint) {
   if (!exports_at_the_end(context_.setup.options)) return true;
+  // Also a run without a step left exports the tokenizer.
+  if (const auto& tokenizer = context_.setup.new_tokenizer) run_agreed(context_.world, [&] { tokenizer->keep(); });
   const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
   context_.world.barrier();
   const bool done = context_.runtime.has_adapters() ? save_merged(temporary.path())

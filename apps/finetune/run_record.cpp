@@ -77,6 +77,7 @@ void RunRecord::set_old_run_aside() const {
   std::vector<std::string> moved;
   std::vector<std::string> names{"checkpoints",   "metrics.jsonl", "job.json", "memory.json", "speed.json",
                                  "samples.jsonl", "loss.svg",      "loss.png"};  // older versions drew the last one
+  if (context_.setup.new_tokenizer) names.emplace_back("tokenizer");             // another one takes its place
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
   for (const auto& name : names) {
     std::error_code absent;
@@ -102,6 +103,7 @@ SettledBest RunRecord::open() {
   const auto& setup = context_.setup;
   check_owner(true);
   if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
+  if (setup.new_tokenizer) run_agreed(context_.world, [&] { setup.new_tokenizer->keep(); });
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
                                              setup.options.keep_last, setup.options.keep_optimizer);

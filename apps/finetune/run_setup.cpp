@@ -59,8 +59,11 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
                                  const std::optional<RestartPoint>& restart) {
   TokenizerChoice choice;
   choice.name = model.tokenizer;
-  if (restart && restart->knows_run && restart->manifest.data.value("added_tokens", false))
-    choice.name = restart->manifest.data.value("tokenizer", std::string());
+  if (restart && restart->knows_run && restart->manifest.data.value("added_tokens", false)) {
+    // The run may have been moved, and another run may have its old place.
+    const auto beside = restart->candidates.front().parent_path().parent_path() / "tokenizer";
+    choice.name = has_tokenizer(beside) ? beside.string() : restart->manifest.data.value("tokenizer", std::string());
+  }
   if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
   if (choice.name.empty() && restart && restart->knows_run) {
     const auto saved = restart->manifest.data.value("tokenizer", std::string());
@@ -73,19 +76,8 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& c
   return choice;
 }
 
-/// Writes the files of a tokenizer, as rank 0. Collective.
-void write_tokenizer(ProcessGroup& world, const std::filesystem::path& directory, const GrownTokenizer& grown) {
-  run_agreed(world, [&] {
-    if (world.rank() != 0) return;
-    std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    if (error) throw IoError(directory.string() + ": cannot be made: " + error.message());
-    for (const auto& [name, text] : grown.files) replace_file(directory / name, text);
-  });
-}
-
-/// Adds the tokens of --add-tokens to the tokenizer, which then lies in the run's folder, and rows for them to the
-/// model. A run that goes on has them already. Collective.
+/// Adds the tokens of --add-tokens to the tokenizer, which then lies in a hidden folder of the run, and rows for them
+/// to the model. A run that goes on has them already. Collective.
 void add_tokens(ProcessGroup& world, RunSetup& setup, const Logger& log) {
   const auto& options = setup.options;
   const auto& model = options.model;
@@ -98,11 +90,10 @@ void add_tokens(ProcessGroup& world, RunSetup& setup, const Logger& log) {
     const auto before = setup.config.vocab_size;
     GrownTokenizer grown;
     run_agreed(world, [&] { grown = plan_new_tokens(model, setup.tokenizer.name, setup.config, setup.lora); });
-    // A dry run leaves nothing behind, and needs the files until its texts are encoded.
-    const auto directory = setup.directory / (options.dry_run ? ".tokenizer" : "tokenizer");
-    write_tokenizer(world, directory, grown);
-    run_agreed(world, [&] { setup.tokenizer.tokenizer = open_tokenizer(directory); });
-    setup.tokenizer.name = directory;
+    setup.new_tokenizer = std::make_unique<NewTokenizer>(world, setup.directory);
+    setup.new_tokenizer->write(world, grown);
+    setup.tokenizer.name = setup.new_tokenizer->hidden();
+    run_agreed(world, [&] { setup.tokenizer.tokenizer = open_tokenizer(setup.tokenizer.name); });
     setup.tokenizer.is_sure = setup.has_new_tokens = true;
     const auto& added = grown.added;
     log.info(fmt::format("tokens    {} added{}   {} rows, before {}", added.size(),
@@ -233,6 +224,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_rows_of_restart(setup, log);
   if (trains(options)) setup.sample_prompts = sample_prompts(setup);
   plan_length(setup);
+  if (setup.new_tokenizer) setup.tokenizer.name = setup.new_tokenizer->kept();
   return setup;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/finetune/new_tokenizer.hpp"
 #include "lib/base/log.hpp"
 #include "lib/base/progress.hpp"
 #include "lib/chess/evaluation/games.hpp"
@@ -62,10 +63,11 @@ struct RunSetup {
   LoraConfig lora;  ///< the options', with the vocabulary and the numbers of new tokens
   BatchPlan batches;
   TokenizerChoice tokenizer;
-  bool has_new_tokens = false;            ///< of --add-tokens: the tokenizer lies in the run's folder
-  std::optional<TokenLoader> train_data;  ///< set when the job trains
-  std::string export_dtype;               ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
-  std::string chat_template;              ///< name of the training data's chat template; "": none
+  bool has_new_tokens = false;                  ///< of --add-tokens: the tokenizer lies in the run's folder
+  std::unique_ptr<NewTokenizer> new_tokenizer;  ///< of this job's --add-tokens: there when the run begins; else null
+  std::optional<TokenLoader> train_data;        ///< set when the job trains
+  std::string export_dtype;                     ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
+  std::string chat_template;                    ///< name of the training data's chat template; "": none
   std::vector<ValidationData> validation;
   std::optional<ValidationGameSet> games;  ///< games to play at validations
   std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations

@@ -20,16 +20,25 @@ struct Growing : test::Runs {
     for (int i = 0; i < 8; ++i) texts << R"({"text": "The answer <|tool|> is one of many )" << i << "\"}\n";
   }
 
-  test::FinetuneOutcome start(const std::string& name, const std::string& options) {
-    const auto outcome = finetune(
+  test::FinetuneOutcome run(const std::string& name, const std::string& options) {
+    return finetune(
         dir.path(), 2,
         words("--device cpu --no-tensorboard --total-batch-size 2 --batch-size 1 --lr 1e-2 --max-steps 2 --tokenizer " +
               recipes() + "tokenizer --add-tokens " + (dir / "new.json").string() + " --train-data " +
-              (dir / "texts.jsonl").string() + " --out-dir " + dir.path().string() + " --run-name " + name +
-              " --save-final-hf " + (dir / (name + "-hf")).string() + " " + options));
+              (dir / "texts.jsonl").string() + " --out-dir " + dir.path().string() + " --run-name " + name + " " +
+              options));
+  }
+  test::FinetuneOutcome start(const std::string& name, const std::string& options) {
+    const auto outcome = run(name, "--save-final-hf " + (dir / (name + "-hf")).string() + " " + options);
     INFO(outcome.error);
     CHECK(outcome.code == ExitCode::ok);
     return outcome;
+  }
+  std::set<std::string> names_in(const std::string& folder) const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / folder))
+      names.insert(entry.path().filename().string());
+    return names;
   }
 };
 
@@ -58,5 +67,35 @@ TEST_SUITE("jobs/new tokens") {
       INFO(again.error);
       CHECK(again.code == ExitCode::ok);
     }
+  }
+
+  TEST_CASE("a job that is refused leaves no tokenizer and changes no older one; a new run moves that aside") {
+    Growing runs;
+    const std::string model = "--model " + recipes() + "bases/tied ";
+    const auto refused = runs.run("refused", model + "--sample-chat");
+    CHECK(refused.code == ExitCode::usage);
+    CHECK(has_all(refused.error, {"--sample-chat"}));
+    CHECK_FALSE(std::filesystem::exists(runs.dir / "refused"));
+    CHECK(runs.run("dry", model + "--dry-run").code == ExitCode::ok);
+    CHECK_FALSE(std::filesystem::exists(runs.dir / "dry"));
+
+    runs.start("run", model);
+    const auto before = runs.names_in("run");
+    CHECK_FALSE(before.contains(".tokenizer"));
+    std::ofstream(runs.dir / "new.json") << R"(["<|other|>"])";
+    CHECK(runs.run("run", model + "--sample-chat").code == ExitCode::usage);
+    CHECK(runs.names_in("run") == before);
+    CHECK(open_tokenizer(runs.dir / "run/tokenizer")->named_id("<|tool|>"));
+    runs.start("run", model);
+    CHECK(open_tokenizer(runs.dir / "run/tokenizer")->named_id("<|other|>"));
+    CHECK(open_tokenizer(runs.dir / "run/previous-1/tokenizer")->named_id("<|tool|>"));
+    // The moved run goes on with its own tokenizer.
+    const auto latest = (runs.dir / "run/previous-1/checkpoints/latest").string();
+    const auto moved = finetune(
+        runs.dir.path(), 2,
+        words("--device cpu --no-tensorboard --max-steps 3 --batch-size 1 --restart " + latest +
+              " --sample-prompt <|tool|> --eval-every 3 --out-dir " + runs.dir.path().string() + " --run-name moved"));
+    INFO(moved.error);
+    CHECK(moved.code == ExitCode::ok);
   }
 }
