@@ -91,15 +91,23 @@ RestartPoint Restore::run() {
   return point_;
 }
 
-/// Loads the checkpoint, or an older one when a rank finds it damaged.
+/// Loads the checkpoint, or an older one when a rank finds it damaged or it keeps its weights alone.
+/// \throws FormatError when none is left
 OptimizerPlan Restore::load() {
+  std::filesystem::path weights;  // the newest checkpoint that keeps them alone
   for (;;) {
     try {
       return load_checkpoint(runtime_, trainer_ ? &trainer_->optimizer() : nullptr, *point_.checkpoint);
     } catch (const FormatError& error) {  // thrown on every rank
+      if (point_.manifest.weights_alone && weights.empty()) weights = point_.candidates.front();
+      if (point_.candidates.size() == 1 && !point_.problems.empty() && !weights.empty())
+        throw FormatError(
+            fmt::format("no checkpoint of this run can be resumed from. The newest: {}. The newest of those that keep "
+                        "their weights alone (--keep-optimizer) is {}: `fsdp-ckpt-convert {} DIR --to hf` writes "
+                        "its model, and --model DIR begins a new run with it",
+                        point_.problems.front(), weights.filename().string(), shell_word(weights.string())));
       if (point_.candidates.size() == 1) throw;
-      warn_of_checkpoint(world_, point_, error.what(), log_);
-      point_.candidates.erase(point_.candidates.begin());
+      leave_checkpoint(world_, point_, error.what(), log_);
       take_first_usable(world_, point_, log_);
     }
   }

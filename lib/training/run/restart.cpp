@@ -39,10 +39,12 @@ RequestedModel model_wish(const ModelOptions& options) {
 
 }  // namespace
 
-void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const std::string& problem, const Logger& log) {
-  if (world.rank() != 0) return;
-  log.warning(fmt::format("{} cannot be used: {}{}", point.candidates.front().string(), problem,
-                          point.candidates.size() > 1 ? "; trying the checkpoint before" : ""));
+void leave_checkpoint(ProcessGroup& world, RestartPoint& point, const std::string& problem, const Logger& log) {
+  if (world.rank() == 0)
+    log.warning(fmt::format("{} cannot be used: {}{}", point.candidates.front().string(), problem,
+                            point.candidates.size() > 1 ? "; trying the checkpoint before" : ""));
+  point.problems.push_back(problem);
+  point.candidates.erase(point.candidates.begin());
 }
 
 void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log) {
@@ -68,8 +70,7 @@ void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& l
       log.warnings_of_all(point.checkpoint->source().info().remarks);
       return;
     }
-    warn_of_checkpoint(world, point, found->text, log);
-    point.candidates.erase(point.candidates.begin());
+    leave_checkpoint(world, point, found->text, log);
   }
   throw FormatError("no usable checkpoint is left");
 }

@@ -20,6 +20,7 @@ namespace fsdp {
 /// Where a run comes from: a checkpoint to go on from, and its manifest.
 struct RestartPoint {
   std::vector<std::filesystem::path> candidates;  ///< best first; the rest is about the first usable one
+  std::vector<std::string> problems;              ///< of the candidates that were left, newest first
   bool ours_only = false;                         ///< "latest" leads to checkpoints of this program only
   std::filesystem::path model;                    ///< the directory with config.json that --model names; or empty
   std::shared_ptr<const Checkpoint> checkpoint;   ///< the first candidate, open until its weights are loaded
@@ -32,8 +33,8 @@ struct RestartPoint {
 /// \throws FormatError when none is left
 void take_first_usable(ProcessGroup& world, RestartPoint& point, const Logger& log);
 
-/// Rank 0 says why the point's first candidate is left for an older one.
-void warn_of_checkpoint(ProcessGroup& world, const RestartPoint& point, const std::string& problem, const Logger& log);
+/// Leaves the point's first candidate; rank 0 says why.
+void leave_checkpoint(ProcessGroup& world, RestartPoint& point, const std::string& problem, const Logger& log);
 
 /// The same answer on every rank. Nothing when no restart was asked for.
 std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions& options,

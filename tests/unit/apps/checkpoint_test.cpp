@@ -142,6 +142,31 @@ TEST_SUITE("jobs/checkpoint") {
     CHECK(runs.resume("kept", "--max-epochs -1").code == ExitCode::ok);
   }
 
+  TEST_CASE("latest falls back to a checkpoint with its optimizer's state, or says what can be done without one") {
+    Runs runs;
+    for (const char* file : {"run.json", "__0_0.distcp"}) {
+      CAPTURE(file);
+      const auto damage = [&](const std::string& name) {
+        const auto path = runs.folder(name) / "checkpoints/step-00000006" / file;
+        fs::resize_file(path, fs::file_size(path) / 2);
+      };
+      fs::remove_all(runs.folder("two"));
+      runs.train("two", "--max-steps 6 --save-every 2 --keep-optimizer 2");
+      damage("two");
+      const auto resumed = runs.resume("two", "--max-steps 7");
+      CHECK(resumed.code == ExitCode::ok);
+      CHECK(has_all(resumed.log, {"restart   " + (runs.folder("two") / "checkpoints/step-00000004").string()}));
+
+      fs::remove_all(runs.folder("one"));
+      runs.train("one", "--max-steps 6 --save-every 2 --keep-optimizer 1");
+      damage("one");
+      const auto refused = runs.resume("one", "--max-steps 7");
+      CHECK(refused.code == ExitCode::bad_input);
+      CHECK(has_all(refused.error, {file, "step-00000006", "step-00000004 DIR --to hf"}));
+      CHECK(refused.error.find("step-00000002") == std::string::npos);
+    }
+  }
+
   TEST_CASE("a resume cuts metrics to the checkpoint") {
     Runs runs;
     runs.train("cut", "--max-steps 8 --save-every 3 --eval-every 4 --val-data " + runs.noise.string());
