@@ -86,7 +86,9 @@ HostShare SpeedReporter::share_of_rank() {
   const auto threads = static_cast<double>(setup_.threads);
   const auto of_job = cores == 0 ? threads * ranks : static_cast<double>(cores);
   const auto of_host = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
-  return {std::min(threads, of_job / ranks), std::min(threads * ranks, of_job) / std::max(of_job, of_host)};
+  return {.cores = std::min(threads, of_job / ranks),
+          .busy = std::min(threads * ranks, of_job) / std::max(of_job, of_host),
+          .ranks = ranks};
 }
 
 StepTime SpeedReporter::time_of(std::int64_t tokens_per_row) const {
@@ -113,6 +115,7 @@ void SpeedReporter::predict(double peak_flops) {
       outcome_.device = gpu.name;
       outcome_.model = facts.name;
       outcome_.rates = rates_of_gpu(facts);
+      outcome_.share.ranks = setup_.ranks_on_node;
     } else {
       if (peak_flops <= 0) return;
       outcome_.device = outcome_.model = read_processor().name;

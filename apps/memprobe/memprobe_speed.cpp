@@ -72,10 +72,10 @@ SpeedModel::SpeedModel(ProcessGroup& world, const MemprobeOptions& options, cons
 }
 
 HostShare SpeedModel::share_of(const Combination& c) const {
-  if (rates_.is_gpu) return {};
   const double ranks = std::min(c.ranks, c.ranks_per_node), share = node_cores_ / ranks;
+  if (rates_.is_gpu) return {.ranks = ranks};
   const double threads = threads_of_rank(static_cast<int>(ranks), node_cores_).threads;
-  return {std::min(share, threads), std::min(1.0, threads * ranks / node_cores_)};
+  return {.cores = std::min(share, threads), .busy = std::min(1.0, threads * ranks / node_cores_), .ranks = ranks};
 }
 
 std::optional<StepSpeed> SpeedModel::of(const MemoryPrediction& prediction, const Combination& c) const {

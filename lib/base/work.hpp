@@ -38,6 +38,7 @@ struct WorkItem {
   StepPart part = StepPart::other;
   bool again = false;    ///< part of a recomputed forward pass (activation checkpointing)
   bool is_half = false;  ///< operands have 16 bits or fewer
+  bool on_host = false;  ///< by the host's processors; on a GPU's rank the device waits for them
   double speedup = 1;    ///< speed of a product relative to one with 16-bit operands
   double times = 1;
   double batch = 1, m = 0, n = 0, k = 0;

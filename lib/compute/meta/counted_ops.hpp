@@ -40,9 +40,20 @@ class CountedOps : public Base {
     for (const auto& part : parts) pass.touch(bytes_of({&part.grad}));
     return Base::sum_squares(parts);
   }
+  /// Rows that come from the host are rounded there while earlier ones are sent.
   void cast_shards(std::span<const CastShard> rows) const override {
-    Pass pass(*this, 0);
-    for (const auto& [to, from] : rows) pass.touch(bytes_of({&to, &from}));
+    double here = 0, sent = 0, rounded = 0;
+    for (const auto& [to, from] : rows) {
+      const bool apart = this->is_on_host(from) && !this->is_on_host(to);
+      (apart ? rounded : here) += bytes_of({&to, &from});
+      if (apart) sent += bytes_of({&to});
+    }
+    if (sent > 0) {
+      const int copy = log_->start({.kind = TransferWork::Kind::to_host, .bytes = sent});
+      const Pass pass(*this, rounded, true);
+      log_->wait(copy);
+    }
+    const Pass pass(*this, here);
     Base::cast_shards(rows);
   }
   void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
@@ -55,24 +66,26 @@ class CountedOps : public Base {
   void update(const ElementwiseUpdate& update) const override {
     double bytes = bytes_of_update(update);
     for (const auto& state : update.states) bytes += 2 * bytes_of(state);
-    const Pass pass(*this, bytes);
+    const Pass pass(*this, bytes, this->is_on_host(update.params.front()));
     Base::update(update);
   }
   void blockwise(const BlockwiseUpdate& update) const override {
-    const Pass pass(*this, bytes_of({&update.param, &update.param, &update.grad, &update.first.codes,
-                                     &update.first.codes, &update.second.codes, &update.second.codes}));
+    const Pass pass(*this,
+                    bytes_of({&update.param, &update.param, &update.grad, &update.first.codes, &update.first.codes,
+                              &update.second.codes, &update.second.codes}),
+                    this->is_on_host(update.param));
     Base::blockwise(update);
   }
   void adafactor_statistics(const AdafactorUpdate& update) const override {
-    const Pass pass(*this, bytes_of({&update.grad, &update.param}));
+    const Pass pass(*this, bytes_of({&update.grad, &update.param}), this->is_on_host(update.param));
     Base::adafactor_statistics(update);
   }
   void adafactor_update_size(const AdafactorUpdate& update) const override {
-    const Pass pass(*this, bytes_of({&update.grad}));
+    const Pass pass(*this, bytes_of({&update.grad}), this->is_on_host(update.param));
     Base::adafactor_update_size(update);
   }
   void adafactor_apply(const AdafactorUpdate& update) const override {
-    const Pass pass(*this, bytes_of({&update.grad, &update.param, &update.param}));
+    const Pass pass(*this, bytes_of({&update.grad, &update.param, &update.param}), this->is_on_host(update.param));
     Base::adafactor_apply(update);
   }
   Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
@@ -170,6 +183,7 @@ class CountedOps : public Base {
   void count_adamw(const AdamWUpdate& update) const {
     WorkItem work;
     work.bytes = bytes_of_update(update) + 2 * bytes_of(update.exp_avg) + 2 * bytes_of(update.exp_avg_sq);
+    work.on_host = this->is_on_host(update.params.front());
     count(work);
   }
   /// Runs at most `most` of n equal calls of body(), and the last one; the log counts all n.
@@ -188,7 +202,9 @@ class CountedOps : public Base {
   /// Logs one pass at destruction, unless it is nested in another one.
   class Pass {
    public:
-    Pass(const CountedOps& ops, double bytes) : ops_(ops), bytes_(bytes) { ++ops_.depth_; }
+    Pass(const CountedOps& ops, double bytes, bool on_host = false) : ops_(ops), bytes_(bytes), on_host_(on_host) {
+      ++ops_.depth_;
+    }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
     void touch(double bytes) { bytes_ += bytes; }
@@ -196,12 +212,14 @@ class CountedOps : public Base {
       if (--ops_.depth_ > 0 || bytes_ <= 0) return;
       WorkItem work;
       work.bytes = bytes_;
+      work.on_host = on_host_;
       ops_.log_->add(work);
     }
 
    private:
     const CountedOps& ops_;
     double bytes_;
+    bool on_host_;
   };
 
   static double size_of(std::initializer_list<const at::Tensor*> tensors) { return bytes_of(tensors, kLeastBytes); }

@@ -163,8 +163,16 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   }
   double sum_squares(std::span<const GradPart> parts) const override {
     std::vector<GradPart> on_device;
-    std::copy_if(parts.begin(), parts.end(), std::back_inserter(on_device),
-                 [&](const GradPart& part) { return !is_on_host(part.grad); });
+    WorkItem on_host;
+    on_host.on_host = true;
+    for (const auto& part : parts) {
+      if (is_on_host(part.grad)) {
+        on_host.bytes += detail::bytes_of({&part.grad});
+      } else {
+        on_device.push_back(part);
+      }
+    }
+    if (on_host.bytes > 0) count(on_host);
     return CountedOps::sum_squares(on_device);
   }
   void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {

@@ -29,6 +29,10 @@ double rounding_to_tiles(const WorkItem& work, int multiprocessors) {
   return std::max(tiles * kTile * kTile / useful, full / useful / (tiles < multiprocessors ? most : 1.0));
 }
 
+/// Bytes per second of updates in the memory of a host with GPUs. A guess, because a GPU's name says nothing about its
+/// host: a third of what the memory channels of two sockets transfer.
+constexpr double kHostBytesPerSecond = 100e9;
+
 /// Cores share caches and memory bandwidth, so a core is faster while the others are idle.
 double bytes_per_second(const WorkItem& work, const DeviceRates& rates, const HostShare& share) {
   const double busy = work.part == StepPart::update ? rates.update_bytes_per_second : rates.bytes_per_second;
@@ -36,6 +40,7 @@ double bytes_per_second(const WorkItem& work, const DeviceRates& rates, const Ho
 }
 
 Duration duration_of(const WorkItem& work, const DeviceRates& rates, const HostShare& share) {
+  if (work.on_host && rates.is_gpu) return {work.bytes * share.ranks / kHostBytesPerSecond, 0};
   const double cores = share.cores;
   const double passes = work.bytes / (bytes_per_second(work, rates, share) * cores);
   double seconds = passes, full = 0;
@@ -107,6 +112,7 @@ class Clock {
 
  private:
   void operate(const WorkItem& work) {
+    if (work.on_host && rates_.is_gpu) return operate_on_host(work);
     host_ += work.times * rates_.launch_seconds;
     const auto [one, beyond] = duration_of(work, rates_, share_);
     const double factor = factor_of(work.part);
@@ -118,6 +124,13 @@ class Clock {
     const double small = cause == TimeCause::products ? work.times * beyond * factor : 0;
     book(work.part, TimeCause::small_products, small);
     book(work.part, cause, busy - small);
+  }
+
+  /// The host waits for the device and computes, and the device waits for the host.
+  void operate_on_host(const WorkItem& work) {
+    book(work.part, TimeCause::launches, std::max(0.0, host_ - now_));
+    book(work.part, cause_of(work), work.times * duration_of(work, rates_, share_).seconds * factor_of(work.part));
+    host_ = now_;
   }
 
   /// Starts a transfer. On a host, it only progresses while the host waits for it.

@@ -37,10 +37,11 @@ struct StepTime {
   double of(TimeCause cause) const { return causes[static_cast<std::size_t>(cause)]; }
 };
 
-/// The share of a host that a rank computes with. A rank that has a GPU does not use it.
+/// The share of a host that a rank computes with.
 struct HostShare {
-  double cores = 1;  ///< cores of this rank: its threads, or fewer when the node has more ranks than cores
+  double cores = 1;  ///< cores of this rank: its threads, or fewer when the node has more ranks than cores; GPUs: 1
   double busy = 1;   ///< fraction of the host's cores that the job's ranks keep busy
+  double ranks = 1;  ///< ranks of the node, which share the host's memory bandwidth; matters with GPUs only
 };
 
 StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostShare& share = {});

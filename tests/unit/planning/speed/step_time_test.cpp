@@ -46,6 +46,20 @@ TransferWork gather(double bytes, int ranks, int nodes = 1, int at_once = 1) {
 }  // namespace
 
 TEST_SUITE("speed/step_time") {
+  TEST_CASE("the update of a GPU's rank in host memory: the device waits, and the ranks of a node share its memory") {
+    WorkLog log;
+    log.begin("AdamW", "optimizer");
+    auto update = pass(1e11);  // 1 s of a node's memory
+    update.on_host = true;
+    log.add(update);
+    log.end();
+    log.add(pass(2e9));  // 2 s of the device
+    CHECK(time_of_step(log, round_rates(true)).seconds == doctest::Approx(3));
+    CHECK(time_of_step(log, round_rates(true)).of(TimeCause::update) == doctest::Approx(1));
+    CHECK(time_of_step(log, round_rates(true), {.ranks = 4}).seconds == doctest::Approx(6));
+    CHECK(time_of_step(log, round_rates(false), {.ranks = 4}).seconds == doctest::Approx(102));  // at the core's rate
+  }
+
   TEST_CASE("a host's work adds up, by part and by cause") {
     WorkLog log;
     log.begin("forward block 0", "compute");
