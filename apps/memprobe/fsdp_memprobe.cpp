@@ -70,7 +70,9 @@ int main(int argc, char** argv) {
                                    report["plan"] = arguments.plan_file;
                                    log.info("plan      " + arguments.plan_file);
                                  } else {
-                                   log.warning("--plan: nothing fits, " + arguments.plan_file + " was not written");
+                                   const auto advice = report.value("advice", std::string());
+                                   log.warning("--plan: nothing fits, " + arguments.plan_file + " was not written" +
+                                               (advice.empty() ? "" : ": " + advice));
                                  }
                                }
                                return code;

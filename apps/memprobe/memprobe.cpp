@@ -40,9 +40,12 @@ class MemprobeJob {
     for (const auto& combination : combinations()) answers_.push_back(answer(combination));
     if (options_.search) detail::sort_by_speed(answers_);
     if (world_.rank() != 0) return code();
-    print(answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
-                               : detail::describe_table(answers_, budget_, options_.plan_for_largest));
+    const auto advice = find_advice();
+    print((answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
+                                : detail::describe_table(answers_, budget_, options_.plan_for_largest)) +
+          (advice.empty() ? "" : fmt::format("{}{}\n", answers_.size() == 1 ? "" : "\nnothing fits: ", advice)));
     write(report);
+    if (!advice.empty()) report["advice"] = advice;
     choice = choose();
     if (!options_.plot_file.empty()) {
       const auto& best = answers_[best_index()];
@@ -252,9 +255,7 @@ class MemprobeJob {
     auto answers = detail::search_ranks(starts, detail::free_levers(options_, budget_), counts, predict,
                                         [&](const MemoryPrediction& p) { return detail::fits_budget(p, budget_); });
     for (auto& answer : answers) {
-      // The time of an update on the host is not known.
-      const bool on_host = (answer.levers & detail::kOffload) != 0;
-      if (speed_ && !on_host) answer.speed = speed_->of(answer.prediction, answer.combination);
+      if (speed_) answer.speed = speed_->of(answer.prediction, answer.combination);
     }
     report = detail::ranks_json(answers, options_.train, budget_);
     report["batch_size_per_device"] = options_.train.batch_size;
@@ -316,6 +317,21 @@ class MemprobeJob {
   std::int64_t answer_overhead(const Combination& c, std::int64_t batch) const {
     const auto host = predict_memory(request(c, batch)).host;
     return host.peak_bytes() - host.states_bytes;
+  }
+
+  /// Says what would make the smallest of the answers fit; empty when one fits, by prediction or measurement.
+  std::string find_advice() {
+    if (options_.alone || code() == ExitCode::ok) return "";
+    const auto& least =
+        *std::ranges::min_element(answers_, {}, [](const Answer& a) { return detail::needed_bytes(a.prediction); });
+    const auto before = budget_;
+    budget_for(least.combination);
+    std::string text;
+    if (!detail::fits_budget(least.prediction, budget_))
+      text = detail::what_would_fit(options_, budget_, request(least.combination, least.batch_size),
+                                    least.prediction.accumulation_steps);
+    budget_ = before;
+    return text;
   }
 
   std::size_t best_index() const { return detail::best_answer(answers_, options_.plan_for_largest); }

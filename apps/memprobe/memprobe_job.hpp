@@ -135,6 +135,12 @@ unsigned free_levers(const MemprobeOptions& options, const MemoryBudget& budget)
 /// The options of a job with these levers, but for recomputation, which is a part of a combination.
 TrainOptions with_levers(TrainOptions options, unsigned levers);
 
+/// Names the changes of the options that make a job fit which does not, each by itself or, if none does, all of them;
+/// only changes that the options do not make already. \param accumulation_steps  micro-batches of the job's step
+/// \return part of a sentence, "it fits with --activation-checkpointing; ..."
+std::string what_would_fit(const MemprobeOptions& options, const MemoryBudget& budget, const MemoryRequest& asked,
+                           int accumulation_steps);
+
 struct RanksAnswer {
   Combination combination;  ///< with the fewest ranks that fit, and recomputation if that is a lever
   unsigned levers = 0;

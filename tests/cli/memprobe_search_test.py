@@ -31,7 +31,14 @@ class Search(fsdp_cli.Case):
         job = ["--num-layers", 32, "--num-heads", 32, "--embed-size", 4096, "--vocab-size", 32000, "--seq-len", 512, "--ranks", 4,
                "--gpu", "a100-40g", "--precision", "bf16", "--activation-checkpointing", "all", "--total-batch-size", 64]
         self.assertEqual(memprobe_cli.report([*job, "--search"])["batch_size_per_device"], 16)
-        self.assertFalse(memprobe_cli.report([*job, "--batch-size", 8], codes=(3,))["fits"])
+        tight = memprobe_cli.report([*job, "--batch-size", 8], codes=(3,))
+        self.assertFalse(tight["fits"])
+        # The advice names what makes the job fit, and nothing that is given already.
+        self.assertIn("it fits with --reduce-every-micro-batch", tight["advice"])
+        self.assertNotIn("--activation-checkpointing", tight["advice"])
+        fits = memprobe_cli.report([*job, "--batch-size", 8, "--reduce-every-micro-batch"])
+        self.assertTrue(fits["fits"])
+        self.assertNotIn("advice", fits)
 
     def test_each_combination_has_an_answer(self):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
