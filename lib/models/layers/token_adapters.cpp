@@ -29,6 +29,24 @@ TokenRows rows_of(const Decoder& decoder, const std::string& module) {
   return {index_of(decoder, module + kTokenRows), found->second};
 }
 
+/// \return for each token of the vocabulary the number of its row; rows.ids.size(): it has none. int32 [V] on the
+/// device, undefined without rows
+at::Tensor rows_of_tokens(const Ops& ops, const TokenRows& rows, std::int64_t vocabulary) {
+  if (rows.ids.empty()) return {};
+  auto numbers = at::full({vocabulary}, static_cast<std::int64_t>(rows.ids.size()), at::kInt);
+  for (std::size_t i = 0; i < rows.ids.size(); ++i)
+    numbers.data_ptr<std::int32_t>()[rows.ids[i]] = static_cast<std::int32_t>(i);
+  return numbers.to(ops.device());
+}
+
+/// \return the rows' tokens, int64 [T] on the device; undefined without rows
+at::Tensor tokens_of_rows(const Ops& ops, const TokenRows& rows) {
+  if (rows.ids.empty()) return {};
+  auto ids = at::empty({static_cast<std::int64_t>(rows.ids.size())}, at::kLong);
+  std::copy(rows.ids.begin(), rows.ids.end(), ids.data_ptr<std::int64_t>());
+  return ids.to(ops.device());
+}
+
 /// Adds a parameter to a layer's, unless it is -1. \return its place there, else -1
 int add_to(std::vector<int>& parameters, int parameter) {
   if (parameter < 0) return -1;
@@ -47,20 +65,14 @@ EmbeddingAdapter::EmbeddingAdapter(const Ops& ops, const Decoder& decoder, const
     : ops_(ops),
       rows_(rows_of(decoder, module)),
       vocabulary_(decoder.config.vocab_size),
-      scale_(scale_of(decoder, module)) {
+      scale_(scale_of(decoder, module)),
+      numbers_V_(rows_of_tokens(ops, rows_, vocabulary_)) {
   delta_ = add_to(parameters_, rows_.parameter);
   a_ = add_to(parameters_, index_of(decoder, module + kEmbeddingA));
   b_ = add_to(parameters_, index_of(decoder, module + kEmbeddingB));
 }
 
 at::Tensor EmbeddingAdapter::row_numbers(const at::Tensor& ids_N) const {
-  if (!numbers_V_.defined()) {
-    const auto count = static_cast<std::int64_t>(rows_.ids.size());
-    auto numbers = at::full({vocabulary_}, count, at::kInt);
-    for (std::int64_t i = 0; i < count; ++i)
-      numbers.data_ptr<std::int32_t>()[rows_.ids[static_cast<std::size_t>(i)]] = static_cast<std::int32_t>(i);
-    numbers_V_ = numbers.to(ids_N.device());
-  }
   return numbers_V_.gather(0, ids_N.to(at::kLong));
 }
 
@@ -108,17 +120,13 @@ HeadAdapter::HeadAdapter(const Ops& ops, const Decoder& decoder)
   for (const auto& [head, embedding] : tied_names(decoder.config)) {
     if (rows_.parameter < 0) rows_ = rows_of(decoder, embedding.substr(0, embedding.rfind('.')));
   }
+  columns_T_ = tokens_of_rows(ops, rows_);
   delta_ = add_to(parameters_, rows_.parameter);
   a_ = add_to(parameters_, index_of(decoder, "lm_head.lora_A.weight"));
   b_ = add_to(parameters_, index_of(decoder, "lm_head.lora_B.weight"));
 }
 
 at::Tensor HeadAdapter::columns(const at::Tensor& like) const {
-  if (!columns_T_.defined()) {
-    auto ids = at::empty({static_cast<std::int64_t>(rows_.ids.size())}, at::kLong);
-    std::copy(rows_.ids.begin(), rows_.ids.end(), ids.data_ptr<std::int64_t>());
-    columns_T_ = ids.to(like.device());
-  }
   return columns_T_.unsqueeze(0).expand({like.size(0), columns_T_.size(0)});
 }
 

@@ -44,7 +44,7 @@ class EmbeddingAdapter {
   double scale_ = 0;
   int a_ = -1, b_ = -1, delta_ = -1;  ///< places in parameters()
   std::vector<int> parameters_;
-  mutable at::Tensor numbers_V_;  ///< of all tokens, on the device of the first ids
+  at::Tensor numbers_V_;  ///< of all tokens: on the device from the start, as a graph's capture copies nothing there
 };
 
 /// Shapes as above; logits may have more columns than the vocabulary, which are padding.
@@ -75,7 +75,7 @@ class HeadAdapter {
   std::uint64_t dropout_place_;
   int a_ = -1, b_ = -1, delta_ = -1;  ///< places in parameters()
   std::vector<int> parameters_;
-  mutable at::Tensor columns_T_;  ///< the rows' tokens, int64, on the device of the first logits
+  at::Tensor columns_T_;  ///< the rows' tokens, int64, on the device from the start
 };
 
 }  // namespace detail
