@@ -8,6 +8,7 @@ site_file() { echo "${FSDP_SITE-${XDG_CONFIG_HOME:-${HOME:-}/.config}/fsdp/site.
 # only login shells have, and that stop at unset variables under `set -u`.
 read_site() {
     local file init flags=$-
+    if [[ ${MAIL:-} == /* ]]; then unset MAIL; fi # a login shell's: the file of the user's mail, no address
     file=$(site_file)
     [[ -n $file ]] || return 0
     if [[ ! -e $file && -z ${FSDP_SITE:-} ]]; then return 0; fi

@@ -75,7 +75,7 @@ expect 0 "sbatch --account=physics --partition=gpu --constraint=a100 --gpus-per-
     run slurm/train.sh "${site[@]}" -- --show --lr 1e-4
 expect 0 "--account=mine --partition=gpu --constraint=a100 --nodes=2 --time=2:00:00 --mail-user=me@x --mail-type=END,FAIL --gpus-per-node=1" \
     run slurm/train.sh "${site[@]}" ACCOUNT=mine NODES=2 WALLTIME=2:00:00 MAIL=me@x GPUS=1 -- --show
-expect 0 "-A physics -q gpu -l select=2:ncpus=64:a100:ngpus=4 -l place=scatter --mem=0" run pbs/train.pbs "${site[@]}" NODES=2 CPUS=64 -- --show
+expect 0 "-A physics -q gpu -l select=2:ncpus=64:a100:ngpus=4 -l place=scatter --mem=0" run pbs/train.pbs "${site[@]}" NODES=2 CPUS=64 MAIL=/var/mail/me -- --show
 expect 0 "'ARGS=--run-config '\\''a b'\\''' qsub -V" run pbs/train.pbs "${site[@]}" -- --show --run-config 'a b'
 expect 0 "sbatch --account=physics" run slurm/train.sh "${site[@]}"
 expect 0 "NCCL_IB_HCA=mlx5" slurm "${site[@]}"
@@ -127,7 +127,7 @@ for script in slurm/train.sh pbs/train.pbs; do
 done
 
 # The examples of site files.
-example() { run "$1" FSDP_SITE="$FSDP_SOURCE/docs/sites/$2.sh" MODULESHOME="$work/modules" LMOD_PKG= SCRATCH=/s USER=me OUT_DIR= -- --show; }
+example() { run "$1" FSDP_SITE="$FSDP_SOURCE/docs/sites/$2.sh" MODULESHOME="$work/modules" LMOD_PKG= SCRATCH=/s USER=me MAIL=/var/mail/me OUT_DIR= -- --show; }
 expect 0 "qsub -V -A PROJECT -q debug -l select=1:system=polaris:ngpus=4 -l place=scatter -l filesystems=home:eagle" example pbs/train.pbs polaris
 expect 0 "sbatch --account=GROUP --partition=gpu --constraint=gpu80 --time=12:00:00 --mail-user=me@example.edu" example slurm/train.sh slurm-infiniband
 expect 0 "sbatch --account=PROJECT --qos=regular '--constraint=gpu&hbm80g' --gpus-per-node=4" example slurm/train.sh slingshot
