@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs pbs/mingpt.pbs and the chess chain in a real PBS, if one answers on this machine: deleted, rerun, stopped by the
-# time limit, cancelled. Variables:
+# Runs pbs/mingpt.pbs, pbs/train.pbs and the chess chain in a real PBS, if one answers on this machine: deleted, rerun,
+# stopped by the time limit and the walltime, as an array, cancelled. Variables:
 #   FSDP_PBS_SHARED    a folder that this host and the execution hosts share      a new one in HOME
 #   FSDP_PBS_OPTIONS   of qsub      -C "" -l select=1:ncpus=2 -l place=scatter -l walltime=00:20:00
+#   FSDP_PBS_SITE      site file for pbs/train.pbs      two nodes of two cpus, or one node where only one is free
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -39,6 +40,16 @@ submit() { # NAME ARGS SCRIPT ARGUMENTS of qsub: sets job
         skip "qsub refuses: $(<"$shared/qsub.err") (see FSDP_PBS_OPTIONS)"
     jobs+=("$job")
 }
+next_job() { cat "$@" | sed -n '/submitting again/{n;p}' | tail -n 1; } # FILE...: prints the job that was submitted last
+end_chain() { # FILE...: deletes the job that was submitted last, until no other follows it
+    local last
+    last=$(next_job "$@")
+    until over "$last"; do
+        qdel "$last" 2>/dev/null || true
+        sleep 1
+        last=$(next_job "$@")
+    done
+}
 says() { grep -qF -e "$2" "$1".o* || show_and_fail "$1 does not say: $2"; } # NAME TEXT
 
 echo "-- deleted and rerun: saved, not submitted again"
@@ -63,17 +74,64 @@ export ODD=$'a  b, "c"\nd'
 TIME_LIMIT=0:00:20 submit limit '--max-steps 1000000 --save-every 50 --seed 3' mingpt.pbs
 resubmitted() { grep -q "submitting again" limit.o* 2>/dev/null; }
 wait_for 300 resubmitted || show_and_fail "it was not submitted again"
-second=$(sed -n '/submitting again/,$p' limit.o* | sed -n '2p')
+second=$(next_job limit.o*)
 jobs+=("$second")
 wait_for 60 qstat -f "$second" >second.facts || show_and_fail "the second job is not known"
 grep -qF "Resource_List.walltime" second.facts || show_and_fail "the second job has no walltime"
 continued() { [[ $(cat limit.o* | grep -c "start by") -ge 2 ]]; }
 wait_for 300 continued || show_and_fail "the second job does not start"
-while ! over "$second"; do
-    qdel "$second" 2>/dev/null || true
-    second=$(cat limit.o* | sed -n '/submitting again/{n;p}' | tail -n 1)
-    sleep 1
+end_chain limit.o*
+
+# general NAME STEPS OPTIONS...: sets job to pbs/train.pbs as run NAME; its output goes to the folder NAME.
+general() {
+    mkdir -p "$1"
+    (cd "$1" && RUN_NAME=$1 FSDP_SITE=${FSDP_PBS_SITE:-$shared/site.sh} MODEL=mingpt DATA=$DATA_DIR/train.h5 RANKS_PER_NODE=1 \
+        bash "$FSDP_SOURCE/pbs/train.pbs" --num-layers 2 --num-heads 2 --embed-size 32 --max-steps "$2" --save-every 50 "${@:3}") \
+        >submitted 2>&1 || skip "pbs/train.pbs is refused: $(<submitted) (see FSDP_PBS_SITE)"
+    job=$(tail -n 1 submitted)
+    jobs+=("$job")
+}
+times() { cat "$1"/*.o* 2>/dev/null | grep -cF -e "$2" || true; } # NAME TEXT: prints how often the jobs of this run say it
+says_often() { (($(times "$1" "$2") >= $3)); }                     # NAME TEXT N
+expect() {                                                         # SECONDS NAME TEXT N
+    wait_for "$1" says_often "${@:2}" || { tail -n 40 "$2"/*.o* || true; fail "$2 does not say $4 times: $3"; }
+}
+free=$(pbsnodes -a 2>/dev/null | grep -c 'state = free' || true)
+nodes=$((free > 1 ? 2 : 1))
+cat >site.sh <<SH
+: "\${NODES:=$nodes}" "\${CPUS:=2}" "\${WALLTIME:=00:20:00}"
+SH
+unset ARRAY STAGE CONTAINER SUBMIT TIME_LIMIT WALLTIME
+for steps in 200 1000 5000 25000; do # more steps on a machine so fast that it is done before the stops
+    echo "-- the general job, $steps steps on $nodes node(s): from copies on the nodes; as an array whose tasks stop at the time
+   limit and go on as jobs of their own; rerun"
+    STAGE="\$TMPDIR" general calm-$steps $steps --seed 3
+    expect 400 calm-$steps "ended with code 0" 1
+    expect 1 calm-$steps "1 of 1 files" 1
+    expect 1 calm-$steps "on $nodes node(s)" 1
+    ARRAY="seed=3,4" TIME_LIMIT=0:00:15 general sweep-$steps $steps
+    expect 600 sweep-$steps "ended with code 0" 2
+    for seed in 3 4; do
+        grep -q "\"seed\": \"$seed\"" "runs/sweep-$steps/seed-$seed/job.json" || fail "the run of seed $seed has another one"
+    done
+    same_losses calm-$steps sweep-$steps/seed-3 --steps $steps
+    general rerun-$steps $steps --seed 3
+    wait_for 300 has_steps rerun-$steps 12 || { tail -n 40 rerun-$steps/*.o*; fail "the run to be rerun makes no progress"; }
+    if ! qrerun "$job" 2>qrerun.err; then echo "qrerun is refused here ($(<qrerun.err)): left out"; fi
+    expect 400 rerun-$steps "ended with code 0" 1
+    same_losses calm-$steps rerun-$steps --steps $steps
+    if says_often sweep-$steps "submitting again" 2 && { [[ -s qrerun.err ]] || says_often rerun-$steps "start by" 2; }; then break; fi
+    [[ $steps != 25000 ]] || fail "no job was stopped"
 done
+
+echo "-- the general job at the end of its walltime: saved in the seconds that PBS gives, submitted again"
+WALLTIME=00:02:00 general walltime 100000000
+expect 400 walltime "submitting again" 1
+jobs+=("$(next_job walltime/*.o*)")
+expect 1 walltime "leaves no minute before the last 180 s" 1
+expect 300 walltime "start by" 2
+(($(times walltime "from step 0 ") == 1)) || fail "the second job does not go on: $(grep "from step" walltime/*.o*)"
+end_chain walltime/*.o* # well before the end of its walltime
 
 echo "-- the chess chain, cancelled"
 snapshot=$("$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$shared/hf/hub")
