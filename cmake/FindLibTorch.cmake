@@ -92,7 +92,15 @@ elseif(LibTorch_FOUND AND NOT (LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRA
   set(LibTorch_CUDA_MISSING "libtorch_cuda (this LibTorch is for the CPU)")
 elseif(LibTorch_FOUND)
   set(_cuda_roots ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda)
-  file(GLOB _cuda_wheels "${_site_packages}/nvidia/cu[0-9]*" "${_site_packages}/nvidia/cuda_runtime")
+  # Wheels of another CUDA may be there, left by another torch: those fit whose runtime LibTorch asks for. From CUDA 13
+  # on they share the folder cu13; those of CUDA 12 have a folder for each part.
+  file(STRINGS "${LibTorch_C10_CUDA_LIBRARY}" _cudart REGEX "libcudart\\.so\\.[0-9]+" LIMIT_COUNT 1)
+  string(REGEX REPLACE ".*libcudart\\.so\\.([0-9]+).*" "\\1" _cuda_major "${_cudart}")
+  if(_cuda_major EQUAL 12)
+    set(_cuda_wheels "${_site_packages}/nvidia/cuda_runtime")
+  else()
+    file(GLOB _cuda_wheels "${_site_packages}/nvidia/cu${_cuda_major}*")
+  endif()
   find_path(CudaRuntime_INCLUDE_DIR cuda_runtime_api.h HINTS ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES include)
   # Prefer the library of the installation that the headers come from.
   get_filename_component(_cuda_root "${CudaRuntime_INCLUDE_DIR}" DIRECTORY)
@@ -142,7 +150,11 @@ elseif(LibTorch_FOUND)
     set(LibTorch_NVCC_FLAGS -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}" -isystem "${CudaRuntime_INCLUDE_DIR}"
       -isystem "${CudaCrt_INCLUDE_DIR}")
     if(LibTorch_NVCC AND NOT DEFINED LibTorch_NVCC_WORKS)
-      file(WRITE "${PROJECT_BINARY_DIR}/nvcc_probe.cu" "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n__global__ void f(float*) {}\n")
+      # A toolkit's nvcc prefers headers of its own: it must have the version of those that the rest is compiled with.
+      file(STRINGS "${CudaRuntime_INCLUDE_DIR}/cuda_runtime_api.h" _version REGEX "^#define CUDART_VERSION +[0-9]+")
+      string(REGEX REPLACE ".* ([0-9]+)[0-9][0-9][0-9]$" "\\1" _version "${_version}")
+      file(WRITE "${PROJECT_BINARY_DIR}/nvcc_probe.cu" "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n__global__ void f(float*) {}\n"
+        "static_assert(__CUDACC_VER_MAJOR__ == ${_version}, \"nvcc of another CUDA than LibTorch's\");\n")
       execute_process(COMMAND "${LibTorch_NVCC}" ${LibTorch_NVCC_FLAGS} -arch=sm_80 -cubin -o "${PROJECT_BINARY_DIR}/nvcc_probe.cubin"
         "${PROJECT_BINARY_DIR}/nvcc_probe.cu" RESULT_VARIABLE _code OUTPUT_QUIET ERROR_VARIABLE _nvcc_error)
       if(_code EQUAL 0)
