@@ -193,19 +193,10 @@ void forget(Happening event) {
 
 using namespace stub;
 
-#pragma GCC visibility push(default)
-extern "C" {
+namespace {
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  std::swap(thread_mode, *mode);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  return cudaStreamGetCaptureInfo(stream, status, nullptr, nullptr, nullptr, nullptr, nullptr);
-}
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges,
-                                     std::size_t* number) {
+/// \param id, graph  may be null
+cudaError_t tell(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph) {
   const std::scoped_lock lock(world().mutex);
   const auto capture = capture_of(stream);
   *status = capture == nullptr ? cudaStreamCaptureStatusNone
@@ -214,11 +205,47 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
   if (capture == nullptr) return cudaSuccess;
   if (id != nullptr) *id = capture->id;
   if (graph != nullptr) *graph = reinterpret_cast<cudaGraph_t>(&capture->nodes);
+  return cudaSuccess;
+}
+/// Nobody asks for the nodes that the next one follows.
+void tell_no_nodes(const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges, std::size_t* number) {
   if (nodes != nullptr) *nodes = nullptr;
   if (edges != nullptr) *edges = nullptr;
   if (number != nullptr) *number = 0;
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(thread_mode, *mode);
   return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return tell(stream, status, nullptr, nullptr);
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph, const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges,
+                                     std::size_t* number) {
+  tell_no_nodes(nodes, edges, number);
+  return tell(stream, status, id, graph);
+}
+#else  // in CUDA 12 the header renames this function to its second version, and the third one tells edges, too
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph, const cudaGraphNode_t** nodes, std::size_t* number) {
+  tell_no_nodes(nodes, nullptr, number);
+  return tell(stream, status, id, graph);
+}
+cudaError_t cudaStreamGetCaptureInfo_v3(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                        cudaGraph_t* graph, const cudaGraphNode_t** nodes,
+                                        const cudaGraphEdgeData** edges, std::size_t* number) {
+  tell_no_nodes(nodes, edges, number);
+  return tell(stream, status, id, graph);
+}
+#endif
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const std::scoped_lock lock(world().mutex);
   if (stream == nullptr) return static_cast<cudaError_t>(failed_with(cudaErrorStreamCaptureUnsupported));

@@ -1,4 +1,6 @@
 // Functions of the driver, libcuda.so.1, that are looked up by name, and those of cuBLAS and cuDNN that return values.
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -64,7 +66,7 @@ int cublasGetPointerMode_v2(void*, int* mode) {
   *mode = 0;
   return 0;
 }
-std::size_t cublasLtGetVersion() { return 130000; }
+std::size_t cublasLtGetVersion() { return std::size_t{CUDART_VERSION} * 10; }  // 12080: 12.8.0, as 120800
 /// Returns one algorithm without a workspace. The result ends with {workspaceSize, state, wavesCount, reserved}; all
 /// zero means success.
 int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int* count) {

@@ -288,6 +288,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   if (status != nullptr) *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return *function != nullptr ? cudaSuccess : failed(cudaErrorSymbolNotFound);
 }
+#if CUDART_VERSION < 13000
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* status) {
+  return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_VERSION, flags, status);
+}
+#endif
 
 // --- errors: the last one stays until it is read
 // ----------------------------------------------------------------------
