@@ -2,7 +2,9 @@
 """scripts/setup --user: what it would fetch, how packages are fetched, unpacked and made to find each other; and where FSDP_ALL is
 set, the whole of it as an ordinary user in a Debian 11 and a Debian 12 that have a compiler and Python, up to a program that runs."""
 
+import functools
 import hashlib
+import http.server
 import io
 import lzma
 import os
@@ -13,7 +15,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import unittest
+
+from pip._vendor.packaging.requirements import Requirement
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TOOL = SOURCE / "scripts/without_root/packages.py"
@@ -53,7 +58,26 @@ class Case(unittest.TestCase):
 
 
 class Setup(Case):
-    """Runs a copy of the scripts, with stand-ins for all that could change anything."""
+    """Runs a copy of the scripts, with stand-ins for all that could change anything, and an index of packages on loopback."""
+
+    NEEDS = {"2.9.1": "nvidia-cuda-nvrtc-cu12==12.8.93; platform_system == \"Linux\"\nRequires-Dist: nvidia-cuda-runtime-cu12==12.8.90",
+             "2.11.0": "cuda-toolkit[cublas,cudart]==13.0.2; platform_system == \"Linux\"\nRequires-Dist: cuda-bindings<14"}
+
+    def setUp(self):
+        super().setUp()
+        (self.work / "torch").mkdir()
+        wheels = {version: f"torch-{version}-cp311-cp311-manylinux_2_28_{os.uname().machine}.whl" for version in self.NEEDS}
+        # As on some mirrors, not every wheel has its metadata beside it.
+        names = [other for name in wheels.values() for other in (name.replace("cp311", "cp310"), name)]
+        (self.work / "torch/index.html").write_text("".join(f'<a href="../{name}#sha256=ab">{name}</a>' for name in names))
+        for version, name in wheels.items():
+            (self.work / f"{name}.metadata").write_text(f"Name: torch\nRequires-Dist: {self.NEEDS[version]}\n")
+        handler = functools.partial(type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}), directory=self.work)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.index = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
 
     def setup(self, *options, code=0, **environment):
         clone, tools = self.work / "clone", self.work / "tools"
@@ -69,7 +93,7 @@ class Setup(Case):
         command = [clone / "scripts/setup", *options]
         if os.geteuid() == 0:
             command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
-        return self.call(*command, code=code, env={"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(self.work), **environment})
+        return self.call(*command, code=code, env={"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(self.work), "PIP_INDEX_URL": self.index, **environment})
 
     def test_list(self):
         said = self.setup("--list", "--minimal", FSDP_PACKAGES="debian12")
@@ -80,6 +104,31 @@ class Setup(Case):
         self.assertIn("http://mirror.example/pool/main/", self.setup("--list", FSDP_PACKAGES="debian12", FSDP_DEBIAN_MIRROR="http://mirror.example/"))
         self.assertIn("debian12.txt", self.setup("--user", "--check", code=1, FSDP_PACKAGES="debian12"))
         self.assertFalse((self.work / "clone/.deps").exists())
+
+    def wheels(self, *options, **environment):
+        """Returns what pip takes the printed words for."""
+        said = self.setup("--list", *options, FSDP_PACKAGES="skip", **environment)
+        return {need.name: f"{','.join(sorted(need.extras))}{need.specifier}" for need in map(Requirement, re.findall(r"^from PyPI: (.*)", said, re.M))}
+
+    def test_list_of_wheels(self):
+        full = self.wheels("--full", FSDP_TORCH="2.9.1")
+        self.assertEqual({name: text for name, text in full.items() if "cuda" in name or name == "torch"},
+                         {"torch": "==2.9.1", "nvidia-cuda-nvcc-cu12": "==12.8.*", "nvidia-cuda-cccl-cu12": "==12.8.*"})
+        self.assertLessEqual({"mpich", "pyarrow", "numpy", "peft"}, set(full))
+        self.assertEqual(self.wheels("--full")["cuda-toolkit"], "cccl,crt,nvcc,nvvm==13.0.2")
+        minimal = self.wheels("--minimal", FSDP_TORCH="2.9.1")
+        self.assertEqual(set(minimal), {"torch", "mpich", "pyarrow", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12"})
+        self.assertEqual(self.wheels("--minimal")["cuda-toolkit"], "cudart,cupti==13.0.2")
+
+    def test_list_of_wheels_without_an_index(self):
+        said = self.setup("--list", "--minimal", code=1, FSDP_PACKAGES="skip", PIP_INDEX_URL="http://127.0.0.1:9/simple/")
+        self.assertIn("http://127.0.0.1:9/simple/torch/", said)
+        self.assertRegex(said, r"(?m)^from PyPI: mpich==")
+        self.assertIn("no such wheel", self.setup("--list", "--minimal", code=1, FSDP_PACKAGES="skip", FSDP_TORCH="2.9.9"))
+        installed = self.work / "clone/.deps/venv/lib/python3.11/site-packages/torch-2.9.1.dist-info"
+        installed.mkdir(parents=True)
+        shutil.copy(next(self.work.glob("torch-2.9.1-*.metadata")), installed / "METADATA")
+        self.assertIn("nvidia-cuda-cupti-cu12", self.wheels("--minimal", FSDP_TORCH="2.9.1", PIP_INDEX_URL="http://127.0.0.1:9"))
 
     def test_the_list_has_what_is_installed_elsewhere(self):
         said = self.call("bash", "-c", f'source {SOURCE}/scripts/common.sh; echo "${{library_packages[@]}}" "${{optional_libraries[@]}}" doctest-dev')
