@@ -28,9 +28,10 @@ install(PROGRAMS scripts/gpu-check scripts/lessons scripts/site-check scripts/ti
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
 install(DIRECTORY data/shakespeare data/gpt2 data/chess DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest OPTIONAL)
+# Pages in docs link to the other ones.
+install(DIRECTORY docs packaging DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
+install(FILES LICENSE CITATION.cff CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md README.md SECURITY.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)
 
 # bash finds completions by program name, so each program gets a link to the one file.
 if(FSDP_HAS_MANUAL)

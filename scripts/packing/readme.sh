@@ -23,7 +23,8 @@ Unpack it anywhere; nothing needs to be installed. From this folder:
     sbatch slurm/mingpt.sh          qsub -A PROJECT pbs/mingpt.pbs
     bash slurm/chess_pipeline.sh    fetches CodeLlama-7b and chess games, fine-tunes, converts, evaluates
 
-data/ holds tokenized Shakespeare and chess games to try it with, docs/ the documentation, licenses/ what comes with the libraries in lib/.
+data/ holds tokenized Shakespeare and chess games to try it with, README.md and docs/ the documentation, licenses/ what comes with the
+libraries in lib/.
 
 TEXT
     if ((thin)); then

@@ -45,7 +45,7 @@ def anchors(text):
 def documents(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True, text=True, check=False)
     names = listed.stdout.split("\n") if listed.returncode == 0 else []
-    return sorted({root / name for name in names if name} or set(root.glob("*.md")) | set(root.glob("docs/*.md")))
+    return sorted({root / name for name in names if name} or set(root.glob("*.md")) | set(root.glob("*/*.md")))
 
 
 def problems_of(path, root):

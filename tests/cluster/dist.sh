@@ -18,6 +18,7 @@ for file in LICENSE README sbom.spdx.json share/modulefiles/fsdp data/shakespear
     slurm/chess_pipeline.sh pbs/chess_pipeline.sh scripts/jobs/common.sh; do
     [[ -e $file ]] || fail "the tarball lacks $file"
 done
+"$FSDP_PYTHON" "$FSDP_SOURCE/tests/checks/doc_links.py" --root . || fail "links in the tarball's pages lead nowhere"
 for library in lib/*.so*; do
     grep -qF "\"./$library\"" sbom.spdx.json || fail "sbom.spdx.json does not name $library"
 done
@@ -52,6 +53,7 @@ cmake --install "$FSDP_BUILD" --prefix "$work/installed" >/dev/null
 for program in "$work"/installed/bin/fsdp-*; do
     "${bare[@]}" "$program" --version >/dev/null || fail "installed $program --version ended with $?"
 done
+"$FSDP_PYTHON" "$FSDP_SOURCE/tests/checks/doc_links.py" --root "$work/installed/share/doc/fsdp" || fail "links in installed pages lead nowhere"
 # An installed job script finds the shared scripts, the programs and the data.
 (cd "$work" && "${bare[@]}" bash "$work/installed/share/fsdp/slurm/chess_pipeline.sh" --dry-run) >pipeline.out ||
     fail "the installed chess_pipeline.sh --dry-run ended with $?: $(<pipeline.out)"
