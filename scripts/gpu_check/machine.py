@@ -72,12 +72,13 @@ class Machine:
         raise CannotRun(f"no fsdp-finetune in {' nor '.join(map(str, places))}: scripts/build makes it; FSDP_BIN names another folder")
 
     def fit_to_pytorch(self):
-        """Lets a tarball without LibTorch use Python's. It must be the version of the build: LibTorch has no stable C++ ABI."""
+        """Lets a tarball without LibTorch use Python's. Its version must be that of the build, as LibTorch has no stable C++ ABI; the
+        patch level may differ, as for the programs (scripts/packing/with_torch)."""
         mark = self.programs.parent / "lib/torch-version"
         if not mark.exists():
             return False
         built, here = mark.read_text(encoding="utf-8").strip(), self.facts["torch"].partition("+")[0]
-        if built != here:
+        if built.split(".")[:2] != here.split(".")[:2]:
             raise CannotRun(f"these programs were built with LibTorch {built}, and {sys.executable} has PyTorch {here}")
         self.environment.pop("FSDP_TORCH", None)
         before = self.environment.get("LD_LIBRARY_PATH")
