@@ -241,7 +241,8 @@ class Whole(Case):
         clone.mkdir(parents=True)
         files = subprocess.run(["git", "-C", SOURCE, "ls-files", "-z"], capture_output=True, check=True).stdout
         subprocess.run(["bash", "-c", f"tar -C '{SOURCE}' --null -T - -cf - | tar -C '{clone}' -xf -"], input=files, check=True)
-        (root / "etc/passwd").open("a").write("user:x:1000:1000::/home/user:/bin/bash\n")
+        with (root / "etc/passwd").open("a") as file:
+            file.write("user:x:1000:1000::/home/user:/bin/bash\n")
         for name in ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(f"/{name}", root / name)
@@ -255,11 +256,18 @@ class Whole(Case):
             print(f"{release}$ {command}\n{run.stdout}{run.stderr}", flush=True)
             self.assertEqual(run.returncode, 0, command)
 
-    RUN = "build/bin/fsdp-memprobe --num-layers 2 --num-heads 4 --embed-size 128 --vocab-size 997 --seq-len 128 --ranks 2 --batch-size 2"
+    PREDICT = "build/bin/fsdp-memprobe --num-layers 2 --num-heads 4 --embed-size 128 --vocab-size 997 --seq-len 128 --ranks 2 --batch-size 2"
+    TRAIN = """
+        scripts/tiny_llama tiny
+        build/bin/fsdp-download tokens --input data/chess/train.jsonl --tokenizer tiny --output train.h5
+        build/bin/mpiexec -n 2 build/bin/fsdp-finetune --model tiny --train-data train.h5 --max-steps 3 --run-name r --save-final-hf out
+        build/bin/fsdp-ckpt-convert runs/r/checkpoints/latest r.pt
+        build/bin/fsdp-ckpt-convert --verify runs/r/checkpoints/latest r.pt
+        build/bin/fsdp-eval out --data data/chess/validation.jsonl"""
 
     def test_an_old_system(self):
         self.walk("bullseye", "! sudo -n true 2>/dev/null; [ $(id -u) = 1000 ]; g++ --version | head -n 1", "scripts/setup --minimal",
-                  "scripts/setup --check", "scripts/build fsdp-memprobe fsdp-ckpt-convert", self.RUN)
+                  "scripts/setup --check", "scripts/build", self.PREDICT, self.TRAIN)
 
     def test_a_system_whose_own_packages_serve(self):
         self.walk("bookworm", "scripts/setup --user --minimal", "scripts/setup --check", "scripts/build fsdp-ckpt-convert",
