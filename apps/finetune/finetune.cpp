@@ -409,12 +409,15 @@ class Training {
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
-    TrainLoop loop(context_.trainer, {setup.total_steps, setup.total_samples},
-                   {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
-                   {.measured = [this](const StepReport& step) { life_.step_measured(step); },
-                    .done = [this](bool last) { life_.step_done(last); },
-                    .stop_wanted = [this] { return clock_.stop_wanted() || life_.life().is_cut; },
-                    .ends_early = [this] { return life_.out_of_patience(); }});
+    TrainLoop loop(
+        context_.trainer, {setup.total_steps, setup.total_samples},
+        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
+        {.measured = [this](const StepReport& step) { life_.step_measured(step); },
+         .done = [this](bool last) { life_.step_done(last); },
+         .stop_wanted =
+             [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; },
+         .needs_state = [this] { return life_.needs_state(); },
+         .ends_early = [this] { return life_.out_of_patience(); }});
     bool stopped = !choose_child(
         context_, stop_wanted, [this] { life_.after_fisher_batch(); }, report);
     if (!stopped) {

@@ -58,13 +58,21 @@ void RunExecutor::start(const std::filesystem::path& taken, bool is_saved) {
 
 void RunExecutor::after_fisher_batch() { handle(run_event::FisherBatch{interval_is_over()}); }
 
+bool RunExecutor::needs_state() {
+  interval_over_.reset();
+  if (needs_state_of(context_.trainer.state().step, life_, rules_)) return true;
+  return *(interval_over_ = interval_is_over());
+}
+
 void RunExecutor::step_measured(const StepReport& step) {
   record_.check_owner(false);
   handle(run_event::StepMeasured{step});
 }
 
 void RunExecutor::step_done(bool last) {
-  handle(run_event::StepDone{.is_last = last, .interval_over = !last && life_.is_open && interval_is_over()});
+  const bool asks = !last && life_.is_open;
+  handle(run_event::StepDone{.is_last = last,
+                             .interval_over = asks && (interval_over_ ? *interval_over_ : interval_is_over())});
 }
 
 bool RunExecutor::interval_is_over() {

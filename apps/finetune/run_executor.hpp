@@ -2,6 +2,7 @@
 // Does what lib/training/run/run_schedule.hpp decides: validations, checkpoints, links, exports.
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -29,6 +30,8 @@ class RunExecutor {
   /// \param is_saved  `taken` was saved by fsdp-finetune, so that the state need not be saved once more
   void start(const std::filesystem::path& taken, bool is_saved);
   void after_fisher_batch();
+  /// Call when a step has begun that another one may follow before step_done(). \return true if none may
+  bool needs_state();
   /// Call before a step is logged. \throws RuntimeFailure after --max-nonfinite-steps consecutive steps that are not
   /// finite
   void step_measured(const StepReport& step);
@@ -57,6 +60,7 @@ class RunExecutor {
   Outputs outputs_;
   RunRules rules_;
   RunLife life_;
+  std::optional<bool> interval_over_;  ///< answer for the newest step, if it had to be known when the step began
   std::set<RunActionKind> warned_;
 };
 

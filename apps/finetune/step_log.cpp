@@ -38,16 +38,8 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
     std::visit([&](auto member) { place = step.*member; }, metric.field);
   }
   if (!step.has_loss()) record[key_of(&StepReport::loss)] = nullptr;
-  if (has(StepMetric::In::on_gpu)) record["cuda_graphs"] = context_.runtime.engine().recording_counts().replayed;
   if (has(StepMetric::In::with_loss_scale) || step.skipped) record["skipped"] = step.skipped;
   if (record_.is_saving()) record["saving"] = true;
-  const auto& counts = context_.runtime.engine().counts();
-  record["collectives"] = {
-      {"shard",
-       {{"all_gathers", counts.shard.all_gathers},
-        {"reduce_scatters", counts.shard.reduce_scatters},
-        {"bytes", counts.shard.bytes}}},
-      {"replicate", {{"all_reduces", counts.replicate.all_reduces}, {"bytes", counts.replicate.bytes}}}};
   return record;
 }
 

@@ -77,6 +77,7 @@ class Speed:
             if OURS in runs:
                 check(f"{title}, to others", self.ratio, case, runs)
                 check(f"{title}, MFU", self.share_of_peak, runs)
+                check(f"{title}, between steps", self.between_steps, runs)
 
     def is_possible(self, contender):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
@@ -114,17 +115,22 @@ class Speed:
         if contender == LLMC:
             llmc.program(self.stage)  # before the clocks are sampled
         with Sampled(self.machine) as gpu:
-            seconds, mfu, peak = self.trained(case, contender, what)
-        found = runs.setdefault(contender, {"tokens_per_second": [], "mfu": [], "reserved_memory_bytes": [], "clocks": []})
-        found["tokens_per_second"].append(case.batch * self.shapes[case.name]["length"] / statistics.median(seconds[WARM_UP:]))
-        found["mfu"] += mfu[WARM_UP:]
+            lines, peak = self.trained(case, contender, what)
+        found = runs.setdefault(contender, {key: [] for key in ("tokens_per_second", "mfu", "reserved_memory_bytes", "clocks", "step_seconds", "gap_seconds",
+                                                                "first_step_seconds")})
+        usual = statistics.median(line["step_seconds"] for line in lines[WARM_UP:])
+        found["tokens_per_second"].append(case.batch * self.shapes[case.name]["length"] / usual)
+        found["step_seconds"].append(usual)
+        found["first_step_seconds"].append(lines[0]["step_seconds"])
+        found["gap_seconds"] += [line["device_gap_seconds"] for line in lines[WARM_UP:] if "device_gap_seconds" in line]
+        found["mfu"] += [line["mfu"] for line in lines[WARM_UP:] if "mfu" in line]
         found["reserved_memory_bytes"].append(peak)
         found["clocks"].append(gpu.found)
 
     def trained(self, case, contender, what):
-        """Returns each step's seconds and MFU, and the peak of reserved memory."""
+        """Returns a line per step, and the peak of reserved memory."""
         if contender == LLMC:
-            return llmc.seconds_of_steps(self.stage, what, self.shapes[case.name], case.batch, STEPS, 100), [], None
+            return [{"step_seconds": each} for each in llmc.seconds_of_steps(self.stage, what, self.shapes[case.name], case.batch, STEPS, 100)], None
         if contender in VARIANTS:
             options, variables = VARIANTS[contender]
             lines = self.trainings.ours(what, case.name, "bf16", STEPS, case.batch, 100, options, variables)
@@ -132,7 +138,7 @@ class Speed:
         else:
             lines, totals = self.trainings.pytorch(what, case.name, ["bf16"], STEPS, case.batch, 150, contender == COMPILED)
             lines = lines["bf16"]
-        return [line["step_seconds"] for line in lines], [line["mfu"] for line in lines if "mfu" in line], totals.get("reserved_memory_bytes")
+        return lines, totals.get("reserved_memory_bytes")
 
     @staticmethod
     def memory(found):
@@ -171,6 +177,15 @@ class Speed:
         rate = {contender: statistics.median(found["tokens_per_second"]) for contender, found in runs.items()}
         shares = {contender: ours * each / rate[OURS] for contender, each in rate.items()}
         return NOTE, ", ".join(f"{contender} {100 * share:.1f} %" for contender, share in shares.items()), shares
+
+    @staticmethod
+    def between_steps(runs):
+        """Returns how long the GPU waits between two of our steps, and the seconds of first steps, the longest of the turns."""
+        first = ", ".join(f"{contender} {max(found['first_step_seconds']):.1f} s" for contender, found in runs.items())
+        gaps = {contender: {"gap": statistics.median(found["gap_seconds"]), "of": statistics.median(found["step_seconds"])}
+                for contender, found in runs.items() if found["gap_seconds"]}
+        waits = [f"{contender} {1e3 * each['gap']:.3f} ms of {1e3 * each['of']:.1f} a step" for contender, each in gaps.items()]
+        return NOTE, f"{', '.join(waits) or 'no GPU'}; first step {first}", gaps
 
 
 def run(stage):

@@ -161,6 +161,28 @@ class Run {
     }
   }
 
+  /// Host waits of a step that begins while the one before it is under way: until the host has asked for all of it, and
+  /// for the end of the one before it, which the device then works behind.
+  struct EarlyWaits {
+    int to_begin = 0, to_finish = 0;
+  };
+  /// Call after train(). A run that cannot begin steps early waits to begin.
+  EarlyWaits wait_early() {
+    const auto waits_of = [&](const auto& body) {
+      observer_.forget();
+      body();
+      return observer_.of("").waits;
+    };
+    const auto begin = [&] { trainer_.begin_step(rows_, [] { return false; }); };
+    begin();
+    EarlyWaits waits;
+    if (!trainer_.begins_early()) waits.to_begin += waits_of([&] { trainer_.finish_step(); });
+    waits.to_begin += waits_of(begin);
+    waits.to_finish = waits_of([&] { trainer_.finish_step(); });
+    if (trainer_.steps_under_way() > 0) trainer_.finish_step();
+    return waits;
+  }
+
   CountingObserver& observer() { return observer_; }
   bool has_kernels() const { return runtime_.ops().recorder() != nullptr; }
   RecordingCounts recordings() { return runtime_.engine().recording_counts(); }

@@ -162,8 +162,10 @@ TEST_SUITE("gpu/nccl") {
     const auto body = [&](fsdp::ProcessGroup& group) {
       const int rank = group.rank();
       backend->set_device(rank);
+      const auto ops = backend->make_ops(rank);
       const auto collectives = backend->make_collectives(group, rank);
       const std::vector<at::Tensor> tensors{small_integers(64, at::kFloat, 0, rank)};
+      const auto other = tensors[0].clone();
       collectives->all_reduce(tensors)->wait();  // connects the ranks
       backend->synchronize(rank);
       if (rank == 1) {
@@ -171,9 +173,9 @@ TEST_SUITE("gpu/nccl") {
         return;
       }
       auto gather = collectives->all_reduce(tensors);
-      backend->wait_for_compute(rank);  // nothing has been computed that waits for the collective
+      static_cast<void>(ops->to_host(other));  // does not wait for the collective
       gather->wait();
-      in_compute ? backend->wait_for_compute(rank) : backend->synchronize(rank);
+      in_compute ? static_cast<void>(ops->to_host(other)) : backend->synchronize(rank);
     };
     for (const bool compute : {false, true}) {
       in_compute = compute;

@@ -152,6 +152,7 @@ Touches of_decide_step(const DecideStep& a) {
   Touches all;
   touch(all, a.squares, 8);
   touch(all, a.nats, 8);
+  touch(all, a.before, 8 * kDecisionSize);
   touch(all, a.decision, 8 * kDecisionSize);
   return all;
 }

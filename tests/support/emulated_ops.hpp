@@ -19,7 +19,7 @@ class EmulatedKernels final : public cuda::LaunchedKernels {
 };
 
 /// Treats all tensors as device tensors.
-class EmulatedOps final : public FusedOps {
+class EmulatedOps : public FusedOps {
  public:
   /// \param recorder  null: nothing is recorded
   explicit EmulatedOps(emulated::Order order, std::shared_ptr<const WorkRecorder> recorder = nullptr)

@@ -13,10 +13,12 @@ void check_cuda(cudaError_t code, const char* call);
 /// Like cudaEventQuery / cudaStreamQuery: true when done, false when not yet. \throws RuntimeFailure otherwise
 bool cuda_ready(cudaError_t query_result, const char* call);
 
-/// A CUDA event without timing, on the device that is current at construction.
+/// A CUDA event on the device that is current at construction.
 class UniqueEvent {
  public:
-  UniqueEvent() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+  explicit UniqueEvent(unsigned flags = cudaEventDisableTiming) {
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
+  }
   UniqueEvent(UniqueEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   UniqueEvent& operator=(UniqueEvent&& other) noexcept {
     std::swap(event_, other.event_);

@@ -50,6 +50,21 @@ struct CudaAttentionState final : AttentionState {
   std::int64_t max_q = 0, max_k = 0;
 };
 
+class CudaTimeMark final : public TimeMark {
+ public:
+  explicit CudaTimeMark(cudaStream_t stream) { event_.record(stream); }
+  double seconds_since(const TimeMark& earlier) const override {
+    float milliseconds = 0;
+    check_cuda(
+        cudaEventElapsedTime(&milliseconds, static_cast<const CudaTimeMark&>(earlier).event_.get(), event_.get()),
+        "cudaEventElapsedTime");
+    return milliseconds / 1e3;
+  }
+
+ private:
+  UniqueEvent event_{cudaEventDefault};
+};
+
 class CudaOps final : public FusedOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits, const EventWait& wait)
@@ -101,6 +116,9 @@ class CudaOps final : public FusedOps {
   }
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
     return is_on_host(x) ? lock_pages_of(x) : nullptr;
+  }
+  std::unique_ptr<TimeMark> mark_time() const override {
+    return std::make_unique<CudaTimeMark>(c10::cuda::getCurrentCUDAStream(device().index()).stream());
   }
   /// Master weights on the host are rounded on the host, into the buffer that is sent.
   void cast_shards(std::span<const CastShard> rows) const override {
@@ -179,6 +197,18 @@ class CudaOps final : public FusedOps {
     return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
+  /// Through pinned memory, which PyTorch's allocator keeps until the device has written it.
+  std::function<std::vector<double>()> start_read(const at::Tensor& values) const override {
+    const auto here = at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true));
+    here.copy_(values, /*non_blocking=*/true);
+    const auto done = std::make_shared<UniqueEvent>();
+    done->record(c10::cuda::getCurrentCUDAStream(device().index()).stream());
+    return [this, here, done] {
+      wait_(*done);
+      const auto* first = here.const_data_ptr<double>();
+      return std::vector<double>(first, first + here.numel());
+    };
+  }
   /// The product's last pass adds the bias (cuBLASLt) if `out` is contiguous; otherwise PyTorch copies the bias first.
   void biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                       const at::Tensor& bias) const override {

@@ -1,5 +1,6 @@
 #pragma once
-// Work of a device that goes on while the host does something else: copies, and work that is captured and replayed.
+// Work of a device that goes on while the host does something else: copies, work that is captured and replayed, and
+// when the device does it.
 #include <functional>
 #include <memory>
 
@@ -22,6 +23,14 @@ class RecordedWork {
   /// Queues a replay after the work queued so far. The replay uses the addresses and scalars of the capture, and reads
   /// what those addresses hold when the device gets there.
   virtual void run() = 0;
+};
+
+/// A point in a device's work. The device notes the time when it gets there.
+class TimeMark {
+ public:
+  virtual ~TimeMark() = default;
+  /// Seconds of the device from `earlier`, a mark of the same device. \pre the device has reached both
+  virtual double seconds_since(const TimeMark& earlier) const = 0;
 };
 
 class WorkRecorder {

@@ -33,6 +33,7 @@ struct TotalSum {
 struct DecideStep {
   const double* squares;  ///< [1]
   const double* nats;     ///< [1]
+  const double* before;   ///< decision of the step before, which skips this one, too, if it is a skip; may be null
   double replicas, loss_scale, clip_norm;
   double* decision;  ///< [kDecisionSize]
 };

@@ -19,7 +19,7 @@ class FusedOps : public AtenOps {
   bool decides() const override { return has_kernels(); }
   at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
   at::Tensor decide(const StepSums& sums) const override;
-  StepOutcome outcome_of(const at::Tensor& decision) const override;
+  std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const override;
   at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;

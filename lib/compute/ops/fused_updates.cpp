@@ -81,17 +81,20 @@ at::Tensor FusedOps::device_sum_squares(std::span<const GradPart> parts) const {
 at::Tensor FusedOps::decide(const StepSums& sums) const {
   auto decision = at::empty({fused::kDecisionSize}, sums.squares.options());
   kernels_->decide_step({static_cast<const double*>(address_of(sums.squares)),
-                         static_cast<const double*>(address_of(sums.loss)), static_cast<double>(sums.replicas),
+                         static_cast<const double*>(address_of(sums.loss)),
+                         static_cast<const double*>(address_of(sums.before)), static_cast<double>(sums.replicas),
                          sums.loss_scale, sums.clip_norm, static_cast<double*>(address_in(decision))});
   return decision;
 }
 
-StepOutcome FusedOps::outcome_of(const at::Tensor& decision) const {
-  const auto values = read(decision);
-  return {.norm = values[fused::kNorm],
-          .nats = values[fused::kNats],
-          .skipped = values[fused::kSkipped] != 0.0,
-          .loss_is_finite = std::isfinite(values[fused::kNats])};
+std::function<StepOutcome()> FusedOps::outcome_of(const at::Tensor& decision) const {
+  return [read = start_read(decision)] {
+    const auto values = read();
+    return StepOutcome{.norm = values[fused::kNorm],
+                       .nats = values[fused::kNats],
+                       .skipped = values[fused::kSkipped] != 0.0,
+                       .loss_is_finite = std::isfinite(values[fused::kNats])};
+  };
 }
 
 void FusedOps::cast_shards(std::span<const CastShard> rows) const {

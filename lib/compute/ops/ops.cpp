@@ -65,7 +65,7 @@ at::Tensor Ops::dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sa
 
 at::Tensor Ops::device_sum_squares(std::span<const GradPart>) const { TORCH_CHECK(false, "the host decides steps"); }
 at::Tensor Ops::decide(const StepSums&) const { TORCH_CHECK(false, "the host decides steps"); }
-StepOutcome Ops::outcome_of(const at::Tensor&) const { TORCH_CHECK(false, "the host decides steps"); }
+std::function<StepOutcome()> Ops::outcome_of(const at::Tensor&) const { TORCH_CHECK(false, "the host decides steps"); }
 
 RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
   // The table outlives the layer that requests it first, so it is not an activation.
@@ -86,6 +86,10 @@ RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t posit
     }
   });
   return {to_device(table.cos_PH), to_device(table.sin_PH)};
+}
+
+std::function<std::vector<double>()> Ops::start_read(const at::Tensor& values) const {
+  return [read_values = read(values)] { return read_values; };
 }
 
 std::vector<double> Ops::read(const at::Tensor& values) const {

@@ -52,6 +52,8 @@ class Ops {
   virtual at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const;
   /// Captures work for replay; null if the device cannot.
   virtual const WorkRecorder* recorder() const { return nullptr; }
+  /// Marks the end of the work that is queued now; null if the device works whenever the host does.
+  virtual std::unique_ptr<TimeMark> mark_time() const { return nullptr; }
   /// Counts host memory that ATen does not allocate (a shared-memory segment); negative when it is freed.
   virtual void count_shared_memory(std::int64_t bytes) const;
   /// Runs body(0), ..., body(n - 1). Each call frees what it allocates, so a prediction may skip calls that are alike.
@@ -128,8 +130,9 @@ class Ops {
   virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const;
   /// \return for UpdateGroup::decision
   virtual at::Tensor decide(const StepSums& sums) const;
-  /// Reads the decision. Waits for the device.
-  virtual StepOutcome outcome_of(const at::Tensor& decision) const;
+  /// Starts to copy the decision to the host. \return a function that waits for the copy, but not for work that is
+  /// queued later, and reads it
+  virtual std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const;
   /// Casts master weights to the parameter dtype: to = from for each pair. Both may be on different devices.
   virtual void cast_shards(std::span<const CastShard> rows) const;
   /// Upcasts received values to float32, see UpcastSum.
@@ -265,6 +268,8 @@ class Ops {
   virtual void add_converted(at::Tensor& to, const at::Tensor& from) const = 0;
   /// Copies float64 values to the host. Waits for the device.
   virtual std::vector<double> read(const at::Tensor& values) const;
+  /// Starts the same copy. \return a function that waits for the copy, but not for work that is queued later
+  virtual std::function<std::vector<double>()> start_read(const at::Tensor& values) const;
   /// Runs body on ATen's threads over pieces of [0, n) of at least `grain`. All loops over host memory use this
   /// function, so that a prediction can skip them.
   virtual void launch(std::int64_t n, std::int64_t grain,

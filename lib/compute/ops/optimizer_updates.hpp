@@ -125,14 +125,15 @@ struct StepSums {
   at::Tensor loss;     ///< [2]: nats and tokens
   int replicas = 1;
   double loss_scale = 1;
-  double clip_norm = 0;  ///< maximum gradient norm; 0: no clipping
+  double clip_norm = 0;    ///< maximum gradient norm; 0: no clipping
+  at::Tensor before = {};  ///< decision of the step before if the host does not know its outcome; else undefined
 };
 
 /// Result of a step's decision.
 struct StepOutcome {
   double norm = 0;  ///< gradient norm, which includes loss_scale
   double nats = 0;
-  bool skipped = false;  ///< loss or gradients are not finite; nothing was updated
+  bool skipped = false;  ///< loss or gradients, or those of StepSums::before, are not finite; nothing was updated
   bool loss_is_finite = true;
 };
 

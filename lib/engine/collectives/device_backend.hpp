@@ -55,8 +55,6 @@ class DeviceBackend {
   /// blocks the host on the device (item(), copies to the host): only here does a rank that died become an error.
   /// \throws RuntimeFailure naming the collective that failed, or made no progress within its group's timeout
   virtual void synchronize(int device) = 0;
-  /// Waits for computations, and for collectives that they depend on. Other collectives go on.
-  virtual void wait_for_compute(int device) = 0;
 };
 
 /// Bytes of the device that are in use and not the caching allocator's: contexts, NCCL, other programs.
@@ -76,7 +74,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 10";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 11";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

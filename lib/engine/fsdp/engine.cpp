@@ -786,7 +786,7 @@ bool Engine::decides_on_device() const {
   return input_.ops->decides() && input_.store == nullptr && !policy_.cpu_offload;
 }
 
-at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm) {
+at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm, const at::Tensor& before) {
   const at::NoGradGuard no_grad;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
   auto nats = loss.pending;
@@ -799,7 +799,7 @@ at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double cl
   sum_over(*input_.mesh->shard, *input_.shard_collectives);
   // Replicas have equal gradients. Their sums are reduced as well, so that all ranks decide by the same bits.
   sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
-  return input_.ops->decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm});
+  return input_.ops->decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm, before});
 }
 
 double Engine::gradient_norm() {

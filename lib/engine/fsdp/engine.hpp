@@ -128,8 +128,8 @@ class Engine {
   /// step without the host; see decide_step().
   bool decides_on_device() const;
   /// Computes the decision of Ops::decide() from the gradients and from the loss of this rank's micro-batches.
-  /// Does not wait for the device. Collective.
-  at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm);
+  /// Does not wait for the device. Collective. \param before  as StepSums::before
+  at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm, const at::Tensor& before);
 
   const CommCounts& counts() const { return counts_; }
   RecordingCounts recording_counts() const;

@@ -82,11 +82,6 @@ class ModelRuntime {
   void synchronize() const {
     if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
   }
-  /// As synchronize(), but does not wait for collectives that no computation depends on, such as all-gathers ahead of
-  /// the next step.
-  void wait_for_compute() const {
-    if (device_.backend != nullptr) device_.backend->wait_for_compute(device_.device.index());
-  }
   ProcessGroup& world() { return world_; }
   /// Collectives along the shard axis.
   TensorCollectives& shard_collectives() { return *shard_collectives_; }

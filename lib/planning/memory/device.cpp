@@ -110,7 +110,6 @@ class MetaBackend final : public DeviceBackend {
   void release_cached(int) override {}
   std::shared_ptr<void> hold_memory(int, std::int64_t) override { return nullptr; }
   void synchronize(int) override {}
-  void wait_for_compute(int) override {}
 
  private:
   GpuSpec gpu_;
@@ -136,7 +135,6 @@ class LoneBackend final : public DeviceBackend {
     return gpu_->hold_memory(device, bytes);
   }
   void synchronize(int device) override { gpu_->synchronize(device); }
-  void wait_for_compute(int device) override { gpu_->wait_for_compute(device); }
 
  private:
   std::shared_ptr<DeviceBackend> gpu_;

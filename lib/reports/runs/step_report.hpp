@@ -19,6 +19,7 @@ struct StepReport {
   std::int64_t samples = 0;
   double seconds = 0;
   double data_wait_seconds = 0;
+  double device_gap_seconds = 0;  ///< from the end of the step before to the first work, on the device; 0: none before
   std::int64_t peak_memory_bytes = 0;
   std::int64_t peak_rss_bytes = 0;                                 ///< resident set so far, libraries included
   std::int64_t reserved_bytes = 0;                                 ///< CUDA
@@ -29,6 +30,11 @@ struct StepReport {
   std::int64_t update_bytes = 0;                                   ///< moved to and from a disk meanwhile, this rank's
   double offload_wait_seconds = 0;                                 ///< stood still for a disk
   std::int64_t offload_bytes_read = 0, offload_bytes_written = 0;  ///< this rank's
+  // Since the start:
+  std::int64_t graphs = 0;  ///< micro-batches launched as one CUDA graph
+  std::int64_t shard_all_gathers = 0, shard_reduce_scatters = 0, shard_bytes = 0;
+  std::int64_t replicate_all_reduces = 0, replicate_bytes = 0;
+
   bool skipped = false;   ///< loss or gradient norm is not finite on some rank: nothing was updated
   bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;   ///< asked to stop during the step: nothing was updated
@@ -74,6 +80,11 @@ inline constexpr std::array kStepMetrics{
                .field = &StepReport::data_wait_seconds,
                .tag = "train/data_wait_seconds",
                .worst_of_ranks = true},
+    StepMetric{.key = "device_gap_seconds",
+               .field = &StepReport::device_gap_seconds,
+               .tag = "train/device_gap_seconds",
+               .worst_of_ranks = true,
+               .in = StepMetric::In::on_gpu},
     StepMetric{.key = "mfu", .field = &StepReport::mfu, .tag = "train/mfu", .in = StepMetric::In::with_known_peak},
     StepMetric{.key = "loss_scale",
                .field = &StepReport::loss_scale,
@@ -99,6 +110,12 @@ inline constexpr std::array kStepMetrics{
                .in = StepMetric::In::on_gpu},
     StepMetric{.key = "", .field = &StepReport::num_ooms, .worst_of_ranks = true},
     StepMetric{.key = "", .field = &StepReport::longest_row, .worst_of_ranks = true},
+    StepMetric{.key = "cuda_graphs", .field = &StepReport::graphs, .in = StepMetric::In::on_gpu},
+    StepMetric{.key = "collectives/shard/all_gathers", .field = &StepReport::shard_all_gathers},
+    StepMetric{.key = "collectives/shard/reduce_scatters", .field = &StepReport::shard_reduce_scatters},
+    StepMetric{.key = "collectives/shard/bytes", .field = &StepReport::shard_bytes},
+    StepMetric{.key = "collectives/replicate/all_reduces", .field = &StepReport::replicate_all_reduces},
+    StepMetric{.key = "collectives/replicate/bytes", .field = &StepReport::replicate_bytes},
     StepMetric{.key = "update_seconds",
                .field = &StepReport::update_seconds,
                .worst_of_ranks = true,

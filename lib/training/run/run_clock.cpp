@@ -31,8 +31,9 @@ void RunClock::after_save(double seconds) { save_seconds_ = std::max(save_second
 
 void RunClock::after_validation(double seconds) { validation_seconds_ = std::max(validation_seconds_, seconds); }
 
-bool RunClock::stop_wanted() const {
-  return signalled() || seconds_left() < 1.5 * slowest_step_seconds_ + seconds_to_save();
+bool RunClock::stop_wanted(std::size_t steps_under_way) const {
+  const auto steps = 1.5 + static_cast<double>(steps_under_way);
+  return signalled() || seconds_left() < steps * slowest_step_seconds_ + seconds_to_save();
 }
 
 double RunClock::seconds_left() const {

@@ -33,6 +33,8 @@ struct LoopHooks {
   std::function<void(const StepReport&)> measured;  ///< before the observers are told of a step
   std::function<void(bool last)> done;              ///< after they were told
   std::function<bool()> stop_wanted;                ///< asked before each micro-batch; ranks may differ
+  std::function<bool()> needs_state;                ///< asked when a step has begun that another one may follow before
+                                                    ///< the observers are told of it: true if none may; ranks agree
   std::function<bool()> ends_early;                 ///< asked before each step; ranks agree
 };
 
@@ -44,20 +46,28 @@ class TrainLoop {
 
   /// No step is left to be made.
   bool is_over() const { return reached(trainer_.state()); }
-  /// \return true when it was asked to stop. Collective
+  /// Where the trainer can, a step begins before the observers are told of the one before it, so that the device works
+  /// meanwhile. \return true when it was asked to stop. Collective
   bool run() {
     const auto& state = trainer_.state();
     while (!reached(state) && !hooks_.ends_early()) {
-      const auto step = trainer_.step(goal_.samples - state.samples, hooks_.stop_wanted);
-      if (step.stopped) return true;
-      hooks_.measured(step);
-      for (auto* observer : observers_) observer->after_step(step, reached(state));
-      hooks_.done(reached(state));
+      const auto before = trainer_.steps_under_way();
+      const bool stopped = !trainer_.begin_step(goal_.samples - state.samples, hooks_.stop_wanted);
+      if (before > 0) finish_step(false);
+      if (stopped) return true;
+      if (trainer_.steps_under_way() == 0) continue;  // undone
+      if (reached(state) || !trainer_.begins_early() || hooks_.needs_state()) finish_step(reached(state));
     }
     return false;
   }
 
  private:
+  void finish_step(bool last) {
+    const auto step = trainer_.finish_step();
+    hooks_.measured(step);
+    for (auto* observer : observers_) observer->after_step(step, last);
+    hooks_.done(last);
+  }
   bool reached(const RunState& state) const { return state.step >= goal_.steps || state.samples >= goal_.samples; }
 
   Trainer& trainer_;
@@ -76,7 +86,8 @@ class RunClock final : public StepObserver {
 
   bool signalled() const { return signal_.received() != 0; }
   /// This rank's word: a signal, or too little time for another step and the last save.
-  bool stop_wanted() const;
+  /// \param steps_under_way  that must end first
+  bool stop_wanted(std::size_t steps_under_way = 0) const;
   /// True if the run must end during a validation: the step is done, so only the last save must still fit.
   bool must_end() const { return signalled() || seconds_left() < seconds_to_save(); }
   /// True if the run must end when nothing is left to save.

@@ -12,6 +12,8 @@ namespace {
 using namespace run_event;
 using enum RunActionKind;
 
+bool falls_on(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
+
 /// Answers one event.
 class Decision {
  public:
@@ -183,8 +185,7 @@ class Decision {
 
   bool save_is_due(const StepDone& e) {
     if (e.is_last) return false;  // the final save follows
-    const bool due =
-        life_.save_waits || e.interval_over || (rules_.save_every > 0 && life_.step % rules_.save_every == 0);
+    const bool due = life_.save_waits || e.interval_over || falls_on(life_.step, rules_.save_every);
     // While losses are not finite, this state is not known to be better than the last saved one.
     life_.save_waits = due && life_.nonfinite.any();
     return due && !life_.save_waits;
@@ -339,7 +340,12 @@ std::vector<RunAction> links_of_pending(const RunLife& life) {
 }
 
 bool validates_here(const RunLife& life, const RunRules& rules) {
-  return rules.has_validation && rules.eval_every > 0 && life.step % rules.eval_every == 0;
+  return rules.has_validation && falls_on(life.step, rules.eval_every);
+}
+
+bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules) {
+  return !life.is_open || life.nonfinite.any() || life.save_waits || falls_on(step, rules.save_every) ||
+         (rules.has_validation && falls_on(step, rules.eval_every));
 }
 
 std::vector<RunAction> next_actions(RunLife& life, const RunEvent& event, const RunRules& rules) {

@@ -199,4 +199,8 @@ std::vector<RunAction> links_of_pending(const RunLife& life);
 /// True when an --eval-every validation falls on the present step.
 bool validates_here(const RunLife& life, const RunRules& rules);
 
+/// True if no other step may begin before life has seen `step`, which has begun: what follows it needs the state after
+/// it, or its loss may matter to the next one.
+bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules);
+
 }  // namespace fsdp

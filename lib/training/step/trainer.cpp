@@ -18,8 +18,6 @@
 namespace fsdp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr double kFirstLossScale = 65536.0;
 constexpr std::int64_t kScaleGrowthSteps = 2000;
 
@@ -81,11 +79,12 @@ std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t beh
   return batches;
 }
 
-/// Computes gradients of the samples that the report names, and fills the report's tokens. \return the loss of this
-/// rank, or nullopt when asked to stop
-std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64_t behind,
+/// Computes gradients of the samples that the step's report names, and fills the report's tokens. \return the loss of
+/// this rank, or nullopt when asked to stop
+std::optional<LossSum> Trainer::compute_gradients(StepUnderWay& step, std::int64_t behind,
                                                   const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
+  auto& report = step.report;
   auto& world = runtime_.world();
   auto& engine = runtime_.engine();
   const auto batches = load(report, behind);
@@ -106,6 +105,7 @@ std::optional<LossSum> Trainer::compute_gradients(StepReport& report, std::int64
     const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
     sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
   };
+  step.first_forward = runtime_.ops().mark_time();
   for (std::size_t m = 0; m < batches.size(); ++m) {
     if (any_rank(world, stop_wanted())) return std::nullopt;
     try {
@@ -129,32 +129,74 @@ double Trainer::read_loss(LossSum sum) {
   return loss[0];
 }
 
-StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
-  const auto start = Clock::now();
-  const auto before = stats_of(runtime_.store());
-  StepReport report;
+bool Trainer::begin_step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+  StepUnderWay step;
+  step.store = stats_of(runtime_.store());
+  auto& report = step.report;
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
   const auto behind = std::min(options_.batches.rows_per_step, max_samples - report.samples);
-  const auto loss = compute_gradients(report, behind, stop_wanted);
+  const auto loss = compute_gradients(step, behind, stop_wanted);
   if (!loss) {
-    report.stopped = true;
-    wait_for_reader(report);
-    return report;
+    reader_.wait();
+    return false;
   }
   report.lr = options_.schedule.at(report.step);
-  update(*loss, report);
+  update(*loss, step);
   state_.step += 1;
   state_.samples += report.samples;
-  wait_for_reader(report);
-  report.seconds = seconds_since(start);
+  const auto& [shard, replicate] = runtime_.engine().counts();
+  report.shard_all_gathers = shard.all_gathers;
+  report.shard_reduce_scatters = shard.reduce_scatters;
+  report.shard_bytes = shard.bytes;
+  report.replicate_all_reduces = replicate.all_reduces;
+  report.replicate_bytes = replicate.bytes;
+  report.graphs = runtime_.engine().recording_counts().replayed;
+  under_way_.push_back(std::move(step));
+  return true;
+}
+
+StepReport Trainer::finish_step() {
+  auto step = std::move(under_way_.front());
+  under_way_.pop_front();
+  auto& report = step.report;
+  const auto outcome = step.outcome();
+  if (outcome.skipped) {
+    undo_later_steps();
+    if (device_decides_) optimizer_->set_steps(optimizer_->steps() - 1);
+  }
+  if (last_end_ != nullptr) report.device_gap_seconds = step.first_forward->seconds_since(*last_end_);
+  last_end_ = std::move(step.end);
+  state_.optimizer_steps = optimizer_->steps();
+  take_outcome(outcome, report);
+  if (under_way_.empty()) wait_for_reader(report);
+  // Where steps overlap, the time of one begins when the step before it has ended.
+  report.seconds = seconds_since(std::max(step.start, last_finish_));
+  last_finish_ = Clock::now();
   const auto after = stats_of(runtime_.store());
-  report.offload_wait_seconds = after.wait_seconds - before.wait_seconds;
-  report.offload_bytes_read = after.bytes_read - before.bytes_read;
-  report.offload_bytes_written = after.bytes_written - before.bytes_written;
+  report.offload_wait_seconds = after.wait_seconds - step.store.wait_seconds;
+  report.offload_bytes_read = after.bytes_read - step.store.bytes_read;
+  report.offload_bytes_written = after.bytes_written - step.store.bytes_written;
   read_memory(report);
   take_worst(runtime_.world(), report);
+  return std::move(step.report);
+}
+
+/// Steps behind one that was skipped: the device has skipped them, too, by StepSums::before.
+void Trainer::undo_later_steps() {
+  for (const auto& step : under_way_) {
+    state_.step -= 1;
+    state_.samples -= step.report.samples;
+    optimizer_->set_steps(optimizer_->steps() - 1);
+  }
+  under_way_.clear();
+}
+
+StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
+  if (begin_step(max_samples, stop_wanted)) return finish_step();
+  StepReport report;
+  report.stopped = true;
   return report;
 }
 
@@ -184,10 +226,10 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
 }
 
 /// Norm, decision, clipping, update of the master weights, and their cast to what models read. Where the device
-/// decides, all of it is asked for before the host waits for any of it, and the device changes nothing in a step that
-/// it skips.
-void Trainer::update(const LossSum& loss, StepReport& report) {
+/// decides, the host waits for none of it, and the device changes nothing in a step that it skips.
+void Trainer::update(const LossSum& loss, StepUnderWay& step) {
   auto& engine = runtime_.engine();
+  auto& report = step.report;
   StepOutcome outcome;
   GradScaling scaling;
   if (!device_decides_) {
@@ -198,7 +240,9 @@ void Trainer::update(const LossSum& loss, StepReport& report) {
   std::optional<EngineObservers::Scope> scope(std::in_place, engine.observers(), optimizer_->name().c_str(),
                                               "optimizer");
   if (device_decides_) {
-    scaling.decision = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm);
+    decision_ = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm,
+                                   under_way_.empty() ? at::Tensor() : decision_);
+    scaling.decision = decision_;
     for (std::size_t i = 0; i < engine.num_parameters(); ++i) scaling.cast_params.push_back(engine.all_gather_input(i));
   }
   if (!outcome.skipped) {
@@ -213,15 +257,13 @@ void Trainer::update(const LossSum& loss, StepReport& report) {
   }
   if (!device_decides_) engine.sync_parameters();  // after a skip, too: the engine's next reduction replaces gradients
   scope.reset();
+  step.end = runtime_.ops().mark_time();
   if (device_decides_) {
-    runtime_.wait_for_compute();
-    outcome = runtime_.ops().outcome_of(scaling.decision);
-    if (outcome.skipped) optimizer_->set_steps(optimizer_->steps() - 1);
+    step.outcome = runtime_.ops().outcome_of(decision_);
   } else {
     runtime_.synchronize();  // the step ends with its update
+    step.outcome = [outcome] { return outcome; };
   }
-  state_.optimizer_steps = optimizer_->steps();
-  take_outcome(outcome, report);
 }
 
 std::vector<at::Tensor> Trainer::gradients() {
@@ -239,10 +281,11 @@ std::int64_t Trainer::fisher_batches() const {
 
 bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   auto& engine = runtime_.engine();
-  StepReport report;
+  StepUnderWay batch;
+  auto& report = batch.report;
   report.samples = options_.batches.rows_per_step;
   report.first_sample = state_.fisher_batches * report.samples;
-  const auto loss = compute_gradients(report, 0, stop_wanted);
+  const auto loss = compute_gradients(batch, 0, stop_wanted);
   if (!loss) return false;
   const auto nats = read_loss(*loss);
   const auto norms = engine.gradient_norms();

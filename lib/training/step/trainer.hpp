@@ -1,6 +1,8 @@
 #pragma once
 // One optimizer step after the other: data, engine, clipping, optimizer, loss scale.
 #include <array>
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,8 +37,18 @@ class Trainer {
   Optimizer& optimizer() { return *optimizer_; }
   RunState& state() { return state_; }
 
-  /// Runs the next step over at most `max_samples` samples. Collective.
+  /// Begins the next step over at most `max_samples` samples: asks the device for all of it. Collective.
   /// \param stop_wanted  asked on every rank before each micro-batch; any rank's yes ends the step undone
+  /// \return false if it was asked to stop
+  bool begin_step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
+  /// True if a step may begin while the step before it is under way, since nothing of its result is needed for that.
+  bool begins_early() const { return device_decides_ && !runtime_.policy().precision.needs_loss_scale(); }
+  /// Waits for the end of the oldest step under way. If that was skipped, the step that has begun after it has changed
+  /// nothing and is undone: it is to begin again. Collective.
+  StepReport finish_step();
+  /// Steps that have begun and are neither finished nor undone: at most two.
+  std::size_t steps_under_way() const { return under_way_.size(); }
+  /// Both, with no other step under way. A stopped step says so in its report.
   StepReport step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
 
   /// Global batches that Child-Tuning's D is to measure before the first step, from the beginning of the data on.
@@ -52,13 +64,24 @@ class Trainer {
   double probe_loss();
 
  private:
+  using Clock = std::chrono::steady_clock;
+  /// A step that has begun.
+  struct StepUnderWay {
+    StepReport report;
+    Clock::time_point start = Clock::now();
+    StoreStats store;                              ///< at its start
+    std::unique_ptr<TimeMark> first_forward, end;  ///< null: the device works when the host does
+    std::function<StepOutcome()> outcome;          ///< waits for the step's end
+  };
+
   std::vector<MicroBatch> load(const StepReport& report, std::int64_t behind);
-  std::optional<LossSum> compute_gradients(StepReport& report, std::int64_t behind,
+  std::optional<LossSum> compute_gradients(StepUnderWay& step, std::int64_t behind,
                                            const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);
+  void undo_later_steps();
   double read_loss(LossSum loss);
   std::vector<at::Tensor> gradients();
-  void update(const LossSum& loss, StepReport& report);
+  void update(const LossSum& loss, StepUnderWay& step);
   StepOutcome decide(double nats, double scaled_norm);
   void take_outcome(const StepOutcome& outcome, StepReport& report);
   void adjust_loss_scale(bool overflow);
@@ -71,6 +94,10 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   RunState state_;
   bool device_decides_ = false;  ///< on all ranks
+  std::deque<StepUnderWay> under_way_;
+  at::Tensor decision_;                 ///< of the newest step, where the device decides
+  std::unique_ptr<TimeMark> last_end_;  ///< of the newest finished step
+  Clock::time_point last_finish_{};
 };
 
 }  // namespace fsdp

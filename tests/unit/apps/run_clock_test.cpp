@@ -27,6 +27,8 @@ TEST_SUITE("jobs/run_clock") {
     clock.after_step(step_of(20), false);
     CHECK(clock.has_time_to_validate());
     CHECK_FALSE(clock.stop_wanted());
+    CHECK_FALSE(clock.stop_wanted(1));
+    CHECK(clock.stop_wanted(2));  // 3.5 steps and the save
     clock.after_validation(50);
     CHECK(clock.has_time_to_validate());
     clock.after_validation(60);

@@ -58,7 +58,8 @@ __global__ void decide_step(fused::DecideStep a) {
   const double squares = *a.squares / a.replicas, nats = *a.nats;
   const double norm = sqrt(squares);
   a.decision[fused::kDivisor] = clip_divisor(norm, a.loss_scale, a.clip_norm);
-  a.decision[fused::kSkipped] = is_finite(squares) && is_finite(nats) ? 0.0 : 1.0;
+  const bool follows_skip = a.before != nullptr && a.before[fused::kSkipped] != 0.0;
+  a.decision[fused::kSkipped] = is_finite(squares) && is_finite(nats) && !follows_skip ? 0.0 : 1.0;
   a.decision[fused::kNorm] = norm;
   a.decision[fused::kNats] = nats;
 }

@@ -203,14 +203,6 @@ class CudaBackend final : public DeviceBackend {
     connections_->wait_for_all(device);
   }
 
-  void wait_for_compute(int device) override {
-    const auto index = checked(device);
-    const c10::cuda::CUDAGuard guard(index);
-    const detail::UniqueEvent computed;
-    computed.record(c10::cuda::getCurrentCUDAStream(index).stream());
-    connections_->wait_for(computed, device);
-  }
-
  private:
   c10::DeviceIndex checked(int device) const {
     if (device < 0 || device >= device_count_) {

@@ -27,7 +27,7 @@ TEST_SUITE("cuda/decided steps") {
     const EmulatedOps ops(Order::forward);
     const auto clipped = decide(ops, 2 * 36.0, 5.0, 2, 4.0, 0.5);  // the norm is 6, scaled by 4
     CHECK(clipped[fused::kDivisor].item<double>() == 4.0 / (0.5 / (6.0 / 4.0 + 1e-6)));
-    const auto outcome = ops.outcome_of(clipped);
+    const auto outcome = ops.outcome_of(clipped)();
     CHECK(outcome.norm == 6.0);
     CHECK(outcome.nats == 5.0);
     CHECK_FALSE(outcome.skipped);
@@ -84,9 +84,24 @@ TEST_SUITE("cuda/decided steps") {
     const EmulatedOps ops(Order::forward);
     const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
     for (const double bad : {inf, -inf, nan}) {
-      CHECK(ops.outcome_of(decide(ops, 1.0, bad, 1, 1.0, 1.0)).skipped);
-      if (bad != -inf) CHECK(ops.outcome_of(decide(ops, bad, 1.0, 1, 1.0, 1.0)).skipped);
+      CHECK(ops.outcome_of(decide(ops, 1.0, bad, 1, 1.0, 1.0))().skipped);
+      if (bad != -inf) CHECK(ops.outcome_of(decide(ops, bad, 1.0, 1, 1.0, 1.0))().skipped);
     }
+  }
+
+  TEST_CASE("a step behind one that was skipped is skipped, and keeps its norm and loss") {
+    const EmulatedOps ops(Order::forward);
+    const auto good = decide(ops, 36.0, 5.0, 1, 1.0, 1.0);
+    const auto bad = decide(ops, 36.0, std::numeric_limits<double>::infinity(), 1, 1.0, 1.0);
+    const auto behind = [&](const at::Tensor& before) {
+      return ops.outcome_of(
+          ops.decide({at::tensor({49.0}, at::kDouble), at::tensor({3.0, 7.0}, at::kDouble), 1, 1.0, 1.0, before}))();
+    };
+    CHECK_FALSE(behind(good).skipped);
+    CHECK(behind(bad).skipped);
+    CHECK(behind(bad).norm == 7.0);
+    CHECK(behind(bad).nats == 3.0);
+    CHECK(behind(bad).loss_is_finite);
   }
 
   TEST_CASE("dropout keys equal the host's") {

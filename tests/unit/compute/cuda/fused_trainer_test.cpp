@@ -9,6 +9,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/training/run/run_clock.hpp"
+
 using namespace fsdp;
 using namespace fsdp::test;
 
@@ -44,6 +46,33 @@ void check_same(SmallJob job, int ranks) {
     CHECK(got[i].first_sample == want[i].first_sample);
   }
 }
+
+/// Records the steps that a loop tells of.
+struct Told final : fsdp::detail::StepObserver {
+  void after_step(const StepReport& step, bool last) override {
+    reports.push_back(step);
+    if (last) lasts.push_back(step.step);
+  }
+  std::vector<StepReport> reports;
+  std::vector<std::int64_t> lasts;
+};
+
+/// Numbers its marks, from 1.
+class MarkingOps final : public EmulatedOps {
+ public:
+  MarkingOps() : EmulatedOps(emulated::Order::forward) {}
+  std::unique_ptr<TimeMark> mark_time() const override { return std::make_unique<Mark>(++marks_); }
+
+ private:
+  struct Mark final : TimeMark {
+    explicit Mark(int its_number) : number(its_number) {}
+    double seconds_since(const TimeMark& earlier) const override {
+      return number - static_cast<const Mark&>(earlier).number;
+    }
+    int number;
+  };
+  mutable int marks_ = 0;
+};
 
 /// Records the engine's actions, in order.
 struct ActionLog final : EngineObserver {
@@ -217,6 +246,140 @@ TEST_SUITE("cuda/fused trainer") {
       loader.damaged = 3;
       CHECK(trainer.step(12, never).loss == losses[0]);
       CHECK_THROWS_AS(trainer.step(10, never), FormatError);
+    });
+  }
+
+  TEST_CASE("a step begins before the one before it is told of, except where the run needs the state") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.sharding.precision = at::kBFloat16;
+    job.device = emulated_device();
+    for (const int ranks : {1, 2}) {
+      const auto want = train_small_job(job, ranks, 6);
+      run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
+        SmallJobRank rank(world, job);
+        auto& trainer = *rank.trainer;
+        Told told;
+        std::vector<std::string> order;
+        fsdp::detail::TrainLoop loop(
+            *rank.trainer, {6, 1'000'000}, {&told},
+            {.measured = [&](const StepReport& step) { order.push_back("told " + std::to_string(step.step)); },
+             .done = [](bool) {},
+             .stop_wanted =
+                 [&] {
+                   order.push_back("begin " + std::to_string(trainer.state().step + 1));
+                   return false;
+                 },
+             .needs_state = [&] { return trainer.state().step == 3; },
+             .ends_early = [] { return false; }});
+        CHECK_FALSE(loop.run());
+        CHECK(order == std::vector<std::string>{"begin 1", "begin 2", "told 1", "begin 3", "told 2", "told 3",
+                                                "begin 4", "begin 5", "told 4", "begin 6", "told 5", "told 6"});
+        CHECK(told.lasts == std::vector<std::int64_t>{6});
+        REQUIRE(told.reports.size() == want.size());
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          CHECK(told.reports[i].loss == want[i].loss);
+          CHECK(told.reports[i].grad_norm == want[i].grad_norm);
+          CHECK(told.reports[i].lr == want[i].lr);
+          CHECK(told.reports[i].first_sample == want[i].first_sample);
+          CHECK(told.reports[i].shard_all_gathers == want[i].shard_all_gathers);
+        }
+        CHECK(trainer.state().step == 6);
+        CHECK(trainer.state().optimizer_steps == 6);
+      });
+    }
+  }
+
+  TEST_CASE("a step that has begun behind a skipped one is undone and begins again") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device = emulated_device();
+    job.sharding.precision = at::kBFloat16;
+    constexpr std::int64_t kAll = 1'000'000;
+    const auto never = [] { return false; };
+    FullState want, got;
+    std::vector<double> losses;
+    const auto set_weight = [](SmallJobRank& rank, float value) {
+      const auto weight = rank.runtime.engine().master_weight(2).view({-1})[0];
+      const auto before = weight.item<float>();
+      weight.fill_(value);
+      rank.runtime.engine().sync_parameters();
+      return before;
+    };
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+    run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      const auto note = [&](const StepReport& step) {
+        if (world.rank() == 0) losses.push_back(step.loss);
+      };
+      note(rank.step());
+      note(rank.step());
+      const auto before = set_weight(rank, kNaN);
+      CHECK(rank.step().skipped);
+      set_weight(rank, before);
+      note(rank.step());
+      collect_state(rank, want);
+    });
+    run_thread_ranks(2, 2, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      auto& trainer = *rank.trainer;
+      CHECK(trainer.begins_early());
+      CHECK(trainer.begin_step(kAll, never));
+      CHECK(trainer.begin_step(kAll, never));
+      CHECK(trainer.finish_step().loss == losses[0]);
+      const auto before = set_weight(rank, kNaN);
+      CHECK(trainer.begin_step(kAll, never));
+      CHECK(trainer.finish_step().loss == losses[1]);
+      set_weight(rank, before);
+      CHECK(trainer.begin_step(kAll, never));  // with a finite loss
+      CHECK(trainer.steps_under_way() == 2);
+      const auto skipped = trainer.finish_step();
+      CHECK(skipped.skipped);
+      CHECK(skipped.step == 3);
+      CHECK(trainer.steps_under_way() == 0);
+      CHECK(trainer.state().step == 3);
+      CHECK(trainer.state().samples == skipped.first_sample + skipped.samples);
+      CHECK(trainer.state().optimizer_steps == 2);
+      const auto again = rank.step();
+      CHECK(again.step == 4);
+      CHECK(again.loss == losses[2]);
+      collect_state(rank, got);
+    });
+    for (std::size_t i = 0; i < want.master_weights.size(); ++i) {
+      CHECK(same_bits(got.master_weights[i], want.master_weights[i]));
+      CHECK(same_bits(got.states.at("exp_avg_sq")[i], want.states.at("exp_avg_sq")[i]));
+    }
+  }
+
+  TEST_CASE("only steps that the device decides about, without a loss scale, begin early") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    const auto early = [&] {
+      bool is_early = false;
+      run_thread_ranks(1, 1, [&](ProcessGroup& world) { is_early = SmallJobRank(world, job).trainer->begins_early(); });
+      return is_early;
+    };
+    CHECK_FALSE(early());
+    job.device = emulated_device();
+    CHECK(early());
+    job.sharding.precision = at::kHalf;
+    CHECK_FALSE(early());
+  }
+
+  TEST_CASE("the device's gap is from the end of a step to the first forward of the next") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.device.ops = std::make_shared<MarkingOps>();
+    run_thread_ranks(1, 1, [&](ProcessGroup& world) {
+      SmallJobRank rank(world, job);
+      auto& trainer = *rank.trainer;
+      CHECK(rank.step().device_gap_seconds == 0);  // marks 1 and 2
+      CHECK(rank.step().device_gap_seconds == 1);  // marks 3 and 4
+      static_cast<void>(job.device.ops->mark_time());
+      CHECK(trainer.begin_step(1'000'000, [] { return false; }));  // marks 6 and 7
+      CHECK(trainer.begin_step(1'000'000, [] { return false; }));  // marks 8 and 9
+      CHECK(trainer.finish_step().device_gap_seconds == 2);
+      CHECK(trainer.finish_step().device_gap_seconds == 1);
     });
   }
 

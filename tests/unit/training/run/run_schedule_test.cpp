@@ -125,6 +125,28 @@ RunRules validating(std::int64_t save_every = 0) {
 }  // namespace
 
 TEST_SUITE("run/run_schedule") {
+  TEST_CASE("the next step waits where the state after a step is needed, or a loss was not finite") {
+    RunRules rules;
+    rules.save_every = 4;
+    rules.eval_every = 3;
+    Run run(rules);
+    const auto waits = [&](std::int64_t step) { return fsdp::needs_state_of(step, run.life, run.rules); };
+    run.start(true);  // an older run has the folder until a step is done
+    CHECK(waits(1));
+    run.step();
+    CHECK_FALSE(waits(2));
+    CHECK_FALSE(waits(3));  // nothing to validate
+    CHECK(waits(4));
+    run.rules.has_validation = true;
+    CHECK(waits(3));
+    run.step(kNaN);
+    CHECK(waits(5));
+    run.step();
+    CHECK_FALSE(waits(5));
+    run.life.save_waits = true;
+    CHECK(waits(5));
+  }
+
   TEST_CASE("a run without saves and validations saves its last state, after a look at its loss") {
     Run run({});
     CHECK(run.start() == Actions{"open"});
