@@ -223,7 +223,7 @@ int report(bool json, bool check) {
     if (!plain) fmt::print("other operators than plain ones\n");
     return plain ? 0 : 1;
   }
-  const bool few = forward.kernels <= 5 && forward.products <= 4 && backward.kernels <= 7 &&
+  const bool few = chunks == 1 && forward.kernels <= 5 && forward.products <= 4 && backward.kernels <= 7 &&
                    backward.products <= 8 && head.kernels <= 4 + 2 * chunks && head.products <= 3 * chunks &&
                    waits == 0 && waits_of_four == 0 && summed.kernels <= 1 && ends <= 1 && early.to_begin == 0 &&
                    early_of_four.to_begin == 0 && early.to_finish <= 1 && per_unit <= 4 && megabytes <= 0.45;

@@ -32,6 +32,7 @@
 #include "lib/compute/cuda/cuda_graphs.hpp"
 #include "lib/compute/cuda/device_kernels.hpp"
 #include "lib/compute/cuda/staged_copies.hpp"
+#include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
@@ -67,8 +68,12 @@ class CudaTimeMark final : public TimeMark {
 
 class CudaOps final : public FusedOps {
  public:
-  CudaOps(at::Device device, const GpuAttentionTraits& traits, const EventWait& wait)
-      : FusedOps(device, device_kernels(device.index())), traits_(traits), wait_(wait), copies_(device.index(), wait) {
+  CudaOps(at::Device device, const GpuAttentionTraits& traits, std::int64_t total_bytes, const EventWait& wait)
+      : FusedOps(device, device_kernels(device.index())),
+        traits_(traits),
+        total_bytes_(total_bytes),
+        wait_(wait),
+        copies_(device.index(), wait) {
     if (has_kernels() && records_allocations()) recorder_ = make_cuda_recorder(device.index());
   }
 
@@ -134,6 +139,8 @@ class CudaOps final : public FusedOps {
     FusedOps::cast_shards(here);
   }
 
+  /// Plain operators' cross-entropy needs several copies of the logits.
+  std::int64_t logits_bytes() const override { return has_kernels() ? logits_bytes_of_gpu(total_bytes_) : 0; }
   std::string fp8_way() const override { return "float8 by cuBLASLt"; }
   std::string fp8_problem() const override { return gpu_fp8_problem(traits_.compute_capability); }
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
@@ -376,6 +383,7 @@ class CudaOps final : public FusedOps {
   }
 
   GpuAttentionTraits traits_;
+  std::int64_t total_bytes_;  ///< memory of the device
   EventWait wait_;
   mutable StagedCopies copies_;
   std::unique_ptr<WorkRecorder> recorder_;  ///< null without kernels
@@ -383,14 +391,15 @@ class CudaOps final : public FusedOps {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, EventWait wait) {
+std::unique_ptr<Ops> make_cuda_ops(int device, int compute_capability, std::int64_t total_bytes, EventWait wait) {
   constexpr long kCudnnWithAttention = 91500;  // sdp_utils.cpp, check_prefer_cudnn_attention
   const auto& hooks = at::detail::getCUDAHooks();
   // The loaded cuDNN, as PyTorch asks: an environment module may provide an older one than that of the build.
   const bool has_cudnn = hooks.compiledWithCuDNN() && loaded_cudnn(hooks) > kCudnnWithAttention;
   const GpuAttentionTraits traits{
       .compute_capability = compute_capability, .has_cudnn = has_cudnn, .asked = asked_gpu_attention()};
-  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, wait);
+  return std::make_unique<CudaOps>(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)), traits, total_bytes,
+                                   wait);
 }
 
 }  // namespace fsdp

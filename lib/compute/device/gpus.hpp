@@ -1,5 +1,6 @@
 #pragma once
 // GPUs: what a driver reports, data sheets of known models, and memory that a program can use. Free of LibTorch.
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -68,6 +69,12 @@ struct GpuSpec {
   int compute_capability = 80;   ///< 10 * major + minor
   int multiprocessors = 108;
 };
+
+/// Largest logits of a micro-batch that a GPU computes at once: a power of two up to 1/64 of its memory, so that GPUs
+/// of one class, which differ by their driver's reserve, decide alike.
+inline std::int64_t logits_bytes_of_gpu(std::int64_t total_bytes) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(total_bytes) / 64));
+}
 
 /// The GPUs that the ranks of a host use.
 struct GpuShare {

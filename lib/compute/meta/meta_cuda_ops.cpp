@@ -137,6 +137,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
 
   at::Device host() const override { return at::kMeta; }
   const WorkRecorder* recorder() const override { return has_kernels() ? this : nullptr; }
+  std::int64_t logits_bytes() const override { return has_kernels() ? logits_bytes_of_gpu(gpu_.total_bytes) : 0; }
   std::string fp8_problem() const override { return gpu_fp8_problem(gpu_.compute_capability); }
   bool is_on_host(const at::Tensor& x) const override { return place_.tape().is_on_host(x); }
   at::Tensor to_device(const at::Tensor& x) const override {

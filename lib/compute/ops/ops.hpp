@@ -230,6 +230,8 @@ class Ops {
                                                std::unique_ptr<AttentionState> state, const Rotation& rotation) const;
 
   // --- loss
+  /// Logits that the device has room to compute at once rather than in chunks.
+  virtual std::int64_t logits_bytes() const { return 0; }
   /// Adds the cross-entropy of logits_NV against targets_N to `sum`; columns from `vocab` on are padding. With
   /// grad_scale != 0, logits_NV becomes the gradient of grad_scale * loss. \param targets_N  int32; negative: ignored
   virtual void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,

@@ -21,8 +21,9 @@ constexpr std::int64_t kSmallBuffer_bytes = std::int64_t{16} << 20;  // smaller 
 /// The weight gradient is a sum over chunks; in 16 bits each addition rounds it, so there are few chunks.
 constexpr std::int64_t kMaxChunks16 = 4;
 
-std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, bool narrow) {
-  auto rows = std::max(kChunkRows, kSmallBuffer_bytes / row_bytes);
+/// \param room_bytes  for logits
+std::int64_t chunk_rows(std::int64_t tokens, std::int64_t row_bytes, std::int64_t room_bytes, bool narrow) {
+  auto rows = std::max(kChunkRows, std::max(kSmallBuffer_bytes, room_bytes) / row_bytes);
   if (narrow) rows = std::max(rows, (tokens + kMaxChunks16 - 1) / kMaxChunks16);
   const auto chunks = (tokens + rows - 1) / rows;
   return (tokens + chunks - 1) / chunks;  // equal chunks
@@ -129,7 +130,9 @@ class HeadLayer final : public DecoderHead {
     if (n == 0) return;
     const auto padded_vocab = weight_VD.size(0);
     const auto row_bytes = padded_vocab * static_cast<std::int64_t>(x_ND.element_size());
-    const auto rows = chunk_rows(n, row_bytes, x_ND.element_size() < 4);
+    // The cap and an adapter need more memory beside the logits than these.
+    const bool alone = cap() == 0 && adapter_params(p).empty();
+    const auto rows = chunk_rows(n, row_bytes, alone ? ops_.logits_bytes() : 0, x_ND.element_size() < 4);
     const MemoryScope scope(MemoryCategory::logits);
     auto buffer = at::empty({rows, padded_vocab}, x_ND.options());
     ops_.repeat((n + rows - 1) / rows, [&](std::int64_t chunk) {

@@ -134,7 +134,7 @@ class CudaBackend final : public DeviceBackend {
 
   std::unique_ptr<Ops> make_ops(int device) override {
     const auto facts = info(device);
-    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor,
+    return make_cuda_ops(checked(device), 10 * facts.compute_major + facts.compute_minor, facts.total_bytes,
                          [connections = connections_, device](const detail::UniqueEvent& event) {
                            connections->wait_for(event, device);
                          });
