@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "lib/models/config/rope.hpp"
+#include "tests/support/packed_rows.hpp"
 
 namespace fsdp::test {
 
@@ -97,8 +98,26 @@ class Recipe {
     }
   }
 
-  /// Returns the tokens that follow the prompt of expected.json, chosen greedily with the key-value cache.
-  std::vector<std::int64_t> greedy() const {
+  /// Compares the logits of documents that share the first of `rows` with those of rows of their own.
+  /// \param lengths  tokens of the documents; what is left of the row is padding
+  void check_packed(const nlohmann::json& rows, const std::vector<std::int64_t>& lengths) const {
+    const auto row = rows_of(rows).ids.narrow(0, 0, 1).contiguous();
+    const auto logits = [&](const at::Tensor& ids, const std::shared_ptr<const Packing>& packing) {
+      auto setup = start();
+      setup.rows = [ids](int) { return StepRows{ids, at::zeros_like(ids), {}}; };
+      return all_logits(setup, 0, packing);
+    };
+    const auto together = logits(row, packed({lengths}, row.size(1)));
+    std::int64_t first = 0;
+    for (const auto length : lengths) {
+      const auto alone = logits(row.narrow(1, first, length).contiguous(), nullptr);
+      CHECK((together.narrow(0, first, length) - alone).abs().max().item<double>() < 1e-5);
+      first += length;
+    }
+  }
+
+  /// Compares the tokens that follow the prompt of expected.json, chosen greedily with the key-value cache.
+  void check_greedy() const {
     auto setup = start();
     setup.steps = 0;
     const auto& want = expected_.at("greedy");
@@ -127,7 +146,8 @@ class Recipe {
         ids.push_back(logits.argmax(-1).item<std::int64_t>());
       }
     });
-    return {ids.begin() + static_cast<std::ptrdiff_t>(prompt), ids.end()};
+    ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt));
+    CHECK(ids == want.at("tokens").get<std::vector<std::int64_t>>());
   }
 
  private:

@@ -2,7 +2,6 @@
 #include "tests/unit/engine/fsdp/recipe_files.hpp"
 
 #include "lib/base/error.hpp"
-#include "tests/support/packed_rows.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -120,8 +119,7 @@ TEST_SUITE("fsdp/rope against transformers") {
   TEST_CASE("greedy text across the trained length, with the cache") {
     for (const std::string name : kRopes) {
       CAPTURE(name);
-      const Recipe model("rope", name);
-      CHECK(model.greedy() == model.expected().at("greedy").at("tokens").get<std::vector<std::int64_t>>());
+      Recipe("rope", name).check_greedy();
     }
   }
 
@@ -130,17 +128,7 @@ TEST_SUITE("fsdp/rope against transformers") {
       CAPTURE(name);
       const Recipe model("rope", name);
       // Two documents of 20 tokens in a row of 46: nothing is longer than the trained length.
-      const auto row = Recipe::rows_of(model.inputs().at("long")).ids.narrow(0, 0, 1).contiguous();
-      const auto logits = [&](const at::Tensor& ids, const std::shared_ptr<const Packing>& packing) {
-        auto setup = model.start();
-        setup.rows = [ids](int) { return StepRows{ids, at::zeros_like(ids), {}}; };
-        return all_logits(setup, 0, packing);
-      };
-      const auto together = logits(row, packed({{20, 20}}, 46));
-      for (const std::int64_t first : {0, 20}) {
-        const auto alone = logits(row.narrow(1, first, 20).contiguous(), nullptr);
-        CHECK((together.narrow(0, first, 20) - alone).abs().max().item<double>() < 1e-5);
-      }
+      model.check_packed(model.inputs().at("long"), {20, 20});
     }
   }
 
