@@ -17,6 +17,7 @@ skip() {
 
 # The folder is below /tmp because the path of a socket may have at most 108 bytes.
 # It is open to all because munged requires it.
+if [[ ${TMPDIR:-} == /dev/* ]]; then unset TMPDIR; fi # which containers have anyway
 work=$(mktemp -d "${TMPDIR:-/tmp}/fsdp-test.XXXXXX")
 chmod 755 "$work"
 cleanup=()
