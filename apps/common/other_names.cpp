@@ -17,14 +17,14 @@ struct SameOption {
   std::string_view ours, others;
 };
 constexpr std::array kSameOptions{
-    SameOption{"model", "model-name-or-path base-model model-name"},
+    SameOption{"model", "model-name-or-path base-model model-name model-id"},
     SameOption{"tokenizer", "tokenizer-name tokenizer-name-or-path"},
     SameOption{"num-layers", "n-layer num-hidden-layers model.n-layer"},
     SameOption{"num-heads", "n-head num-attention-heads model.n-head"},
     SameOption{"embed-size", "n-embd hidden-size model.n-embd"},
     SameOption{"seq-len",
-               "block-size max-length model-max-length sequence-len sequence-length context-length "
-               "training.seq-len model.block-size"},
+               "block-size max-seq-len max-length model-max-length sequence-len sequence-length "
+               "context-length training.seq-len model.block-size"},
     SameOption{"train-data", "train-file dataset dataset-name dataset-path training.dataset-path"},
     SameOption{"val-data", "validation-file eval-file"},
     SameOption{"data-field", "dataset-text-field text-column"},
@@ -153,6 +153,7 @@ constexpr std::array kAdvice{
            "mpiexec -n RANKS or srun starts the ranks, and the program recognises the launcher"},
     Advice{"activation-checkpoint.mode recompute-granularity recompute-activations",
            "give --activation-checkpointing all, every:N or none"},
+    Advice{"merge-adapters", "--save-final-hf DIR writes the model with its adapters merged at the end"},
     Advice{"use-peft use-lora adapter-name", "give --lora-rank R, and --lora-targets"},
     Advice{"load-in-4bit load-in-8bit bnb-4bit-quant-type", "--quantize nf4 is the quantization that there is"},
     Advice{"load-best-model-at-end metric-for-best-model", "give --keep-best and --final best"},

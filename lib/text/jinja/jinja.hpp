@@ -19,7 +19,7 @@ namespace fsdp {
 /// The most that one rendering may use. The defaults allow conversations of some 10 MB and end a hostile template after
 /// a few seconds.
 struct JinjaLimits {
-  std::uint64_t steps = 40'000'000;              ///< expressions, statements, items of loops, 32 bytes of a text
+  std::uint64_t steps = 40'000'000;              ///< expressions, statements, items of loops, 32 bytes of a text, ...
   std::uint64_t bytes = std::uint64_t{1} << 28;  ///< of all texts and lists that the template makes
 };
 

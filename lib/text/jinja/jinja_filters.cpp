@@ -156,10 +156,10 @@ Value mapped(Call& call) {
     if (filter == nullptr) refuse("there is no filter '" + name + "' here");
   }
   if (!truth(call.heap(), call.input)) return call.list({}, List::Shape::iterator);
+  const auto rest = behind(call.all, 1);
   std::vector<Value> items;
   for (const auto& item : elements(call.heap(), call.input)) {
-    auto value = filter != nullptr ? apply(call.context, *filter, item, behind(call.all, 1))
-                                   : by_path(call.context, item, *attribute);
+    auto value = filter != nullptr ? apply(call.context, *filter, item, rest) : by_path(call.context, item, *attribute);
     items.push_back(filter == nullptr && is_undefined(value) && otherwise ? *otherwise : value);
   }
   return call.list(std::move(items), List::Shape::iterator);
@@ -177,11 +177,11 @@ Value chosen(Call& call, bool wanted, bool by_attribute) {
     if (test == nullptr) refuse("there is no test '" + name + "'");
   }
   if (!truth(call.heap(), call.input)) return call.list({}, List::Shape::iterator);
+  const auto rest = behind(call.all, first + 1);
   std::vector<Value> items;
   for (const auto& item : elements(call.heap(), call.input)) {
     const auto value = by_attribute ? by_path(call.context, item, arguments[0]) : item;
-    const bool passes =
-        truth(call.heap(), test != nullptr ? apply(call.context, *test, value, behind(call.all, first + 1)) : value);
+    const bool passes = truth(call.heap(), test != nullptr ? apply(call.context, *test, value, rest) : value);
     if (passes == wanted) items.push_back(item);
   }
   return call.list(std::move(items), List::Shape::iterator);
@@ -242,6 +242,7 @@ Value first_of(Call& call) {
   if (auto* const* list = std::get_if<List*>(&call.input); list != nullptr && (*list)->shape == List::Shape::iterator) {
     auto& items = (*list)->items;
     if (items.empty()) return Undefined{};
+    call.heap().step(items.size());
     const auto first = items.front();
     items.erase(items.begin());
     return first;
@@ -431,10 +432,7 @@ Value is_same(Call& call) {
 }  // namespace
 
 Value length_of(Call& call) {
-  if (const auto* text = std::get_if<Text>(&call.input)) {
-    call.heap().pass(*text->bytes);
-    return Integer{count_characters(*text->bytes)};
-  }
+  if (const auto* text = std::get_if<Text>(&call.input)) return Integer{count_characters(*text->bytes)};
   if (const auto* list = std::get_if<List*>(&call.input); list != nullptr && (*list)->shape != List::Shape::iterator)
     return Integer{(*list)->items.size()};
   if (const auto* dict = std::get_if<Dict*>(&call.input); dict != nullptr && !(*dict)->is_namespace)

@@ -29,7 +29,15 @@ Value run(Context& context, const Builtin& builtin, const Value& input, const Ar
   for (std::size_t i = 0; i < builtin.required; ++i) {
     if (!call.values[i]) fail(std::string("needs the argument '") + builtin.parameters[i] + "'");
   }
-  context.heap.step();
+  // What a call looks at: texts as a whole, and arguments. Lists are counted where their elements are taken.
+  const auto count = [&](const Value& value) {
+    if (const auto* text = std::get_if<Text>(&value)) context.heap.pass(*text->bytes);
+  };
+  context.heap.step(1 + (arguments.positional.size() + arguments.named.size()) / 16);
+  count(input);
+  for (const auto& value : call.values) {
+    if (value) count(*value);
+  }
   return builtin.call(call);
 }
 
@@ -272,6 +280,7 @@ Value slice_of(Context& context, const Value& object, const Value& first, const 
   if (const auto* missing = std::get_if<Undefined>(&object)) refuse(*missing);
   if (text == nullptr && (list == nullptr || !(*list)->is_sequence()))
     refuse(std::string("a value of type ") + type_name(object) + " has no slices");
+  if (text != nullptr) context.heap.pass(*text->bytes);
   const auto all = text != nullptr ? characters(*text->bytes) : std::u32string();
   const auto size = static_cast<std::int64_t>(text != nullptr ? all.size() : (*list)->items.size());
   const auto by = is<None>(step) ? 1 : position(step, "the step of a slice");
@@ -298,8 +307,9 @@ Value slice_of(Context& context, const Value& object, const Value& first, const 
 
 bool contains(Context& context, const Value& container, const Value& element) {
   if (const auto* text = std::get_if<Text>(&container)) {
-    context.heap.pass(*text->bytes);
-    return text->bytes->find(bytes_of(element, "the left side of 'in'")) != std::string::npos;
+    const auto& wanted = bytes_of(element, "the left side of 'in'");
+    context.heap.search(*text->bytes, wanted);
+    return text->bytes->find(wanted) != std::string::npos;
   }
   if (auto* const* dict = std::get_if<Dict*>(&container); dict != nullptr && !(*dict)->is_namespace)
     return find(context.heap, **dict, element) != nullptr;

@@ -217,6 +217,7 @@ class Machine {
       put(heap_, **dict, heap_.text(target.text), value);
     } else {
       heap_.count(sizeof(Value));
+      heap_.step(scope_->names.size() / 16);
       scope_->set(target.text, value);
     }
     return true;
@@ -254,6 +255,7 @@ class Machine {
     const auto name = node.kind == NodeKind::macro ? "macro '" + node.text + "'" : std::string("caller()");
     auto named = arguments.named;
     const auto take = [&](std::string_view wanted) -> std::optional<Value> {
+      heap_.step(named.size() / 16);
       const auto found = std::find_if(named.begin(), named.end(), [&](const auto& one) { return one.first == wanted; });
       if (found == named.end()) return {};
       const auto value = found->second;
@@ -297,8 +299,10 @@ class Machine {
       if (stars == 2) {
         auto* const* dict = std::get_if<Dict*>(&value);
         if (dict == nullptr) refuse("** needs a dictionary");
-        for (const auto& [key, item] : (*dict)->items)
+        for (const auto& [key, item] : (*dict)->items) {
           arguments.named.emplace_back(bytes_of(key, "the name of an argument"), item);
+          heap_.pass(arguments.named.back().first);
+        }
       }
     }
     return arguments;
@@ -311,8 +315,9 @@ class Machine {
     return call(function, arguments);
   }
 
-  Value variable(const std::string& name) const {
+  Value variable(const std::string& name) {
     for (const auto* scope = scope_; scope != nullptr; scope = scope->outer) {
+      heap_.step(scope->names.size() / 16);
       for (const auto& [known, value] : scope->names) {
         if (known == name) return value;
       }

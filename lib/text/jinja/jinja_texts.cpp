@@ -97,9 +97,10 @@ Value has_case(const std::string& bytes, bool (*wanted)(char32_t), bool (*unwant
 
 /// Strips white space, or the characters of an argument.
 Value stripped(Call& call, const std::string& bytes, bool left, bool right) {
-  call.heap().pass(bytes);
   if (!call.has(0)) return call.made(std::string(strip(bytes, left, right)));
-  const auto unwanted = characters(bytes_of(call.value(0), "an argument"));
+  const auto& signs = bytes_of(call.value(0), "an argument");
+  call.heap().search(bytes, signs);
+  const auto unwanted = characters(signs);
   const auto text = characters(bytes);
   std::u32string_view rest = text;
   while (left && !rest.empty() && unwanted.find(rest.front()) != unwanted.npos) rest.remove_prefix(1);
@@ -110,7 +111,7 @@ Value stripped(Call& call, const std::string& bytes, bool left, bool right) {
 Value replaced(Call& call, const std::string& text, const std::string& old, const std::string& with,
                std::int64_t count) {
   const auto most = count < 0 ? std::string::npos : static_cast<std::size_t>(count);
-  call.heap().pass(text);
+  call.heap().search(text, old);
   std::string out;
   std::size_t done = 0, at = 0;
   const auto add = [&](std::string_view part) {
@@ -163,17 +164,23 @@ std::vector<std::string_view> words(std::string_view text, std::size_t most, boo
   return parts;
 }
 
+/// The first argument, at which `text` is split.
+std::string separator_of(const Call& call, std::string_view text) {
+  auto separator = call.text(0, "");
+  if (separator.empty()) refuse("a text is split at an empty text");
+  call.heap().search(text, separator);
+  return separator;
+}
+
 Value split(Call& call, bool from_right) {
   std::string_view text = bytes_of(call.input, "it");
-  call.heap().pass(text);
   const auto count = call.integer(1, -1);
   const auto most = count < 0 ? text.npos : static_cast<std::size_t>(count);
   std::vector<std::string_view> parts;
   if (!call.has(0)) {
     parts = words(text, most, from_right);
   } else {
-    const auto separator = call.text(0, "");
-    if (separator.empty()) refuse("a text is split at an empty text");
+    const auto separator = separator_of(call, text);
     while (parts.size() < most) {
       const auto at = from_right ? text.rfind(separator) : text.find(separator);
       if (at == text.npos) break;
@@ -207,8 +214,7 @@ std::vector<std::string_view> lines_of(std::string_view text, bool keeps_ends) {
 
 Value partition(Call& call, bool from_right) {
   const std::string_view text = bytes_of(call.input, "it");
-  const auto separator = call.text(0, "");
-  if (separator.empty()) refuse("a text is split at an empty text");
+  const auto separator = separator_of(call, text);
   const auto at = from_right ? text.rfind(separator) : text.find(separator);
   if (at == text.npos) {
     return texts(call,
@@ -231,10 +237,13 @@ std::pair<std::u32string, std::int64_t> part(Call& call, std::size_t i) {
 }
 
 std::int64_t find_text(Call& call, bool from_right) {
-  const auto wanted = characters(bytes_of(call.value(0), "an argument"));
-  const auto [text, begin] = part(call, 1);
+  const auto& wanted = bytes_of(call.value(0), "an argument");
+  const auto [range, begin] = part(call, 1);
+  const auto text = utf8_of(range);
+  call.heap().search(text, wanted);
   const auto at = begin < 0 ? text.npos : from_right ? text.rfind(wanted) : text.find(wanted);
-  return at == text.npos ? -1 : begin + static_cast<std::int64_t>(at);
+  if (at == text.npos) return -1;
+  return begin + static_cast<std::int64_t>(count_characters(std::string_view(text).substr(0, at)));
 }
 
 Value index_of_text(Call& call, bool from_right) {
@@ -251,6 +260,7 @@ Value starts_or_ends(Call& call, bool ends) {
     options = (*list)->items;
   return std::any_of(options.begin(), options.end(), [&, start = begin](const Value& option) {
     const auto& wanted = bytes_of(option, "an argument");
+    call.heap().pass(wanted);
     return start >= 0 && (ends ? found.ends_with(wanted) : found.starts_with(wanted));
   });
 }
@@ -395,6 +405,7 @@ Value field(Call& call, std::string_view name, std::size_t& next) {
     if (i >= call.all.positional.size()) refuse("a format has more fields than there are values");
     value = call.all.positional[i];
   } else {
+    call.heap().step(1 + call.all.named.size() / 16);
     const auto found = std::find_if(call.all.named.begin(), call.all.named.end(),
                                     [&](const auto& argument) { return argument.first == first; });
     if (found == call.all.named.end()) refuse("a format names '" + first + "', which is not given");
@@ -567,9 +578,11 @@ std::vector<Builtin> asking_methods() {
        {"sub", "start", "end"},
        1,
        [](Call& c) -> Value {
-         const auto wanted = characters(bytes_of(c.value(0), "an argument"));
-         const auto [text, begin] = part(c, 1);
-         if (wanted.empty()) return begin < 0 ? Integer{0} : Integer{text.size() + 1};
+         const auto& wanted = bytes_of(c.value(0), "an argument");
+         const auto [range, begin] = part(c, 1);
+         if (wanted.empty()) return begin < 0 ? Integer{0} : Integer{range.size() + 1};
+         const auto text = utf8_of(range);
+         c.heap().search(text, wanted);
          Integer count = 0;
          for (auto at = text.find(wanted); at != text.npos; at = text.find(wanted, at + wanted.size())) ++count;
          return count;

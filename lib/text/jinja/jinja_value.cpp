@@ -524,7 +524,8 @@ Value* find(Heap& heap, Dict& dict, const Value& key) {
   for (auto& [known, value] : dict.items) {
     heap.step();
     const auto* text = name != nullptr ? std::get_if<Text>(&known) : nullptr;
-    if (text != nullptr ? *text->bytes == *name->bytes : name == nullptr && equal(heap, known, key)) return &value;
+    const bool can_be_equal = text != nullptr ? text->bytes->size() == name->bytes->size() : name == nullptr;
+    if (can_be_equal && equal(heap, known, key)) return &value;
   }
   return nullptr;
 }

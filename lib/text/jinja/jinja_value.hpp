@@ -80,6 +80,10 @@ class Heap {
   void step(std::uint64_t count = 1);
   /// Counts a pass over a text.
   void pass(std::string_view text) { step(1 + text.size() / 32); }
+  /// Counts a search, which compares as much of `wanted` as repeats at each place of `text`.
+  void search(std::string_view text, std::string_view wanted) {
+    step(1 + text.size() / 32 + (text.size() / 64) * (wanted.size() / 64));
+  }
   /// Checks before `bytes` are allocated. \throws FormatError when they exceed the limit
   void room(std::uint64_t bytes) const;
 

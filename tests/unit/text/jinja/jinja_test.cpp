@@ -111,6 +111,26 @@ TEST_SUITE("jinja/jinja") {
     CHECK(has(problem_of("{{ 9 ** 999999999999 }}"), "128 bits"));
   }
 
+  TEST_CASE("limits: steps count what calls look at, so that no short template computes for hours") {
+    const std::string texts = "{% set t = 'a' * 100000 %}{% set w = 'a' * 50000 ~ 'b' %}{% set d = {t: 1} %}";
+    for (const auto* expression :
+         {"t.isalpha()", "t.islower()", "t.startswith('b')", "t.find('b')", "t.count('b')", "t[:1]", "t is lower",
+          "t.find(w)", "t.rfind(w)", "t.count(w)", "w in t", "t | replace(w, '')", "t.split(w)", "t.rsplit(w)",
+          "t.partition(w)", "t.strip(w)", "d[t]", "d.get(t)", "'b'.startswith(t)"}) {
+      CAPTURE(expression);
+      CHECK(has(problem_of(texts + "{% for i in range(1000) %}{% if " + expression + " %}{% endif %}{% endfor %}", {},
+                           {.steps = 200'000}),
+                "steps"));
+    }
+    CHECK(has(problem_of("{% set x = ([1] * 100000) | map('string') %}{% for i in range(1000) %}{{ x | first }}"
+                         "{% endfor %}",
+                         {}, {.steps = 1'000'000}),
+              "steps"));
+    std::string many;
+    for (int i = 0; i < 5000; ++i) many += "{% set v" + std::to_string(i) + " = 1 %}";
+    CHECK(has(problem_of(many + "{% for i in range(1000) %}{{ v4999 }}{% endfor %}", {}, {.steps = 900'000}), "steps"));
+  }
+
   TEST_CASE("a result of a filter can be iterated over once, as in Python") {
     const Json messages = {{"ms", {{{"role", "a"}}, {{"role", "b"}}}}};
     CHECK(render("{% set x = ms | map(attribute='role') %}{{ x | join }}{{ x | join }}", messages) == "ab");
