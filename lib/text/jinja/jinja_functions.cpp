@@ -29,7 +29,7 @@ Value run(Context& context, const Builtin& builtin, const Value& input, const Ar
   for (std::size_t i = 0; i < builtin.required; ++i) {
     if (!call.values[i]) fail(std::string("needs the argument '") + builtin.parameters[i] + "'");
   }
-  // What a call looks at: texts as a whole, and arguments. Lists are counted where their elements are taken.
+  // A call costs the texts that it reads, and its arguments. Lists are counted where their elements are taken.
   const auto count = [&](const Value& value) {
     if (const auto* text = std::get_if<Text>(&value)) context.heap.pass(*text->bytes);
   };

@@ -1,4 +1,4 @@
-// Filters, tests and methods of texts, and Python's formatting.
+// Filters, tests and methods of texts, and Python's formatting. Long because these three share most functions.
 #include <fmt/format.h>
 #include <utf8proc.h>
 
