@@ -57,7 +57,8 @@ function(fsdp_add_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${ARG_ENVIRONMENT}")
   if(ARG_LOCK)
-    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ${ARG_LOCK})
+    # Tests that wait for one another begin first: the last of them would run alone. COST is in seconds of others.
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ${ARG_LOCK} COST 1000)
   endif()
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
