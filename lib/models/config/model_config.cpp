@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
@@ -28,6 +30,40 @@ void require_in(std::int64_t value, std::int64_t most, const char* what) {
 
 using config_detail::field;
 using config_detail::field_or;
+
+constexpr std::array<std::pair<const char*, std::string ModelConfig::*>, 2> kTokenIds{
+    {{"bos_token_id", &ModelConfig::bos_token_id}, {"eos_token_id", &ModelConfig::eos_token_id}}};
+
+/// Replaces the ids that `json` names.
+void read_token_ids(ModelConfig& config, const nlohmann::json& json, const std::string& source) {
+  for (const auto& [name, member] : kTokenIds) {
+    const auto found = json.find(name);
+    if (found == json.end()) continue;
+    const auto is_id = [](const nlohmann::json& id) { return id.is_number_integer(); };
+    if (!found->is_null() && !is_id(*found) && !(found->is_array() && std::ranges::all_of(*found, is_id)))
+      throw FormatError(source + ": field '" + name + "' is " + json_text(*found) +
+                        ", expected the id of a token, a list of ids, or null");
+    config.*member = json_text(*found);
+  }
+}
+
+/// Calls read() with the JSON of a file. \throws FormatError naming the file
+template <typename Read>
+auto read_fields(const std::filesystem::path& path, const Read& read) {
+  const auto text = read_text_file(path, 1u << 20);
+  try {
+    return read(parse_json(text, path.string()));
+  } catch (const nlohmann::json::parse_error& error) {
+    throw FormatError(path.string(), error.byte, "not valid JSON");
+  } catch (const nlohmann::json::exception& error) {  // e.g. 1e999, which exceeds a double
+    throw FormatError(path.string() + ": is no configuration of a model: " + error.what());
+  }
+}
+
+void write_token_ids(const ModelConfig& config, nlohmann::json& json) {
+  for (const auto& [name, member] : kTokenIds)
+    if (const auto& text = config.*member; !text.empty()) json[name] = parse_json(text, name);
+}
 
 nlohmann::json gpt2_config(const ModelConfig& config) {
   nlohmann::json json = {{"architectures", {"GPT2LMHeadModel"}},
@@ -53,6 +89,7 @@ nlohmann::json gpt2_config(const ModelConfig& config) {
   const auto token = config.vocab_size > kEndOfText ? nlohmann::json(kEndOfText) : nlohmann::json();
   json["bos_token_id"] = token;
   json["eos_token_id"] = token;
+  write_token_ids(config, json);
   return json;
 }
 
@@ -92,15 +129,15 @@ void config_detail::validate(const ModelConfig& config, const std::string& sourc
   }
 }
 
-ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
-  if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
+namespace {
+
+/// The ids of tokens apart.
+ModelConfig sizes_from_json(const nlohmann::json& json, const std::string& source) {
   const auto type = config_detail::field_or(json, "model_type", std::string("mingpt"), source);
   if (const auto* family = config_detail::find_family(type))
     return type == config_detail::kFalcon ? config_detail::falcon_from_json(*family, json, source)
                                           : config_detail::decoder_from_json(*family, json, source);
   if (type == "gpt2") return config_detail::gpt2_from_json(json, source);
-  if (const auto text = text_model_config(json, source); !text.is_null())
-    return model_config_from_json(text, source + ", text_config");
   if (type != "mingpt") {
     std::string known = "mingpt, gpt2";
     for (const auto& family : config_detail::families()) known += ", " + std::string(family.type);
@@ -129,6 +166,17 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
   return config;
 }
 
+}  // namespace
+
+ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
+  if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
+  if (const auto text = text_model_config(json, source); !text.is_null())
+    return model_config_from_json(text, source + ", text_config");
+  auto config = sizes_from_json(json, source);
+  read_token_ids(config, json, source);
+  return config;
+}
+
 nlohmann::json text_model_config(const nlohmann::json& json, const std::string& source) {
   constexpr const char* kText = "gemma3_text";
   if (!json.is_object() || json.value("model_type", nlohmann::json()) != "gemma3") return nullptr;
@@ -149,34 +197,39 @@ nlohmann::json text_model_config(const nlohmann::json& json, const std::string& 
 }
 
 nlohmann::json model_config_to_json(const ModelConfig& config) {
-  if (config.architecture == Architecture::llama) return config_detail::decoder_to_json(config);
-  if (config.architecture == Architecture::falcon) return config_detail::falcon_to_json(config);
-  return {{"model_type", "mingpt"},
-          {"n_layer", config.num_layers},
-          {"n_head", config.num_heads},
-          {"n_embd", config.embed_size},
-          {"n_hidden", config.ffn_hidden_size},
-          {"vocab_size", config.vocab_size},
-          {"block_size", config.block_size},
-          {"bias", true},
-          {"dropout", config.dropout},
-          {"layer_norm_eps", config.layer_norm_eps},
-          {"gelu", "tanh"},
-          {"tied_head", true}};
+  nlohmann::json json;
+  if (config.architecture == Architecture::llama) {
+    json = config_detail::decoder_to_json(config);
+  } else if (config.architecture == Architecture::falcon) {
+    json = config_detail::falcon_to_json(config);
+  } else {
+    json = {{"model_type", "mingpt"},
+            {"n_layer", config.num_layers},
+            {"n_head", config.num_heads},
+            {"n_embd", config.embed_size},
+            {"n_hidden", config.ffn_hidden_size},
+            {"vocab_size", config.vocab_size},
+            {"block_size", config.block_size},
+            {"bias", true},
+            {"dropout", config.dropout},
+            {"layer_norm_eps", config.layer_norm_eps},
+            {"gelu", "tanh"},
+            {"tied_head", true}};
+  }
+  write_token_ids(config, json);
+  return json;
 }
 
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(directory_or_file, ignored);
   const auto path = is_file ? directory_or_file : directory_or_file / "config.json";
-  const auto text = read_text_file(path, 1u << 20);
-  try {
-    return model_config_from_json(parse_json(text, path.string()), path.string());
-  } catch (const nlohmann::json::parse_error& error) {
-    throw FormatError(path.string(), error.byte, "not valid JSON");
-  } catch (const nlohmann::json::exception& error) {  // e.g. 1e999, which exceeds a double
-    throw FormatError(path.string() + ": is no configuration of a model: " + error.what());
-  }
+  auto config =
+      read_fields(path, [&](const nlohmann::json& json) { return model_config_from_json(json, path.string()); });
+  const auto generation = path.parent_path() / "generation_config.json";
+  if (path.filename() == "config.json" && std::filesystem::exists(generation, ignored))
+    read_fields(generation, [&](const nlohmann::json& json) { read_token_ids(config, json, generation.string()); });
+  return config;
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {

@@ -76,6 +76,9 @@ struct ModelConfig {
   bool attention_bias = false;  ///< on q, k, v and the output projection
   bool mlp_bias = false;
   DecoderTraits traits;
+  /// Which tokens begin and end a text, as compact JSON text: an id, a list of ids, or null. Empty: not said. Not used
+  /// in computing: exports keep them, since transformers' generate() stops at the latter.
+  std::string bos_token_id, eos_token_id;
   std::string source;  ///< file it was read from, for messages; empty: not read from a file
 
   std::int64_t kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
@@ -97,7 +100,7 @@ struct ModelConfig {
 ///         way
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source);
 nlohmann::json model_config_to_json(const ModelConfig& config);
-/// Reads DIR/config.json, or the file itself.
+/// Reads DIR/config.json, or the file itself. The ids of a generation_config.json beside it win, as in transformers.
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file);
 
 /// Returns the config.json with which transformers opens the model: GPT2LMHeadModel for minGPT, whose GELU is

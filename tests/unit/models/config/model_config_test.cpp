@@ -187,6 +187,33 @@ TEST_SUITE("config/model_config") {
     }
   }
 
+  TEST_CASE("ids of tokens: exports keep those of config.json, of which generation_config.json's win") {
+    const test::TempDir directory;
+    const auto file = directory / "config.json", generation = directory / "generation_config.json";
+    auto model = kCodeLlama;
+    const auto exported = [&] {
+      replace_file(file, model.dump());
+      // A run keeps them in its checkpoints.
+      const auto kept = model_config_from_json(model_config_to_json(read_model_config(directory.path())), "run.json");
+      return hf_config(kept);
+    };
+    for (const auto* name : {"bos_token_id", "eos_token_id"}) model.erase(name);
+    CHECK_FALSE(exported().contains("eos_token_id"));  // transformers' default stays
+    model.update({{"bos_token_id", 7}, {"eos_token_id", {8, 9}}});
+    CHECK(exported().at("bos_token_id") == 7);
+    CHECK(exported().at("eos_token_id") == json::array({8, 9}));
+    model["eos_token_id"] = nullptr;
+    CHECK(exported().at("eos_token_id").is_null());
+    replace_file(generation, R"({"eos_token_id": [3, 4], "temperature": 0.6})");
+    CHECK(exported().at("bos_token_id") == 7);
+    CHECK(exported().at("eos_token_id") == json::array({3, 4}));
+    replace_file(generation, R"({"eos_token_id": "</s>"})");
+    CHECK_THROWS_WITH_AS(exported(), doctest::Contains((generation.string() + ": field 'eos_token_id'").c_str()),
+                         FormatError);
+    replace_file(generation, "{");
+    CHECK_THROWS_WITH_AS(exported(), doctest::Contains(generation.c_str()), FormatError);
+  }
+
   TEST_CASE("hf_config: GPT-2 round trip") {
     ModelConfig config;
     config.num_layers = 2;
@@ -202,7 +229,9 @@ TEST_SUITE("config/model_config") {
     CHECK(hf.at("n_inner") == 1000);
     CHECK(hf.at("tie_word_embeddings") == true);
     CHECK(hf.at("eos_token_id") == 50256);
+    config.bos_token_id = config.eos_token_id = "50256";
     CHECK(model_config_to_json(model_config_from_hf(hf, "test")) == model_config_to_json(config));
+    config.bos_token_id = config.eos_token_id = "";
     config.vocab_size = 100;
     CHECK(hf_config(config).at("eos_token_id").is_null());
     for (const auto& change : std::vector<json>{{{"activation_function", "gelu"}},
