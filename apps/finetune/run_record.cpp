@@ -283,6 +283,7 @@ JobFile::JobFile(const RunContext& context, std::int64_t first_step, std::int64_
   content_["format"] = "fsdp-job";
   content_["program_version"] = FSDP_VERSION;
   content_["options"] = setup.options.as_given;
+  content_["repeated"] = setup.options.repeated;
   content_["parameters"] = num_parameters(context.runtime.decoder().parameters);
   content_["nodes"] = context.runtime.mesh().num_nodes;
   content_["threads"] = setup.threads;

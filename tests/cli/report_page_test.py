@@ -128,6 +128,8 @@ class ReportPage(fsdp_cli.Case):
         problems = page("document.querySelector('#problems').textContent")
         for words in ("The loss is no number since step", "without a last word", "was stopped in order after step 29 of 90", "--restart-checkpoint-file latest"):
             self.assertIn(words, problems)
+        # Options that a checkpoint does not keep are given again.
+        self.assertRegex(problems, r"--run-name killed --restart-checkpoint-file latest [^\n]*--batch-size 2")
         self.assertIn("ROMEO:", page("document.querySelector('#samples').textContent"))
         commands = page("[...document.querySelectorAll('#checkpoints pre')].map(p => p.textContent)")
         best = os.readlink(self.checkpoints("plain") / "best")

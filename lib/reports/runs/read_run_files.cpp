@@ -174,6 +174,9 @@ void read_settings(RunFiles& run) {
     if (value.is_string()) run.settings[name] = value.get<std::string>();
   }
   if (!run.settings.empty()) read_model(job, run);
+  const auto repeated = job.value("repeated", Json::array());
+  for (const auto& word : repeated)
+    if (word.is_string()) run.repeated += (run.repeated.empty() ? "" : " ") + word.get<std::string>();
   if (job.contains("world_size")) run.settings["ranks"] = std::to_string(whole(job, "world_size"));
   if (job.contains("nodes")) run.settings["nodes"] = std::to_string(whole(job, "nodes"));
   if (job.contains("device")) run.settings["gpu"] = words(job, "device");

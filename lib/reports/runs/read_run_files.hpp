@@ -75,6 +75,8 @@ struct RunFiles {
 
   /// By long name: the options, and model, ranks, nodes, device.
   std::map<std::string, std::string> settings;
+  /// Options that a job which resumes the run has to be given again, as words for a shell; "" for none.
+  std::string repeated;
 };
 
 /// The runs that `paths` name: each a run's folder, its metrics.jsonl, or a folder of runs (sorted by name, numbers by

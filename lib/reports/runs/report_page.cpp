@@ -270,9 +270,10 @@ class Checkpoints {
         std::find_if(names_.rbegin(), names_.rend(), [&](const auto& name) { return step_of(name) < before; });
     if (found == names_.rend()) return "";
     const auto directory = folder_.parent_path();
-    return fmt::format("fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file {}",
+    return fmt::format("fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file {}{}{}",
                        shell_word(directory.parent_path().string()), shell_word(directory.filename().string()),
-                       found == names_.rbegin() ? "latest" : shell_word((folder_ / *found).string()));
+                       found == names_.rbegin() ? "latest" : shell_word((folder_ / *found).string()),
+                       run_.files.repeated.empty() ? "" : " ", run_.files.repeated);
   }
 
  private:
