@@ -339,13 +339,19 @@ std::vector<RunAction> links_of_pending(const RunLife& life) {
   return links;
 }
 
-bool validates_here(const RunLife& life, const RunRules& rules) {
-  return rules.has_validation && falls_on(life.step, rules.eval_every);
+namespace {
+
+bool validates_after(std::int64_t step, const RunRules& rules) {
+  return rules.has_validation && falls_on(step, rules.eval_every);
 }
+
+}  // namespace
+
+bool validates_here(const RunLife& life, const RunRules& rules) { return validates_after(life.step, rules); }
 
 bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules) {
   return !life.is_open || life.nonfinite.any() || life.save_waits || falls_on(step, rules.save_every) ||
-         (rules.has_validation && falls_on(step, rules.eval_every));
+         validates_after(step, rules);
 }
 
 std::vector<RunAction> next_actions(RunLife& life, const RunEvent& event, const RunRules& rules) {
