@@ -93,8 +93,10 @@ std::string export_obstacle(const fs::path& directory) {
   if (!fs::is_directory(directory, error)) return "is a file";
   if (is_mount_point(directory)) return "is where a file system is mounted: name a new folder in it";
   const auto record = read_record(directory);
-  for (const auto& entry : fs::recursive_directory_iterator(directory, error)) {
-    const fs::path name = entry.path().lexically_relative(directory);
+  fs::path name;  // of the entry that was looked at last
+  for (fs::recursive_directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    const auto& entry = *at;
+    name = entry.path().lexically_relative(directory);
     if (!record) {
       return "holds " + quoted(name) + " and is no earlier export (it has no record of one, " + kExportRecordName +
              "): nothing in it is replaced; choose another name, or remove it first";
@@ -113,8 +115,8 @@ std::string export_obstacle(const fs::path& directory) {
              "name, or remove it first";
     }
   }
-  if (error) return "cannot be read: " + error.message();
-  return "";
+  if (!error) return "";
+  return (name.empty() ? "" : "holds " + quoted(name) + ", which ") + "cannot be read: " + error.message();
 }
 
 void remove_export(const fs::path& directory, const fs::path& heir) {
