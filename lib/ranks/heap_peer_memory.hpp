@@ -14,12 +14,13 @@ namespace fsdp::detail {
 class HeapRegion {
  public:
   HeapRegion(std::size_t size_bytes, std::size_t num_counters)
-      : size_bytes_((size_bytes + kHugePage_bytes) / kHugePage_bytes * kHugePage_bytes),
+      : size_bytes_(size_bytes / kPage_bytes * kPage_bytes + kPage_bytes),
         data_(static_cast<std::byte*>(
             ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
         counters_(num_counters) {
     if (data_ == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(data_, size_bytes_, MADV_HUGEPAGE);
+    // A huge page that the region fills in part would take its whole size in memory, and every unit has a region.
+    ::madvise(data_, size_bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
   }
   HeapRegion(const HeapRegion&) = delete;
   HeapRegion& operator=(const HeapRegion&) = delete;
@@ -30,7 +31,7 @@ class HeapRegion {
   SharedCounter& counter(std::size_t index) { return counters_.at(index); }
 
  private:
-  static constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
+  static constexpr std::size_t kPage_bytes = 4096, kHugePage_bytes = std::size_t{2} << 20;
   std::size_t size_bytes_;
   std::byte* data_;
   std::vector<SharedCounter> counters_;
