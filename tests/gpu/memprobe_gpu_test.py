@@ -202,7 +202,8 @@ class Gpu(fsdp_cli.Case):
         nccl = 64 * MIB
         gpt2 = [*GPT2[2:], "--num-layers", 12, "--vocab-size", 50257, "--batch-size", 8, "--precision", "float32", "--sharding", "grad-shard"]
         llama = [*self.llama, "--batch-size", 4, "--precision", "bf16"]
-        for card, job, missing in [("t4", gpt2, [2]), *([("a100-80g", llama, [2, 64, 128])] if ALL else [])]:
+        # With 2 or 128 MiB less, the llama's logits find no block of 1 GiB after a retry either.
+        for card, job, missing in [("t4", gpt2, [2]), *([("a100-80g", llama, [8, 16, 64])] if ALL else [])]:
             job = [*job, "--nccl-buffers", nccl]
             roomy = self.check(card, job)
             for mib in missing:
