@@ -10,7 +10,6 @@
 #include "lib/base/file.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
 namespace {
@@ -137,19 +136,9 @@ const Named* find_named(std::string_view name) {
   return found == kNamed.end() ? nullptr : found;
 }
 
-/// Texts of special tokens by the names under which templates read them.
-std::map<std::string, std::string> tokens_of(const std::string& tokenizer) {
-  std::map<std::string, std::string> tokens;
-  if (tokenizer == kBuiltInTokenizer) return tokens;
-  for (const auto& named : read_tokenizer_config(tokenizer).named_tokens) {
-    if (!named.key.empty()) tokens[named.key] = named.token.text;
-  }
-  return tokens;
-}
-
 std::shared_ptr<const ChatTemplate> made(const std::string& name, const Source& source, const std::string& tokenizer) {
   try {
-    return std::make_shared<ChatTemplate>(name, source.text, tokens_of(tokenizer));
+    return std::make_shared<ChatTemplate>(name, source.text, named_special_tokens(tokenizer));
   } catch (const FormatError& error) {
     throw FormatError(source.file.string() + ": the chat template is not readable: " + error.what());
   }
@@ -228,7 +217,7 @@ bool ChatTemplate::finds_parts() const {
 
 std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer) {
   if (const auto* named = find_named(asked)) {
-    auto tokens = tokens_of(tokenizer);
+    auto tokens = named_special_tokens(tokenizer);
     const bool gemma = asked.starts_with("gemma");
     tokens.try_emplace("bos_token", asked == "llama3" ? "<|begin_of_text|>" : gemma ? "<bos>" : "<s>");
     tokens.try_emplace("eos_token", "</s>");

@@ -89,6 +89,19 @@ std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& 
   return files;
 }
 
+std::map<std::string, std::string> named_special_tokens(const std::string& name) {
+  std::map<std::string, std::string> tokens;
+  if (name == kBuiltInTokenizer) return tokens;
+  const std::filesystem::path directory = name;
+  const auto config = read_tokenizer_config(directory);
+  for (const auto& named : config.named_tokens)
+    if (!named.key.empty()) tokens[named.key] = named.token.text;
+  if (tokenizer_kind(directory) != TokenizerKind::sentencepiece) return tokens;
+  for (const auto& [key, text] : marks_of_sentencepiece(directory / "tokenizer.model"))
+    if (std::ranges::find(config.null_tokens, key) == config.null_tokens.end()) tokens.try_emplace(key, text);
+  return tokens;
+}
+
 std::map<std::string, std::string> gpt2_tokenizer_files() {
   // The vocabulary follows from the merges: the alphabet, the result of each merge, <|endoftext|>.
   auto vocabulary = nlohmann::ordered_json::object();

@@ -27,6 +27,11 @@ bool has_tokenizer(const std::filesystem::path& directory);
 /// Chat templates are not included.
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory);
 
+/// Texts of the special tokens by the names under which chat templates read them (bos_token, image_token): of the files
+/// beside the vocabulary, and where they say nothing of the SentencePiece model itself. Empty for kBuiltInTokenizer.
+/// Source: special_tokens_map of transformers 5.23. \throws IoError; FormatError
+std::map<std::string, std::string> named_special_tokens(const std::string& name);
+
 /// Names and contents of the files with which other programs, such as transformers, open GPT-2's tokenizer.
 std::map<std::string, std::string> gpt2_tokenizer_files();
 

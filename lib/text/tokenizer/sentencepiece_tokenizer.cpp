@@ -257,4 +257,15 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::p
   return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
 }
 
+std::map<std::string, std::string> marks_of_sentencepiece(const std::filesystem::path& file) {
+  const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
+  std::map<std::string, std::string> marks;
+  for (const auto& piece : model.pieces) {
+    if (piece.text == model.bos_text) marks["bos_token"] = piece.text;
+    if (piece.text == model.eos_text) marks["eos_token"] = piece.text;
+    if (piece.type == Type::unknown) marks["unk_token"] = piece.text;
+  }
+  return marks;
+}
+
 }  // namespace fsdp

@@ -1,7 +1,9 @@
 #pragma once
 // tokenizer.model of Llama's, Mistral's and Gemma's kind, encoded by the SentencePiece library.
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
@@ -14,5 +16,9 @@ namespace fsdp {
 /// \throws IoError; FormatError naming the file and the problem
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& model,
                                                         const TokenizerConfig& config = {});
+
+/// Texts of the pieces that the model itself has for "bos_token", "eos_token" and "unk_token"; only those it has.
+/// \throws as make_sentencepiece_tokenizer()
+std::map<std::string, std::string> marks_of_sentencepiece(const std::filesystem::path& model);
 
 }  // namespace fsdp

@@ -135,6 +135,14 @@ class NamedTokens {
     return found == by_key_.end() || !found->second ? std::nullopt : std::optional(found->second->text);
   }
 
+  /// The keys that the last file with them sets to null.
+  std::vector<std::string> null_keys() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, token] : by_key_)
+      if (!token) keys.push_back(key);
+    return keys;
+  }
+
   std::vector<NamedToken> tokens() const {
     std::vector<NamedToken> all;
     const auto add = [&](std::string_view key) {
@@ -326,6 +334,7 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& directory) {
   config.named_tokens = named.tokens();
   config.bos_token = named.name("bos_token");
   config.eos_token = named.name("eos_token");
+  config.null_tokens = named.null_keys();
   return config;
 }
 

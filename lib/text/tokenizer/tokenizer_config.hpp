@@ -34,7 +34,8 @@ struct TokenizerConfig {
   std::optional<bool> add_prefix_space;
   std::optional<std::string> bos_token;
   std::optional<std::string> eos_token;
-  std::string prefix_token = "▁<PRE>";  ///< names of CodeLlama's four infilling marks
+  std::vector<std::string> null_tokens;  ///< keys such as bos_token that a file sets to null: there is no such token
+  std::string prefix_token = "▁<PRE>";   ///< names of CodeLlama's four infilling marks
   std::string suffix_token = "▁<SUF>";
   std::string middle_token = "▁<MID>";
   std::string end_token = "▁<EOT>";

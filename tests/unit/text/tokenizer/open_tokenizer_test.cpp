@@ -52,6 +52,19 @@ TEST_SUITE("tokenizer/open_tokenizer") {
     CHECK_THROWS_WITH_AS(open(), doctest::Contains("tokenizer.json"), fsdp::FormatError);
   }
 
+  TEST_CASE("named_special_tokens: what the files say, then the SentencePiece model, as transformers 5.23 has them") {
+    using Names = std::map<std::string, std::string>;
+    const fsdp::test::TempDir dir;
+    const auto names = [&] { return fsdp::named_special_tokens(dir.path().string()); };
+    CHECK(fsdp::named_special_tokens("gpt2").empty());
+    std::filesystem::copy(kModel, dir / "tokenizer.model");
+    CHECK(names() == Names{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}});
+    fsdp::replace_file(dir / "tokenizer_config.json", R"({"bos_token": null, "eos_token": "<e>", "pad_token": "<p>"})");
+    CHECK(names() == Names{{"eos_token", "<e>"}, {"pad_token", "<p>"}, {"unk_token", "<unk>"}});
+    fsdp::replace_file(dir / "tokenizer.json", fsdp::test::llama_json().dump());
+    CHECK(names() == Names{{"eos_token", "<e>"}, {"pad_token", "<p>"}});
+  }
+
   TEST_CASE("tokenizer_files: those that are there and that ids depend on, none for the built-in tokenizer") {
     const fsdp::test::TempDir dir;
     CHECK(fsdp::tokenizer_files(dir.path()).empty());
