@@ -268,6 +268,30 @@ class GgufFiles(ConvertCase):
         keys = Gguf(self.convert(model, "named.gguf")).keys
         self.assertEqual((keys["tokenizer.ggml.eos_token_id"][1], "tokenizer.ggml.bos_token_id" in keys), (number, False))
 
+    def test_a_vocabulary_without_marks(self):
+        """llama.cpp must neither end texts at token 11 nor begin them with it."""
+        model = pathlib.Path(shutil.copytree(self.model("gguf_gpt2_bpe"), self.folder / "unmarked"))
+        bpe = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            (model / file).unlink()
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key not in ("bos_token_id", "eos_token_id")}))
+        (model / "merges.txt").write_text("\n".join(merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]), encoding="utf-8")
+        pieces = list(bpe["vocab"])
+        self.assertEqual(len(pieces) + 2, config["vocab_size"])
+        for more, end, said in ((["<|endoftext|>"], "<|endoftext|>", ""), ([], "[PAD125]", "no end"), (["ÿ", "more"], "ÿ", "token 125"), (["some", "more"], None, "token 11")):
+            with self.subTest(end):
+                (model / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces + more)}))
+                out = self.folder / f"unmarked-{end == 'ÿ'}-{said}.gguf"
+                result = fsdp_cli.run(PROGRAM, [model, out])
+                self.assertEqual(result.code, 0, str(result))
+                keys = Gguf(out).keys
+                number = keys.get("tokenizer.ggml.eos_token_id", (None, None))[1]
+                self.assertEqual(number if number is None else keys["tokenizer.ggml.tokens"][1][number], end)
+                self.assertEqual((keys["tokenizer.ggml.add_bos_token"][1], "tokenizer.ggml.bos_token_id" in keys), (False, False))
+                self.assertIn(said, result.err)
+                self.assertEqual("no end of a text" in result.err, said != "")
+
     def refused(self, model, code, *words, options=()):
         self.assert_refused(fsdp_cli.run(PROGRAM, [model, self.folder / "refused.gguf", *options]), code, *words)
         self.assertFalse((self.folder / "refused.gguf").exists())

@@ -325,6 +325,7 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
                                       {.num_rows = config.vocab_size,
                                        .takes_sentencepiece = config.architecture != Architecture::mingpt,
                                        .pre = options.pre_tokenizer});
+  if (vocabulary && !vocabulary->remark.empty()) log.warning(vocabulary->remark);
   const std::filesystem::path output = options.paths[1];
   return std::make_unique<GgufTarget>(output, gguf_entries(*source, config, type, output.stem().string(), vocabulary));
 }

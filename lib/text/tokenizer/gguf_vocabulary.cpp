@@ -31,7 +31,8 @@ constexpr std::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kDigits = "digits";   // a step Digits of single digits
+constexpr std::string_view kDigits = "digits";  // a step Digits of single digits
+constexpr const char* kGpt2End = "<|endoftext|>";
 constexpr std::string_view kGpt2Step = "GPT-2";  // the pattern that ByteLevel itself has
 
 struct PreName {
@@ -375,8 +376,7 @@ BpeParts read_bpe(const std::filesystem::path& directory, const JsonValue& token
     const auto files = gpt2_tokenizer_files();
     auto parts = parts_of_texts(parse_json(files.at("vocab.json"), "GPT-2's vocabulary"), files.at("merges.txt"),
                                 "GPT-2's vocabulary");
-    constexpr const char* end_of_text = "<|endoftext|>";
-    parts.vocabulary.added.push_back({.id = gpt2_vocab_size - 1, .text = end_of_text});
+    parts.vocabulary.added.push_back({.id = gpt2_vocab_size - 1, .text = kGpt2End});
     return parts;
   }
   const auto config = read_tokenizer_config(directory);
@@ -435,6 +435,51 @@ void take(TokenList list, GgufVocabulary& vocabulary) {
   vocabulary.tokens = std::move(list.tokens);
   vocabulary.types = std::move(list.types);
   if (vocabulary.model == "llama") vocabulary.scores = std::move(list.scores);
+}
+
+/// A token that ends no text, for a vocabulary of GPT-2's kind without an end mark: an id that has no token, else a
+/// byte that UTF-8 never has, under its character in GPT-2's alphabet.
+std::optional<std::uint32_t> token_of_no_text(const GgufVocabulary& vocabulary) {
+  constexpr auto unused = static_cast<std::int32_t>(GgufTokenType::unused);
+  const auto place = [](const auto& list, const auto& found) {
+    return static_cast<std::uint32_t>(found - list.begin());
+  };
+  if (const auto found = std::ranges::find(vocabulary.types, unused); found != vocabulary.types.end())
+    return place(vocabulary.types, found);
+  for (const char* byte : {"ÿ", "þ", "ý", "ü", "û", "ú", "ù", "ø", "÷", "ö", "õ", "Á", "À"})  // FF to F5, C1, C0
+    if (const auto found = std::ranges::find(vocabulary.tokens, byte); found != vocabulary.tokens.end())
+      return place(vocabulary.tokens, found);
+  return std::nullopt;
+}
+
+/// Gives a vocabulary of GPT-2's kind without an end mark one: GPT-2's, else a token that ends no text.
+void replace_missing_end(GgufVocabulary& vocabulary) {
+  const auto& tokens = vocabulary.tokens;
+  if (const auto found = std::ranges::find(tokens, kGpt2End); found != tokens.end()) {
+    vocabulary.ids.emplace_back("eos", static_cast<std::uint32_t>(found - tokens.begin()));
+  } else if (const auto id = token_of_no_text(vocabulary)) {
+    vocabulary.ids.emplace_back("eos", *id);
+    vocabulary.remark =
+        "the tokenizer names no end of a text, so llama.cpp generates as many tokens as it is asked for: token " +
+        std::to_string(*id) + ", which no text has, stands for the end";
+  } else {
+    vocabulary.remark = "the tokenizer names no end of a text, so llama.cpp ends texts at token 11";
+  }
+}
+
+/// Keeps llama.cpp from its own marks for a vocabulary of GPT-2's kind that has none: token 11, often a comma, would
+/// begin texts and end them, and no key says that there is no such mark. Source: llama.cpp, llama-vocab.cpp
+/// (special_eos_id).
+void replace_missing_marks(GgufVocabulary& vocabulary) {
+  if (vocabulary.model != "gpt2") return;
+  if (find_named(vocabulary.ids, "eos") == nullptr) replace_missing_end(vocabulary);
+  if (find_named(vocabulary.ids, "bos") != nullptr) return;
+  auto* adds = find_named(vocabulary.adds, "bos");
+  if (adds != nullptr) {
+    *adds = false;
+  } else {
+    vocabulary.adds.emplace_back("bos", false);
+  }
 }
 
 /// Reads tokenizer.model; nothing when there is none or it is no SentencePiece model of a supported kind and
@@ -496,6 +541,7 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
     if (is_built_in && find_named(vocabulary.ids, kind) == nullptr)
       vocabulary.ids.emplace_back(kind, gpt2_vocab_size - 1);
   vocabulary.adds = std::move(marks.adds);
+  replace_missing_marks(vocabulary);
   if (const auto prefix = config_beside.get("add_prefix_space"); prefix.json().is_boolean() && !vocabulary.space_prefix)
     vocabulary.space_prefix = prefix.boolean();
   if (model && !vocabulary.prepends_space && !vocabulary.space_prefix) vocabulary.space_prefix = false;

@@ -25,6 +25,7 @@ struct GgufVocabulary {
   std::vector<std::pair<std::string, bool>> adds;              ///< whether "bos", "eos", "sep" go around a text
   std::optional<bool> space_prefix;                            ///< as below, where llama.cpp has to be told
   bool prepends_space = false;                                 ///< whether a text gets a space before it
+  std::string remark;                                          ///< for a warning; empty: none
   std::vector<std::pair<std::string, std::string>> templates;  ///< chat templates by name; "default" is the usual one
 };
 
