@@ -216,7 +216,9 @@ ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoi
 
 bool FinalExports::save_hf(ConvertOptions options) {
   const auto start = std::chrono::steady_clock::now();
+  const auto& text = context_.setup.template_text;
   options.to = "hf";
+  options.chat_template = text;
   options.overwrite = true;
   options.sync = true;
   options.job.quiet = true;
@@ -228,8 +230,9 @@ bool FinalExports::save_hf(ConvertOptions options) {
     context_.log.warning(fmt::format("--save-final-hf {}: {}", context_.setup.options.save_final_hf, stopped.what()));
     return false;
   }
-  context_.log.info(fmt::format("hf        {}   {} in {:.1f} s", context_.setup.options.save_final_hf,
-                                format_bytes(report.value("bytes", 0.0)), seconds_since(start)));
+  context_.log.info(fmt::format("hf        {}   {} in {:.1f} s{}", context_.setup.options.save_final_hf,
+                                format_bytes(report.value("bytes", 0.0)), seconds_since(start),
+                                text.empty() ? "" : "   with the chat template " + context_.setup.chat_template));
   return true;
 }
 

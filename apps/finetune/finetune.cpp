@@ -14,6 +14,7 @@
 #include "apps/finetune/validation.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
@@ -460,6 +461,10 @@ class Training {
          {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
       if (directory.empty()) continue;
       save_adapter(context_.runtime, directory, base);
+      const auto& text = context_.setup.template_text;
+      run_agreed(context_.world, [&] {
+        if (context_.world.rank() == 0 && !text.empty()) replace_file(directory / "chat_template.jinja", text);
+      });
       context_.log.info(fmt::format("adapter   {}", directory.string()));
     }
   }

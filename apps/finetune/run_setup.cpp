@@ -17,6 +17,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/text/chat/chat_template.hpp"
 #include "lib/text/tokenizer/new_tokens.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
@@ -134,6 +135,26 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   if (trains(options)) setup.train_data.emplace(open(options.train_data, true));
 }
 
+/// The text of the training data's chat template, which its name leads to, or which the continued run kept; empty for
+/// none and for the tokenizer's own. Collective.
+std::string template_text(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+  const auto& name = setup.chat_template;
+  if (name.empty() || name == kOwnTemplate) return "";
+  return text_of_root(world, [&] {
+    try {
+      return chat_template_source(name);
+    } catch (const Error& error) {
+      std::string kept;
+      if (setup.restart && setup.restart->knows_run)
+        kept = setup.restart->manifest.data.value("chat_template", std::string());
+      if (kept.empty())
+        log.warning(
+            fmt::format("the chat template of --train-data does not go along with the model: {}", error.what()));
+      return kept;
+    }
+  });
+}
+
 void plan_length(RunSetup& setup) {
   const auto& options = setup.options;
   setup.total_steps = 1;
@@ -221,6 +242,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
+  setup.template_text = template_text(world, setup, log);
   check_rows_of_restart(setup, log);
   if (trains(options)) setup.sample_prompts = sample_prompts(setup);
   plan_length(setup);
@@ -243,6 +265,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == kBuiltInTokenizer ? setup.tokenizer.name : *path;
   }
   if (setup.has_new_tokens) manifest.data["added_tokens"] = true;
+  if (!setup.template_text.empty()) manifest.data["chat_template"] = setup.template_text;
   if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
   if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
   if (!options.model.directory.empty()) {

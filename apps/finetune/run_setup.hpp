@@ -68,6 +68,7 @@ struct RunSetup {
   std::optional<TokenLoader> train_data;        ///< set when the job trains
   std::string export_dtype;                     ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
   std::string chat_template;                    ///< name of the training data's chat template; "": none
+  std::string template_text;                    ///< that template, for exports; "": none, or the tokenizer's own
   std::vector<ValidationData> validation;
   std::optional<ValidationGameSet> games;  ///< games to play at validations
   std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations

@@ -116,6 +116,34 @@ class Training(ConversationsCase):
         self.assertLess(fsdp_cli.difference(self.losses("parts"), self.losses("whole")), 1e-5)
         self.assertLess(self.losses("whole")[-1], self.losses("whole")[0])
 
+    def test_a_model_keeps_the_template_of_its_run(self):
+        """Exports, checkpoints and adapters have it, also when its file is gone; a tokenizer's own goes along as before."""
+        data, jinja, own = self.write(with_answer("chatml"), "kept.jsonl"), self.folder / "kept.jinja", "chat_template.jinja"
+        text = "{# ours #}" + TEMPLATES["chatml"]["template"]
+        jinja.write_text(text)
+        self.tokens(data, "chatml", "--chat-template", jinja, name="kept.h5")
+        short = ["--max-steps", 1, "--precision", "float32", "--batch-size", 2, "--tokenizer", tokenizer("chatml")]
+        hf, full, lora = self.folder / "kept-hf", self.folder / "kept.pt", ["--lora-rank", 2]
+        result = self.tune("kept", data, *short, "--chat-template", jinja, "--save-final-hf", hf, "--save-final-full", full, ranks=2)
+        self.assertIn(str(jinja), result.err)
+        self.tune("kept-lora", self.folder / "kept.h5", *short, *lora, "--save-final-hf", self.folder / "kept-merged")
+        jinja.unlink()
+        result = self.tune("gone", self.folder / "kept.h5", *short, *lora, "--save-final-hf", self.folder / "gone-hf")
+        self.assertIn("does not go along", result.err)
+        self.tune("own", data, *short, "--save-final-hf", self.folder / "own-hf")
+        latest = self.run_directory("kept-lora") / "checkpoints" / "latest"
+        made = [hf, self.folder / "kept-merged", self.run_directory("kept-lora") / "adapter"]
+        for number, (source, options) in enumerate((
+                (self.run_directory("kept") / "checkpoints" / "latest", []), (full, []), (MODEL, ["--merge-adapter", latest]), (MODEL, ["--merge-adapter", made[2]]))):
+            made.append(self.folder / f"kept-{number}")
+            result = fsdp_cli.run("fsdp-ckpt-convert", [source, made[-1], "--to", "hf", *options])
+            self.assertEqual(result.code, 0, str(result))
+            self.assertIn("trained with", result.err)
+        for place in made:
+            self.assertEqual((place / own).read_text(), text, place)
+        for place in (self.folder / "gone-hf", self.folder / "own-hf", self.run_directory("gone") / "adapter"):
+            self.assertFalse((place / own).exists(), place)
+
     def test_a_model_without_a_template_says_so(self):
         model = llama_cli.make_snapshot(self.folder / "bare")
         result = self.tune("bare", self.write(with_answer("llama2")), "--max-steps", 1, model=model, code=2, ranks=2)

@@ -238,7 +238,7 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
                    const ConvertOptions& options, const Logger& log) {
   if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_tokenizer)) return;
-  const auto name = options.tokenizer.empty() ? recorded_tokenizer(original) : options.tokenizer;
+  const auto name = options.tokenizer.empty() ? recorded_text(original, "tokenizer") : options.tokenizer;
   auto tokenizer = find_export_tokenizer(name, model ? model->vocab_size : 0);
   if (!tokenizer.missing.empty()) {
     log.warning("no tokenizer goes along: " + tokenizer.missing + " (--config-from DIR names a directory with one)");
@@ -246,6 +246,16 @@ void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model,
   }
   for (auto& [file, bytes] : tokenizer.files) hf.files[file] = std::move(bytes);
   hf.tokenizer_from = tokenizer.directory.value_or("");
+}
+
+/// The template that a run or an adapter was trained with, which the tokenizer need not have; "" when none is known.
+std::string trained_template(const ConvertOptions& options, const Source& original, const Logger& log) {
+  auto text = options.chat_template;
+  if (text.empty()) text = recorded_text(original, "chat_template");
+  if (text.empty() && !options.input.merge_adapter.empty())
+    text = chat_template_of_adapter(options.input.merge_adapter);
+  if (!text.empty()) log.info("the chat template is the one that the model was trained with");
+  return text;
 }
 
 /// Renames the head of a tied model without an embedding to the embedding, which is the name that transformers writes.
@@ -290,6 +300,8 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   adapt_config(hf, options.input, *source);
   source = under_embedding_name(std::move(source), hf);
   add_tokenizer(hf, model, original, options, log);
+  if (auto text = trained_template(options, original, log); !text.empty())
+    hf.files["chat_template.jinja"] = std::move(text);
   return std::make_unique<HfTarget>(std::move(hf));
 }
 
@@ -325,6 +337,8 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
                                       {.num_rows = config.vocab_size,
                                        .takes_sentencepiece = config.architecture != Architecture::mingpt,
                                        .pre = options.pre_tokenizer});
+  if (auto text = trained_template(options, original, log); vocabulary && !text.empty())
+    vocabulary->templates = {{"default", std::move(text)}};
   if (vocabulary && !vocabulary->remark.empty()) log.warning(vocabulary->remark);
   const std::filesystem::path output = options.paths[1];
   return std::make_unique<GgufTarget>(output, gguf_entries(*source, config, type, output.stem().string(), vocabulary));

@@ -24,9 +24,10 @@ nlohmann::json manifest_of(const std::filesystem::path& file) {
   return parse_json_or_discard(read_text_file(file, kMaxTokenizerFileBytes), file.string());
 }
 
-std::string of_manifest(const std::filesystem::path& file) {
+/// A text below "data" of run.json.
+std::string of_manifest(const std::filesystem::path& file, const std::string& key) {
   const auto run = manifest_of(file);
-  const nlohmann::json::json_pointer place("/data/tokenizer");
+  const nlohmann::json::json_pointer place("/data/" + key);
   return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
 }
 
@@ -77,17 +78,27 @@ nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint) {
   return data.is_object() && data.contains("weights_hash") && data.contains("adapter") ? data : nlohmann::json();
 }
 
-std::string recorded_tokenizer(const Source& checkpoint) {
+std::string recorded_text(const Source& checkpoint, const std::string& key) {
   if (!checkpoint.info().directory.empty() && !checkpoint.model_config().is_null()) {
-    return of_manifest(checkpoint.info().directory / "run.json");
+    return of_manifest(checkpoint.info().directory / "run.json", key);
   }
   for (std::size_t i = 0; i < checkpoint.values().size(); ++i) {
-    if (checkpoint.values()[i].name != "run.data.tokenizer") continue;
+    if (checkpoint.values()[i].name != "run.data." + key) continue;
     const auto loaded = checkpoint.value(i);
     const auto* text = loaded.value->string();
     return text == nullptr ? "" : std::string(text->text);
   }
   return "";
+}
+
+std::string chat_template_of_adapter(const std::filesystem::path& given) {
+  const auto directory = checkpoint_in_run(given);
+  auto text = of_manifest(directory / "run.json", "chat_template");
+  const auto file = directory / "chat_template.jinja";
+  std::error_code error;
+  if (text.empty() && std::filesystem::is_regular_file(file, error))
+    text = read_text_file(file, kMaxTokenizerFileBytes);
+  return text;
 }
 
 ExportTokenizer find_export_tokenizer(const std::string& name, std::int64_t vocab_size) {

@@ -33,9 +33,14 @@ struct ExportTokenizer {
   std::string missing;                             ///< why there is no tokenizer, for a message; "" when there is one
 };
 
-/// The tokenizer that fsdp-finetune recorded in the checkpoint (in run.json, or in "run" of a full file); "" when none
-/// is recorded.
-std::string recorded_tokenizer(const Source& checkpoint);
+/// A text that fsdp-finetune recorded in the checkpoint (below "data" in run.json, or in "run" of a full file); "" when
+/// none is recorded. \param key  "tokenizer": its name; "chat_template": the template itself
+std::string recorded_text(const Source& checkpoint, const std::string& key);
+
+/// The chat template with which an adapter was trained: recorded in its checkpoint, or beside it as
+/// chat_template.jinja, where transformers keeps it, too; "" when none is there. \param given  folder of the adapter,
+/// of a checkpoint or a run
+std::string chat_template_of_adapter(const std::filesystem::path& given);
 
 /// \param name        "gpt2", a directory or ""
 /// \param vocab_size  of the model; 0: unknown

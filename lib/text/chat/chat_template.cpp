@@ -8,6 +8,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
@@ -213,6 +214,13 @@ bool ChatTemplate::finds_parts() const {
   } catch (const FormatError&) {
     return false;
   }
+}
+
+std::string chat_template_source(const std::string& asked) {
+  if (const auto* named = find_named(asked)) return std::string(named->source);
+  auto source = read_asked(asked);
+  if (!is_utf8(source.text)) throw FormatError(source.file.string() + ": is not UTF-8");
+  return source.text;
 }
 
 std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer) {

@@ -71,4 +71,8 @@ class ChatTemplate {
 /// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError; IoError
 std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer);
 
+/// The text of the template that `asked` names, as find_chat_template() takes it, but no tokenizer's own.
+/// \throws as find_chat_template()
+std::string chat_template_source(const std::string& asked);
+
 }  // namespace fsdp
