@@ -86,17 +86,48 @@ void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std:
 
 namespace detail {
 
-std::optional<std::string> tiling_problem(std::vector<Block> blocks, std::int64_t num_elements) {
-  std::int64_t covered = 0;  // cannot overflow while nothing overlaps
-  const auto first_row = [](const Block& block) { return block.offsets.empty() ? 0 : block.offsets[0]; };
-  const auto end_row = [](const Block& block) { return block.offsets.empty() ? 1 : block.offsets[0] + block.sizes[0]; };
-  std::sort(blocks.begin(), blocks.end(), [&](const Block& a, const Block& b) { return first_row(a) < first_row(b); });
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    for (std::size_t k = i + 1; k < blocks.size() && first_row(blocks[k]) < end_row(blocks[i]); ++k) {
-      if (intersect(blocks[i], blocks[k])) return "two of its chunks overlap";
+namespace {
+
+/// True when `a` ends before `b` begins in the last dim, by which unseparated() sorts last.
+bool ends_before(const Block& a, const Block& b) {
+  return !a.offsets.empty() && a.offsets.back() + a.sizes.back() <= b.offsets.back();
+}
+
+}  // namespace
+
+std::vector<std::span<Block>> unseparated(std::span<Block> blocks) {
+  std::vector<std::span<Block>> groups{blocks}, next;
+  const std::size_t num_dims = blocks.empty() ? 0 : blocks[0].offsets.size();
+  // Twice: in columns that are cut at different rows, the cuts between rows show when the columns are apart.
+  for (std::size_t turn = 0; turn < 2 * num_dims && !groups.empty(); ++turn, std::swap(groups, next)) {
+    const auto dim = turn % num_dims;
+    next.clear();
+    for (const auto group : groups) {
+      std::ranges::sort(group, {}, [&](const Block& block) { return block.offsets[dim]; });
+      std::size_t first = 0;
+      std::int64_t end = 0;
+      for (std::size_t i = 0; i <= group.size(); ++i) {
+        if (i == group.size() || group[i].offsets[dim] >= end) {
+          if (i - first > 1) next.push_back(group.subspan(first, i - first));
+          first = i;
+        }
+        if (i < group.size()) end = std::max(end, group[i].offsets[dim] + group[i].sizes[dim]);
+      }
     }
-    covered += fsdp::num_elements(blocks[i].sizes);
   }
+  return groups;
+}
+
+std::optional<std::string> tiling_problem(std::vector<Block> blocks, std::int64_t num_elements) {
+  for (const auto group : unseparated(blocks)) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      for (std::size_t k = i + 1; k < group.size() && !ends_before(group[i], group[k]); ++k) {
+        if (intersect(group[i], group[k])) return "two of its chunks overlap";
+      }
+    }
+  }
+  std::int64_t covered = 0;  // cannot overflow, because nothing overlaps
+  for (const auto& block : blocks) covered += fsdp::num_elements(block.sizes);
   if (covered == num_elements) return std::nullopt;
   return "its chunks hold " + std::to_string(covered) + " of the " + std::to_string(num_elements) + " elements wanted";
 }

@@ -29,6 +29,12 @@ void copy_strided(const Shape& sizes, const Shape& strides, std::span<const std:
 
 namespace detail {
 
+/// Sorts blocks of one tensor and returns the groups of them in which two may overlap: no cut across a dim separates
+/// the blocks of a group. Blocks of different groups, or of none, have no elements in common. The parts of a tensor
+/// that is sharded over a mesh are all separated, in n log n steps; 0-dim blocks are one group.
+/// Every block has elements, and no offset is negative.
+std::vector<std::span<Block>> unseparated(std::span<Block> blocks);
+
 /// Says why `blocks` do not tile a region of `num_elements` elements; nothing when they do. Every block has elements
 /// and lies inside the region.
 std::optional<std::string> tiling_problem(std::vector<Block> blocks, std::int64_t num_elements);
