@@ -3,8 +3,12 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <fstream>
+#include <optional>
 
 #include "lib/base/file.hpp"
+#include "lib/files/formats/crc32.hpp"
+#include "lib/files/read/rank_files_source.hpp"
 #include "lib/files/write/dcp_target.hpp"
 #include "lib/files/write/output_directory.hpp"
 #include "lib/files/write/safetensors_target.hpp"
@@ -30,6 +34,45 @@ std::string all_files(const std::filesystem::path& directory) {
   std::string text;
   for (const auto& name : test::names_in(directory)) text += name + "\n" + read_text_file(directory / name) + "\n";
   return text;
+}
+
+/// Tensors of random elements as ranks of ZeRO-3 keep them: the file of a rank has its part of every tensor, one after
+/// the other.
+class SplitSource final : public RankFilesSource {
+ public:
+  SplitSource(const std::filesystem::path& directory, std::uint64_t ranks, const std::vector<Shape>& shapes) {
+    info_.directory = directory;
+    const auto each = [&](const Shape& shape) { return (count_of(shape) + ranks - 1) / ranks; };
+    std::uint64_t held = 0;  // elements of a rank
+    for (const auto& shape : shapes) held += each(shape);
+    auto& flat = flats_.emplace_back();
+    for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+      const auto bytes = test::random_bytes(held * 4, static_cast<unsigned>(rank));
+      const auto path = directory / ("rank" + std::to_string(rank));
+      test::write_file(path, test::as_text(bytes));
+      info_.files.push_back(path);
+      const TorchStorage stored{
+          .number = 0, .begin_bytes = 0, .size_bytes = held * 4, .crc32 = crc32(0, bytes), .entry = "data"};
+      flat.parts.push_back({{add_storage(path, 0, [&] { return stored; }), 0, held, 0}});
+    }
+    std::uint64_t first = 0;
+    for (const auto& shape : shapes) {
+      add({"weights", std::int64_t(tensors_.size())}, DType::f32, shape, PlaceInFlat{0, first, each(shape), 0});
+      first += each(shape);
+    }
+  }
+};
+
+/// Linux counts what the process has read and written since it began.
+struct Transfers {
+  std::uint64_t bytes_read = 0, bytes_written = 0, reads = 0, writes = 0;
+};
+std::optional<Transfers> transfers() {
+  std::ifstream file("/proc/self/io");
+  Transfers now;
+  std::string name;
+  for (auto* number : {&now.bytes_read, &now.bytes_written, &now.reads, &now.writes}) file >> name >> *number;
+  return file ? std::optional(now) : std::nullopt;
 }
 
 /// Sets the soft limit on file sizes, and restores it at the end.
@@ -156,6 +199,39 @@ TEST_SUITE("target/copy") {
       });
       CHECK(test::names_in(directory.path()).empty());
     }
+  }
+
+  TEST_CASE("copy: reads and writes the parts of eight ranks once, in large pieces") {
+    constexpr std::uint64_t ranks = 8, few = 8;
+    const test::TempDir directory;
+    const SplitSource source(directory.path(), ranks, {{1000, 1031}, {1031}, {500, 2053}, {2053}, {777, 1031}});
+    std::uint64_t bytes = 0;
+    for (const auto& tensor : source.tensors()) bytes += tensor.size_bytes();
+    for (const int jobs : {1, 2}) {
+      CAPTURE(jobs);
+      DcpTarget target({1, {}, {}});
+      CopyOptions options;
+      options.jobs = jobs;
+      options.overwrite = true;
+      const auto before = transfers();
+      const auto report = test::copy_alone(source, target, directory / "dcp", options);
+      const auto after = transfers();
+      if (!before || !after) {
+        MESSAGE("skipped: /proc/self/io cannot be read here");
+        return;
+      }
+      // A read ends where a rank's part, a piece of the output or 512 KiB end. A tensor has a head and a tail beside
+      // its pieces. `few` is for .metadata, the record of the export and padding.
+      const auto pieces = bytes / options.piece_bytes + 2 * source.tensors().size();
+      const auto parts = ranks * source.tensors().size();
+      CHECK(after->bytes_read - before->bytes_read >= bytes);
+      CHECK(after->bytes_read - before->bytes_read <= bytes + few * 1024);
+      CHECK(after->reads - before->reads <= parts + pieces + bytes / (512u << 10) + few);
+      CHECK(after->bytes_written - before->bytes_written >= report.bytes_written);
+      CHECK(after->bytes_written - before->bytes_written <= report.bytes_written + few * 1024);
+      CHECK(after->writes - before->writes <= pieces + 2 * source.tensors().size() + few);
+    }
+    test::check_same_tensors(source, *open_source(directory / "dcp"));
   }
 
   TEST_CASE("copy: reports progress up to the last byte") {
