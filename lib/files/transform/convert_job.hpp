@@ -34,8 +34,7 @@ struct ConvertOptions {
   std::string tokenizer;      ///< for hf: "gpt2" or a directory; empty: that of --config-from, of the input, or the one
                               ///< that the run recorded
   std::string pre_tokenizer;  ///< for gguf; empty: by tokenizer.json
-  std::string
-      chat_template;  ///< for hf and gguf, its text; empty: that of the run or its adapter, else the tokenizer's
+  std::string chat_template;  ///< for hf and gguf, its text; empty: that of the run or adapter, else the tokenizer's
   bool sync = false, overwrite = false, dry_run = false;
   // How.
   int jobs = 0;
