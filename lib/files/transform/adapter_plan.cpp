@@ -207,9 +207,10 @@ std::vector<Placed> place_tensors(const AdapterPlan& plan, const AdapterConfig& 
 void sort_tensors(const std::vector<Placed>& tensors, const Targets& choices, const std::set<std::string>& targets,
                   AdapterPlan& plan) {
   for (const auto& [tensor, owner, part, is_copy] : tensors) {
-    const auto refuse = [&](const char* why) {
+    // Clang before 16 cannot capture a structured binding by reference.
+    const auto refuse = [&plan, number = tensor](const char* why) {
       return FormatError(
-          fmt::format("{}: tensor \"{}\" {}", plan.file.string(), plan.source->tensors()[tensor].name, why));
+          fmt::format("{}: tensor \"{}\" {}", plan.file.string(), plan.source->tensors()[number].name, why));
     };
     const bool is_whole = part == nullptr && (choices.is_saved(owner) || choices.is_trained_bias(owner, targets));
     const bool is_table = part == nullptr && !is_whole && choices.is_table(owner);
