@@ -461,12 +461,20 @@ class Training {
          {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
       if (directory.empty()) continue;
       save_adapter(context_.runtime, directory, base);
-      const auto& text = context_.setup.template_text;
-      run_agreed(context_.world, [&] {
-        if (context_.world.rank() == 0 && !text.empty()) replace_file(directory / "chat_template.jinja", text);
-      });
+      save_template(directory / "chat_template.jinja");
       context_.log.info(fmt::format("adapter   {}", directory.string()));
     }
+  }
+
+  /// Writes the run's chat template beside its adapter, where merges look for it.
+  void save_template(const std::filesystem::path& file) {
+    const auto& text = context_.setup.template_text;
+    run_agreed(context_.world, [&] {
+      if (context_.world.rank() == 0 && !text.empty()) replace_file(file, text);
+    });
+    std::error_code error;
+    if (text.empty() && std::filesystem::exists(file, error))
+      context_.log.warning(file.string() + " was there before this adapter, and merges of it take this template");
   }
 
   std::filesystem::path last_checkpoint() const {

@@ -128,8 +128,13 @@ class Training(ConversationsCase):
         self.assertIn(str(jinja), result.err)
         self.tune("kept-lora", self.folder / "kept.h5", *short, *lora, "--save-final-hf", self.folder / "kept-merged")
         jinja.unlink()
-        result = self.tune("gone", self.folder / "kept.h5", *short, *lora, "--save-final-hf", self.folder / "gone-hf")
+        older = self.folder / "older" / own
+        older.parent.mkdir()
+        older.write_text("older")
+        result = self.tune("gone", self.folder / "kept.h5", *short, *lora, "--save-final-hf", self.folder / "gone-hf", "--save-final-adapter", older.parent)
         self.assertIn("does not go along", result.err)
+        self.assertIn(f"{older} was there before", result.err)
+        self.assertEqual(older.read_text(), "older")
         self.tune("own", data, *short, "--save-final-hf", self.folder / "own-hf")
         latest = self.run_directory("kept-lora") / "checkpoints" / "latest"
         made = [hf, self.folder / "kept-merged", self.run_directory("kept-lora") / "adapter"]
@@ -139,6 +144,9 @@ class Training(ConversationsCase):
             result = fsdp_cli.run("fsdp-ckpt-convert", [source, made[-1], "--to", "hf", *options])
             self.assertEqual(result.code, 0, str(result))
             self.assertIn("trained with", result.err)
+        made.append(self.folder / "kept-on")
+        result = fsdp_cli.run("fsdp-finetune", ["--restart", "latest", "--out-dir", self.runs, "--run-name", "kept-lora", "--max-steps", 2, "--save-final-hf", made[-1], *fsdp_cli.COMMON])
+        self.assertEqual(result.code, 0, str(result))
         for place in made:
             self.assertEqual((place / own).read_text(), text, place)
         for place in (self.folder / "gone-hf", self.folder / "own-hf", self.run_directory("gone") / "adapter"):

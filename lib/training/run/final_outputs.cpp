@@ -89,7 +89,7 @@ void check(const Output& output, const FinalOutputs& outputs) {
   check_writable(output);
 }
 
-/// Its two files go into a directory, new or not, and nothing else there is touched.
+/// Its files go into a directory, new or not, and nothing else there is touched.
 void check_adapter(const Output& output, const FinalOutputs& outputs) {
   for (const auto& [name, input] : outputs.inputs) {
     const auto way = path_below(input, output.path);
