@@ -227,7 +227,9 @@ class EvaluateJob {
   void open_prompt(EvaluationSubject& subject) {
     open_subject_tokenizer(subject, "--prompt");
     auto ends = generation_ends({subject.path, subject.tokenizer_name});
-    prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, options_.conversations,
+    auto conversations = options_.conversations;
+    conversations.model_template = subject.chat_template;
+    prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, conversations,
                                           {*options_.prompt, options_.system}, std::move(ends))
                             : plain_prompt(*subject.tokenizer, *options_.prompt, std::move(ends));
     if (prompt_->ids.empty())

@@ -66,9 +66,10 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
         "positions at which the model's move is checked against the rules; 0: none");
   t.section("Text");
   t.add("prompt", o.prompt, "text to generate from, up to the model's EOS token");
-  t.add("chat", o.chat,
-        "take the prompt as a user's message in the --chat-template (default: the tokenizer's own), and generate up to "
-        "the end of the turn");
+  t.add(
+      "chat", o.chat,
+      "take the prompt as a user's message in the --chat-template (default: the run's, else the tokenizer's own), and "
+      "generate up to the end of the turn");
   t.add("system", o.system, "with --chat: the system message before the prompt");
   t.add("num-tokens", o.sampling.num_tokens, "most tokens to generate", {.unit = "tokens"});
   t.add("temperature", o.sampling.temperature, "temperature of sampling; 0: the most likely token each time");

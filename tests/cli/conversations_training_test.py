@@ -119,7 +119,7 @@ class Training(ConversationsCase):
     def test_a_model_keeps_the_template_of_its_run(self):
         """Exports, checkpoints and adapters have it, also when its file is gone; a tokenizer's own goes along as before."""
         data, jinja, own = self.write(with_answer("chatml"), "kept.jsonl"), self.folder / "kept.jinja", "chat_template.jinja"
-        text = "{# ours #}" + TEMPLATES["chatml"]["template"]
+        text = "ours " + TEMPLATES["chatml"]["template"]
         jinja.write_text(text)
         self.tokens(data, "chatml", "--chat-template", jinja, name="kept.h5")
         short = ["--max-steps", 1, "--precision", "float32", "--batch-size", 2, "--tokenizer", tokenizer("chatml")]
@@ -149,6 +149,12 @@ class Training(ConversationsCase):
         self.assertEqual(result.code, 0, str(result))
         for place in made:
             self.assertEqual((place / own).read_text(), text, place)
+        # Questions are asked by it, too, unless another template is named.
+        asked = [self.evaluate(place, "--prompt", "Why?", "--chat", "--num-tokens", 1, *more)["prompt_tokens"]
+                 for place, more in ((hf, []), (self.run_directory("kept"), []), (latest, []), (full, ["--tokenizer", tokenizer("chatml")]),
+                                     (hf, ["--chat-template", "chatml"]))]
+        self.assertEqual(asked[1:4], [asked[0]] * 3)
+        self.assertNotEqual(asked[4], asked[0])
         for place in (self.folder / "gone-hf", self.folder / "own-hf", self.run_directory("gone") / "adapter"):
             self.assertFalse((place / own).exists(), place)
 

@@ -223,7 +223,8 @@ std::string chat_template_source(const std::string& asked) {
   return source.text;
 }
 
-std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer) {
+std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer,
+                                                       const std::string& of_model) {
   if (const auto* named = find_named(asked)) {
     auto tokens = named_special_tokens(tokenizer);
     const bool gemma = asked.starts_with("gemma");
@@ -232,6 +233,7 @@ std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked,
     return std::make_shared<ChatTemplate>(asked, std::string(named->source), std::move(tokens));
   }
   if (!asked.empty() && asked != "auto" && asked != kOwnTemplate) return made(asked, read_asked(asked), tokenizer);
+  if (!of_model.empty() && asked != kOwnTemplate) return made("of the model", {of_model, "the model"}, tokenizer);
   const auto own = tokenizer == kBuiltInTokenizer ? std::nullopt : template_of(tokenizer);
   if (own) return made(kOwnTemplate, *own, tokenizer);
   throw UsageError("the tokenizer (" + tokenizer + ") has no chat template of its own" +

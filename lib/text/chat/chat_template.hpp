@@ -62,14 +62,16 @@ class ChatTemplate {
   bool reads_parts_;
 };
 
-/// The template for `tokenizer`'s conversations.
-/// \param asked      a name, a file (Jinja, or tokenizer_config.json) or a directory with either; empty, "auto" or
-///                   kOwnTemplate: the tokenizer's own
+/// The template for conversations with `tokenizer`.
+/// \param asked      a name, a file (Jinja, or tokenizer_config.json) or a directory with either; kOwnTemplate: the
+///                   tokenizer's own; empty or "auto": the model's, else the tokenizer's own
 /// \param tokenizer  kBuiltInTokenizer or a directory: chat_template.jinja, else chat_template in
 ///                   tokenizer_config.json (of several the one called default). The special tokens' names come from
 ///                   there, too
+/// \param of_model   text of the template that the model was trained with; empty: not known
 /// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError; IoError
-std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer);
+std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer,
+                                                       const std::string& of_model = "");
 
 /// The text of the template that `asked` names, as find_chat_template() takes it, but no tokenizer's own.
 /// \throws as find_chat_template()

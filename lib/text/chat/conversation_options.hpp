@@ -48,7 +48,8 @@ inline constexpr std::array kTrainOnNames{NamedValue<TrainOn>{"all", TrainOn::al
 struct ConversationOptions {
   DataForm form = DataForm::automatic;
   TrainOn train_on = TrainOn::answers;
-  std::string chat_template;  ///< a name, a file or a directory; empty: the tokenizer's own
+  std::string chat_template;   ///< a name, a file or a directory; empty: the model's, or else the tokenizer's own
+  std::string model_template;  ///< text of the template that the model was trained with; empty: not known
   MarksInTexts marks = MarksInTexts::tokens;
   PairEncoding pairs = PairEncoding::joint;
 };

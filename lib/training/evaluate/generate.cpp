@@ -243,7 +243,7 @@ void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt&
 Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
                    const ChatQuestion& question, std::vector<std::int32_t> ends) {
   ConversationRules rules;
-  rules.chat = find_chat_template(options.chat_template, tokenizer_name);
+  rules.chat = find_chat_template(options.chat_template, tokenizer_name, options.model_template);
   rules.marks = options.marks;
   const ConversationEncoder encoder(tokenizer, std::move(rules));
   auto messages = nlohmann::ordered_json::array();

@@ -41,6 +41,8 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
     if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
+    if (data.contains("chat_template") && data["chat_template"].is_string())
+      subject.chat_template = data["chat_template"];
     return subject;
   }
   RequestedModel wish;
@@ -83,6 +85,7 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
   if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;
   subject.remarks = std::move(plan.remarks);  // nothing is left out now
   subject.adapter = adapter;
+  subject.chat_template = chat_template_of_adapter(adapter);
 }
 
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {

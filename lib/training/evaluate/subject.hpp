@@ -22,6 +22,7 @@ struct EvaluationSubject {
   std::vector<std::string> remarks;              ///< what the user should know about what was opened
   BaseWeights base;                              ///< what adapters in a checkpoint are for
   std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known
+  std::string chat_template;                     ///< text of that with which it was trained; empty: not known
   std::string tokenizer_remark;                  ///< why none is, where there is something to say
   std::shared_ptr<const Tokenizer> tokenizer;    ///< null until open_subject_tokenizer()
 };
