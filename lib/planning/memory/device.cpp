@@ -1,6 +1,7 @@
 #include "lib/planning/memory/device.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <vector>
 
@@ -30,8 +31,8 @@ class FakeWork final : public Work {
 class FakeCollectives final : public TensorCollectives {
  public:
   /// \param log  null: transfers are not recorded
-  FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log)
-      : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)) {}
+  FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log, at::Device device)
+      : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)), device_(device) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -69,6 +70,17 @@ class FakeCollectives final : public TensorCollectives {
     for (const auto& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
     return start(TransferWork::Kind::all_reduce, bytes, {tensors.begin(), tensors.end()});
   }
+  /// As NCCL's, they are outside the caching allocator; on a real GPU they are inside.
+  RegisteredBuffers registered_buffers(std::span<const std::int64_t> bytes) override {
+    RegisteredBuffers made;
+    const auto options = at::TensorOptions(at::kByte).device(device_);
+    for (const auto each : bytes) {
+      made.buffers.push_back(device_.is_meta()
+                                 ? at::for_blob(nullptr, each).target_device(device_).options(options).make_tensor()
+                                 : at::empty({each}, options));
+    }
+    return made;
+  }
 
  private:
   std::unique_ptr<Work> start(TransferWork::Kind kind, double bytes, std::vector<at::Tensor> kept) {
@@ -83,6 +95,7 @@ class FakeCollectives final : public TensorCollectives {
   int size_;
   TransferWork place_;
   std::shared_ptr<WorkLog> log_;
+  at::Device device_;
 };
 
 class MetaBackend final : public DeviceBackend {
@@ -91,7 +104,7 @@ class MetaBackend final : public DeviceBackend {
       : gpu_(std::move(gpu)), tape_(std::move(tape)), work_(std::move(work)) {}
   int device_count() const override { return 1; }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<FakeCollectives>(group, work_);
+    return std::make_unique<FakeCollectives>(group, work_, at::Device(at::kMeta));
   }
   std::unique_ptr<Ops> make_ops(int) override { return make_meta_cuda_ops(tape_, work_, gpu_); }
   void set_device(int) override {}
@@ -121,8 +134,9 @@ class LoneBackend final : public DeviceBackend {
  public:
   explicit LoneBackend(std::shared_ptr<DeviceBackend> gpu) : gpu_(std::move(gpu)) {}
   int device_count() const override { return gpu_->device_count(); }
-  std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<FakeCollectives>(group, nullptr);
+  std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) override {
+    return std::make_unique<FakeCollectives>(group, nullptr,
+                                             at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
   }
   std::unique_ptr<Ops> make_ops(int device) override { return gpu_->make_ops(device); }
   void set_device(int device) override { gpu_->set_device(device); }
