@@ -14,6 +14,7 @@ ROOT = HERE.parents[1]  # the project, or the unpacked tarball
 REFERENCE = HERE / "reference.py"
 # With a job's variables, programs and launcher would look for the ranks of the job.
 OF_JOBS = ("SLURM_", "PBS_", "PMI_", "PMIX_", "PALS_")
+NO_MPIEXEC = "no mpiexec beside the programs or on PATH: MPIEXEC names one"
 
 
 class CannotRun(Exception):

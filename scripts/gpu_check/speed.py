@@ -9,6 +9,7 @@ import statistics
 import llmc
 import rates
 from checks import FAIL, LATE, NOTE, PASS, Late, Trouble, skip, verdict_of
+from machine import NO_MPIEXEC
 from power import Sampled, words
 from training import Trainings, spread
 
@@ -26,6 +27,8 @@ VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: 
             PLAIN: ((), {"FSDP_CUDA_KERNELS": "off"}), OFFLOADED: (("--cpu-offload",), {}),
             GRAPHS_ON: (("--cuda-graphs", "on"), {}), GRAPHS_OFF: (("--cuda-graphs", "off"), {})}
 OTHERS = (COMPILED, EAGER, LLMC)
+# Variables with which NCCL's kernels take fewer multiprocessors from the products.
+FEWER = {"registered buffers": {"FSDP_NCCL_REGISTER": "on"}, "16 blocks for NCCL": {"NCCL_MAX_CTAS": "16"}, "4 blocks for NCCL": {"NCCL_MAX_CTAS": "4"}}
 
 
 @dataclasses.dataclass
@@ -78,6 +81,7 @@ class Speed:
                 check(f"{title}, to others", self.ratio, case, runs)
                 check(f"{title}, MFU", self.share_of_peak, runs)
                 check(f"{title}, between steps", self.between_steps, runs)
+        check("codellama on all GPUs, tokens/s", self.on_all_gpus)
 
     def is_possible(self, contender):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
@@ -91,10 +95,13 @@ class Speed:
             return self.machine.device == "cuda" and self.machine.facts["capability"].partition(".")[0] in ("9", "10")
         return contender in (OURS, EAGER, OFFLOADED) or self.machine.device == "cuda"
 
+    def make(self, model):
+        if not self.trainings.folder(model).exists():
+            self.trainings.make_model(model, self.shapes[model], 120)
+
     def turns(self, case, runs):
         """Lets the contenders run in turns, so that drift of the machine affects all; a turn's rate is the median of its steps."""
-        if not self.trainings.folder(case.name).exists():
-            self.trainings.make_model(case.name, self.shapes[case.name], 120)
+        self.make(case.name)
         failed, shape = {}, self.shapes[case.name]
         for turn, contenders in enumerate((case.first, case.again)):
             for contender in filter(self.is_possible, contenders):
@@ -186,6 +193,28 @@ class Speed:
                 for contender, found in runs.items() if found["gap_seconds"]}
         waits = [f"{contender} {1e3 * each['gap']:.3f} ms of {1e3 * each['of']:.1f} a step" for contender, each in gaps.items()]
         return NOTE, f"{', '.join(waits) or 'no GPU'}; first step {first}", gaps
+
+    def on_all_gpus(self):
+        """Compares full-shard on all GPUs of the node with one GPU alone, and with fewer multiprocessors for NCCL: how much of a
+        step do gathers and reductions take, and how much of it because their kernels occupy multiprocessors?"""
+        gpus = self.machine.facts["gpus"] if self.machine.device == "cuda" else 0
+        if gpus < 2:
+            return skip("NCCL needs two GPUs")
+        if self.machine.mpiexec is None:
+            return skip(NO_MPIEXEC)
+        self.make("codellama")
+        shape = self.shapes["codellama"]
+        batch = min(16, shape["rows"] // gpus)
+
+        def rate(ranks, way="as usual", variables=None):
+            """Returns tokens/s of a GPU."""
+            launch = (lambda command: [self.machine.mpiexec, "-n", ranks, *command]) if ranks > 1 else None
+            lines = self.trainings.ours(f"codellama {ranks} GPUs {way}", "codellama", "bf16", STEPS, batch, 100, ("--sharding", "full-shard"), variables, launch)
+            return batch * shape["length"] / statistics.median(line["step_seconds"] for line in lines[WARM_UP:])
+        alone, usual = rate(1), rate(gpus)
+        fewer = {way: rate(gpus, way, variables) for way, variables in FEWER.items()}
+        parts = [f"{gpus} GPUs {usual:.0f} each, {usual / alone:.3f} times one alone", *(f"with {way} {each / usual:.3f} times that" for way, each in fewer.items())]
+        return NOTE, f"{', '.join(parts)}; {batch} rows per GPU", {"alone": alone, "all": usual, **fewer}
 
 
 def run(stage):

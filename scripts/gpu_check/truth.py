@@ -14,6 +14,7 @@ import peers
 import resumed
 import sanitizers
 from checks import FAIL, NOTE, Late, Trouble, reason_in, skip, verdict_of
+from machine import NO_MPIEXEC
 from training import KEYS, YARDSTICKS, Trainings, by_step, distance, judged
 
 STEPS, ROWS = 8, 4  # optimizer steps; rows per step, over all ranks and micro-batches. There are eight rows: each is seen four times
@@ -234,7 +235,7 @@ class Truth:
 
     def why_no_ranks(self, number):
         if self.machine.mpiexec is None:
-            return "no mpiexec beside the programs or on PATH: MPIEXEC names one"
+            return NO_MPIEXEC
         alone = self.on_gpu and self.machine.facts["gpus"] < number
         if alone and "exclusive" in self.machine.query_gpu("compute_mode").get("compute_mode", "").lower():
             return "the GPU's compute mode lets one process alone use it: nvidia-smi -c DEFAULT"

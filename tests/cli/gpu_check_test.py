@@ -208,6 +208,29 @@ class GpuCheck(fsdp_cli.Case):
         self.assertEqual(verdict, "PASS")
         self.assertIn("nothing of llm.c (--llmc names no source)", text)
 
+    def test_all_gpus_against_one(self):
+        """A stand-in trains at given rates: the ratios, the rows per GPU, and which runs have a launcher and variables."""
+        stage = self.stage(60)
+        import speed
+        part, machine = speed.Speed(stage), stage.machine
+        machine.facts["gpus"], machine.mpiexec = 1, None
+        self.assertEqual(part.on_all_gpus(), ("SKIP", "NCCL needs two GPUs", {}))
+        machine.facts["gpus"] = 8
+        self.assertEqual(part.on_all_gpus()[0], "SKIP")
+        machine.mpiexec = "mpiexec"
+        seconds, started = iter((0.5, 0.625, 0.5, 0.625, 1.0)), []  # of steps
+
+        def train(name, model, precision, steps, batch, limit, more, env, launch):
+            started.append((batch, env, launch and launch(["program"])))
+            return [{"step_seconds": 9.0}] * speed.WARM_UP + [{"step_seconds": next(seconds)}] * (steps - speed.WARM_UP)
+        part.trainings.ours, part.trainings.make_model = train, lambda *_: None
+        verdict, text, figures = part.on_all_gpus()
+        self.assertEqual((verdict, text), ("NOTE", "8 GPUs 6554 each, 0.800 times one alone, with registered buffers 1.250 times that, with 16 blocks for NCCL 1.000 "
+                                           "times that, with 4 blocks for NCCL 0.625 times that; 8 rows per GPU"))
+        self.assertEqual((figures["alone"], figures["all"], figures["registered buffers"]), (8192.0, 6553.6, 8192.0))
+        ranks = ["mpiexec", "-n", 8, "program"]
+        self.assertEqual(started, [(8, None, None), (8, None, ranks), (8, {"FSDP_NCCL_REGISTER": "on"}, ranks), (8, {"NCCL_MAX_CTAS": "16"}, ranks), (8, {"NCCL_MAX_CTAS": "4"}, ranks)])
+
     def stage(self, seconds):
         sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
         from checks import Stage
