@@ -128,6 +128,11 @@ class Gpu(fsdp_cli.Case):
             predicted = fsdp_cli.run("fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--ranks", 2, "--gpu", "a100-40g", "--json", "--quiet"], env=env)
             outside[name] -= predicted.json()["breakdown"]["nccl"]
         self.assertEqual(outside["usual"], outside["registered"])
+        for alone in [], ["--alone", "--ranks", 2, "--gpu", "a100-40g"]:
+            measured = self.run_on("a100-40g", "fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--device", "cuda", "--measure", *alone, "--json", "--quiet"],
+                                   ranks=0 if alone else 2, env=on)
+            self.assertEqual(measured.code, 0, str(measured))
+            self.assertEqual(measured.json()["relative_error"], 0, str(measured))
         refused = self.train("refused", *job, env={**on, "FSDP_STUB_NCCL_REFUSES": "1"})
         self.assertEqual(refused.code, 0, str(refused))
         self.assertEqual(len(re.findall(r"warning: FSDP_NCCL_REGISTER=on: gathers go into other memory: ncclCommRegister failed", refused.err)), 1, refused.err)
