@@ -429,7 +429,7 @@ void Engine::register_buffers() {
   auto bytes = gather_buffer_bytes({plan(true, {}), plan(false, {})}, unit_bytes);
   for (auto& each : bytes) each = (each + kPage_bytes - 1) / kPage_bytes * kPage_bytes;
   if (bytes.empty()) {
-    gather_memory_.why_not = "no unit is gathered for a while";
+    gather_memory_.why_not = "all units stay gathered";
     return;
   }
   auto made = input_.shard_collectives->registered_buffers(bytes);
