@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -248,6 +249,10 @@ std::unique_ptr<DeviceBackend> make_backend() {
   if (!at::detail::getCUDAHooks().hasCUDA()) {
     throw RuntimeFailure("LibTorch was used before the CUDA back end was loaded, and believes that there is no CUDA");
   }
+  // Memory predictions and recorded graphs (cuda_graphs.cpp) assume that PyTorch keeps a workspace for cuBLAS and one
+  // for cuBLASLt. PyTorch 2.15 does so with these variables alone.
+  ::setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "1", 0);
+  ::setenv("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "0", 0);
   // Creates the allocator, so that memory() works before the first tensor. Nothing here may touch a stream or memory,
   // because this would create a context (half a gigabyte) on device 0 for every rank of the node.
   at::globalContext().lazyInitDevice(at::kCUDA);
