@@ -199,7 +199,7 @@ Value batches(Call& call) {
   }
   if (!batch.empty()) {
     if (call.has(1) && size > static_cast<std::int64_t>(batch.size())) {
-      call.heap().room(static_cast<std::uint64_t>(size) * sizeof(Value));
+      call.heap().room(static_cast<std::uint64_t>(size), sizeof(Value));
       batch.resize(static_cast<std::size_t>(size), call.value(1));
     }
     batches.push_back(call.list(std::move(batch)));
@@ -211,7 +211,7 @@ Value slices(Call& call) {
   const auto items = elements(call.heap(), call.input);
   const auto count = call.integer(0, 0);
   if (count < 1) refuse("filter 'slice' makes at least one list");
-  call.heap().room(static_cast<std::uint64_t>(count) * sizeof(Value));
+  call.heap().room(static_cast<std::uint64_t>(count), sizeof(Value));
   const auto slices = static_cast<std::size_t>(count), each = items.size() / slices, longer = items.size() % slices;
   std::vector<Value> lists;
   auto at = items.begin();

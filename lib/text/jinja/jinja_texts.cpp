@@ -269,7 +269,7 @@ std::string padded(Heap& heap, const std::string& text, std::int64_t width, char
   const auto length = static_cast<std::int64_t>(count_characters(text));
   if (width <= length) return text;
   const auto missing = static_cast<std::uint64_t>(width - length);
-  heap.room(text.size() + missing * fill.size());
+  heap.room(missing, fill.size());
   const auto left = align == '<' ? 0 : align == '>' ? missing : missing / 2;
   std::string out;
   for (std::uint64_t i = 0; i < left; ++i) out += fill;

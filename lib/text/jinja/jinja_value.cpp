@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
@@ -372,7 +371,7 @@ Value repeat(Heap& heap, const Value& value, Integer count) {
   if (const auto* text = std::get_if<Text>(&value)) {
     const auto& bytes = *text->bytes;
     if (bytes.empty()) return value;
-    heap.room(times < (std::uint64_t{1} << 40) ? bytes.size() * times : std::numeric_limits<std::uint64_t>::max());
+    heap.room(times, bytes.size());
     std::string made;
     made.reserve(bytes.size() * times);
     for (std::uint64_t i = 0; i < times; ++i) made += bytes;
@@ -380,8 +379,7 @@ Value repeat(Heap& heap, const Value& value, Integer count) {
   }
   const auto& list = *std::get<List*>(value);
   if (list.items.empty()) return heap.list({}, list.is_tuple() ? List::Shape::tuple : List::Shape::list);
-  heap.room(times < (std::uint64_t{1} << 40) ? list.items.size() * times * sizeof(Value)
-                                             : std::numeric_limits<std::uint64_t>::max());
+  heap.room(times, list.items.size() * sizeof(Value));
   std::vector<Value> items;
   for (std::uint64_t i = 0; i < times; ++i) items.insert(items.end(), list.items.begin(), list.items.end());
   return heap.list(std::move(items), list.is_tuple() ? List::Shape::tuple : List::Shape::list);
@@ -409,8 +407,9 @@ void Heap::step(std::uint64_t count) {
   if (steps_ > limits_.steps) refuse("it takes more than " + std::to_string(limits_.steps) + " steps");
 }
 
-void Heap::room(std::uint64_t bytes) const {
-  if (bytes > limits_.bytes || bytes_ > limits_.bytes - bytes)
+void Heap::room(std::uint64_t count, std::uint64_t each) const {
+  // Templates choose counts of any size, whose product may not fit 64 bits.
+  if (bytes_ > limits_.bytes || (each > 0 && count > (limits_.bytes - bytes_) / each))
     refuse("it makes more than " + std::to_string(limits_.bytes) + " bytes of texts and lists");
 }
 

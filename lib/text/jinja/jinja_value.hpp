@@ -84,8 +84,8 @@ class Heap {
   void search(std::string_view text, std::string_view wanted) {
     step(1 + text.size() / 32 + (text.size() / 64) * (wanted.size() / 64));
   }
-  /// Checks before `bytes` are allocated. \throws FormatError when they exceed the limit
-  void room(std::uint64_t bytes) const;
+  /// Checks before `count` things of `each` bytes are allocated. \throws FormatError when they exceed the limit
+  void room(std::uint64_t count, std::uint64_t each = 1) const;
 
   // Results are owned by this object. \throws FormatError when they exceed the limit
 

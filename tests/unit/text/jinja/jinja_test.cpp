@@ -87,7 +87,8 @@ TEST_SUITE("jinja/jinja") {
          {"{{ 'x' * 1000000000000 }}", "{{ [1] * 1000000000000 }}", "{{ 'x'.center(10 ** 18) }}",
           "{{ '%1000000000d' % 1 }}", "{{ '{:>1000000000}'.format(1) }}", "{{ 'a'.zfill(10 ** 12) }}",
           "{{ [1] | batch(10 ** 12, 0) | list }}", "{{ [1] | slice(10 ** 12) | list }}", "{{ 'a' | indent(10 ** 12) }}",
-          "{{ [[1]] | tojson(indent=10 ** 12) }}",
+          "{{ [0, 2] | batch(69223372036854775807, 0) | list }}", "{{ [1] | slice(2 ** 63 - 1) | list }}",
+          "{{ [[1]] | tojson(indent=10 ** 12) }}", "{{ 'x'.center(2 ** 63 - 1, '\U0001f600') }}",
           "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
           "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor "
           "%}"}) {
