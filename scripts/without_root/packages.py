@@ -79,8 +79,8 @@ def is_there(path, digest, size):
 
 
 def download(path, digest, size, addresses):
-    """Writes path, complete or not at all; returns why it could not, or nothing."""
-    reason = "no mirror is known"
+    """Writes path, complete or not at all; returns why it could not, by address, or nothing."""
+    reasons = []
     part = path.with_name("%s.%d.part" % (path.name, os.getpid()))
     for address in addresses:
         try:
@@ -89,12 +89,13 @@ def download(path, digest, size, addresses):
             if is_there(part, digest, size):
                 part.rename(path)
                 return None
-            reason = "%s has SHA-256 %s and %d bytes, expected %s and %d" % (address, digest_of(part), part.stat().st_size, digest, size)
+            reasons.append("%s has SHA-256 %s and %d bytes, expected %s and %d"
+                           % (address, digest_of(part), part.stat().st_size, digest, size))
         except (OSError, ValueError) as error:  # urllib's errors are OSErrors; ValueError: no address at all
-            reason = "%s: %s" % (address, error)
+            reasons.append("%s: %s" % (address, error))
     if part.exists():
         part.unlink()
-    return reason
+    return "; ".join(reasons) or "no mirror is known"
 
 
 def fetch(wanted, folder):
@@ -107,8 +108,15 @@ def fetch(wanted, folder):
     if not missing:
         return
     say("fetching %d packages (%d MB) into %s" % (len(missing), sum(row[2] for row in missing) / 1e6 + 1, folder))
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        reasons = [reason for reason in threads.map(lambda row: download(*row), missing) if reason]
+    left = missing
+    # A mirror may fail for a moment. Where nothing arrives, there is no network.
+    for pause in (0, 2, 8):
+        time.sleep(pause)
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            reasons = list(threads.map(lambda row: download(*row), left))
+        left, reasons = [row for row, reason in zip(left, reasons) if reason], [reason for reason in reasons if reason]
+        if len(left) in (0, len(missing)):
+            break
     if reasons:
         fail("%d of %d packages could not be fetched: %s. scripts/setup --user --list prints all addresses; fetch them on another "
              "machine, put the files into %s and start again, or name another mirror in FSDP_DEBIAN_MIRROR"

@@ -178,6 +178,38 @@ class Packages(Case):
         (folder / "a_1+b~2_all.deb").write_bytes(good)  # as a user without network puts it there
         self.assertEqual(self.call(sys.executable, TOOL, "fetch", wanted, folder), "")
 
+    def test_a_mirror_that_fails_for_a_moment(self):
+        mirror, folder, wanted, asked = self.work / "mirror", self.work / "packages", self.work / "list", []
+        (mirror / "pool").mkdir(parents=True)
+        rows = [deb(mirror / f"pool/{name}_1_all.deb", {name: b"a"}) for name in ("a", "b")]
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *arguments):
+                super().__init__(*arguments, directory=str(mirror))
+
+            def do_GET(self):
+                asked.append(self.path)
+                if "/b_1" in self.path and asked.count(self.path) == 1:
+                    self.send_error(503)
+                else:
+                    super().do_GET()
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            self.addCleanup(server.shutdown)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            wanted.write_text("\n".join([f"mirror: http://127.0.0.1:{server.server_port}", *rows]))
+            self.call(sys.executable, TOOL, "fetch", wanted, folder)
+            self.assertEqual(sorted(asked), ["/pool/a_1_all.deb", "/pool/b_1_all.deb", "/pool/b_1_all.deb"])
+            self.assertEqual(len(list(folder.iterdir())), 2)
+            # Where no package arrives, nothing is tried again.
+            wanted.write_text("\n".join([f"mirror: http://127.0.0.1:{server.server_port}/none", *rows]))
+            shutil.rmtree(folder)
+            self.assertIn("404", self.call(sys.executable, TOOL, "fetch", wanted, folder, code=1))
+            self.assertEqual(len(asked), 5)
+
     def test_unpack(self):
         root = self.work / "root"
         deb(self.work / "liba_1_all.deb", {
