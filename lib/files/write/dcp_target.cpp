@@ -307,9 +307,9 @@ std::vector<WrittenFile> DcpTarget::written_files(std::vector<Span> spans) const
 nlohmann::json parse_run_json(const std::string& text, const std::string& file) {
   try {
     auto run = parse_json(text, file);
-    const auto saved = run.at("checksum").get<std::uint32_t>();
+    const auto saved = run.at("checksum");
     run.erase("checksum");
-    if (checksum(run) == saved) return run;
+    if (saved == checksum(run)) return run;
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(file + ": not a valid run.json: " + error.what());
   }

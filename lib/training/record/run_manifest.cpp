@@ -176,17 +176,19 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
   RunManifest manifest;
   try {
     auto json = parse_json(text, path.string());
-    const auto saved = json.at("checksum").get<std::uint32_t>();
+    const auto saved = json.at("checksum");
     json.erase("checksum");
-    if (checksum(json_text(json)) != saved)
+    if (saved != checksum(json_text(json)))
       throw FormatError(path.string() + ": its checksum does not match: the file was changed");
-    if (json.at("format_version").get<int>() != 1) {
+    if (json.at("format_version") != 1) {
       throw FormatError(path.string() + ": format_version " + json_text(json.at("format_version")) +
                         " is newer than this program");
     }
     manifest = run_manifest_from_json(json, path.string());
     for (const auto& [name, info] : json.at("files").items()) {
-      manifest.files[name] = {info.at("size_bytes").get<std::uint64_t>(), info.at("crc32").get<std::uint32_t>()};
+      const auto number = [&](const char* key) { return config_detail::field<std::int64_t>(info, key, path.string()); };
+      manifest.files[name] = {static_cast<std::uint64_t>(number("size_bytes")),
+                              static_cast<std::uint32_t>(number("crc32"))};
     }
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(path.string() + ": not a valid run.json: " + error.what());
