@@ -332,14 +332,15 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
   const auto type = options.input.dtype.empty() ? gguf_type_of(*source) : parse_gguf_type(options.input.dtype);
   source = gguf_model(std::move(source), config, type);
   std::optional<GgufVocabulary> vocabulary;
-  if (directory)
+  if (directory) {
     vocabulary = read_gguf_vocabulary(*directory, file ? file->json : hf_config(config),
                                       {.num_rows = config.vocab_size,
                                        .takes_sentencepiece = config.architecture != Architecture::mingpt,
                                        .pre = options.pre_tokenizer});
-  if (auto text = trained_template(options, original, log); vocabulary && !text.empty())
-    vocabulary->templates = {{"default", std::move(text)}};
-  if (vocabulary && !vocabulary->remark.empty()) log.warning(vocabulary->remark);
+    if (auto text = trained_template(options, original, log); !text.empty())
+      vocabulary->templates = {{"default", std::move(text)}};
+    if (!vocabulary->remark.empty()) log.warning(vocabulary->remark);
+  }
   const std::filesystem::path output = options.paths[1];
   return std::make_unique<GgufTarget>(output, gguf_entries(*source, config, type, output.stem().string(), vocabulary));
 }

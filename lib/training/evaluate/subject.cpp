@@ -40,9 +40,12 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
       if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
-    if (data.contains("tokenizer") && data["tokenizer"].is_string()) run_tokenizer = data["tokenizer"];
-    if (data.contains("chat_template") && data["chat_template"].is_string())
-      subject.chat_template = data["chat_template"];
+    const auto text = [&data](const char* key) {
+      const auto found = data.find(key);
+      return found != data.end() && found->is_string() ? found->get<std::string>() : std::string();
+    };
+    run_tokenizer = text("tokenizer");
+    subject.chat_template = text("chat_template");
     return subject;
   }
   RequestedModel wish;

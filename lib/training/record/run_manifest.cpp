@@ -186,11 +186,9 @@ RunManifest read_run_manifest(const std::filesystem::path& directory) {
     }
     manifest = run_manifest_from_json(json, path.string());
     for (const auto& [name, info] : json.at("files").items()) {
-      const auto number = [&path, &file = info](const char* key) {
-        return config_detail::field<std::int64_t>(file, key, path.string());
-      };
-      manifest.files[name] = {static_cast<std::uint64_t>(number("size_bytes")),
-                              static_cast<std::uint32_t>(number("crc32"))};
+      using config_detail::field;
+      manifest.files[name] = {static_cast<std::uint64_t>(field<std::int64_t>(info, "size_bytes", path.string())),
+                              static_cast<std::uint32_t>(field<std::int64_t>(info, "crc32", path.string()))};
     }
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(path.string() + ": not a valid run.json: " + error.what());
