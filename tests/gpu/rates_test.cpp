@@ -131,29 +131,47 @@ void attention_of(const Rates& rates, std::int64_t rows, std::int64_t length, st
                "TFLOP/s");
 }
 
+/// Those of GPT's blocks.
+void gpt_kernels(const Rates& rates, std::int64_t width) {
+  const auto& ops = rates.ops();
+  const auto row = 2 * kTokens * width, inner_row = 4 * row;  // bytes in bf16
+  const auto name = [&](const char* what) { return what + (", " + std::to_string(width)); };
+  const auto slot_of = [&](std::int64_t n) { return GradSlot{.grad = rates.floats(n), .written = true}; };
+  const auto x = rates.random({kTokens, width}), y = rates.random({kTokens, width}),
+             grad = rates.random({kTokens, width});
+  const auto gamma = rates.random({width}), beta = rates.random({width});
+  const auto layer = ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5);
+  rates.kernel(name("LayerNorm and residual"), 4 * row,
+               [&] { static_cast<void>(ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5)); });
+  auto of_gamma = slot_of(width), of_beta = slot_of(width), of_dx = slot_of(width);
+  rates.kernel(name("LayerNorm backward"), 4 * row, [&] {
+    static_cast<void>(ops.layer_norm_backward({grad, y, layer.sum_ND, layer, gamma}, {&of_gamma, &of_beta, &of_dx}));
+  });
+  auto inner = rates.random({kTokens, 4 * width}), wide = rates.random({kTokens, 4 * width});
+  const auto bias = rates.random({4 * width});
+  auto of_bias = slot_of(4 * width);
+  rates.kernel(name("bias and GELU"), 3 * inner_row, [&] { static_cast<void>(ops.bias_gelu(wide, bias)); });
+  rates.kernel(name("GELU backward, bias"), 3 * inner_row, [&] { ops.bias_gelu_backward(inner, wide, &of_bias); });
+  rates.kernel(name("gradient of a bias"), row, [&] { ops.bias_grad(&of_dx, grad); });
+}
+
 void row_kernels(const Rates& rates) {
   const auto& ops = rates.ops();
   constexpr std::int64_t kWidth = 4096, kInner = 11008,
                          kRow = 2 * kTokens * kWidth;  // bytes of [tokens, width] in bf16
   const auto x = rates.random({kTokens, kWidth}), y = rates.random({kTokens, kWidth}),
              grad = rates.random({kTokens, kWidth});
-  const auto gamma = rates.random({kWidth}), beta = rates.random({kWidth});
+  const auto gamma = rates.random({kWidth});
   auto out = at::empty_like(x);
   rates.kernel("copy", 2 * kRow, [&] { out.copy_(x); });
   const auto normed = ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5));
   rates.kernel("RMSNorm and residual", 4 * kRow,
                [&] { static_cast<void>(ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5))); });
-  GradSlot slot{.grad = at::zeros({kWidth}, gamma.options().dtype(at::kFloat)), .written = true}, other = slot;
+  GradSlot slot{.grad = at::zeros({kWidth}, gamma.options().dtype(at::kFloat)), .written = true};
   rates.kernel("RMSNorm backward, output again", 5 * kRow, [&] {
     NormAgain again{.beta_D = {}, .out_ND = out};
     static_cast<void>(
         ops.rms_norm_backward({grad, y, normed.sum_ND, normed, gamma}, {&slot, nullptr, nullptr}, &again));
-  });
-  const auto layer = ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5);
-  rates.kernel("LayerNorm and residual", 4 * kRow,
-               [&] { static_cast<void>(ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5)); });
-  rates.kernel("LayerNorm backward", 4 * kRow, [&] {
-    static_cast<void>(ops.layer_norm_backward({grad, y, layer.sum_ND, layer, gamma}, {&slot, &other, nullptr}));
   });
   const auto table = ops.rope_table(std::vector<float>(64, 0.01F), 512);
   auto qkv = rates.random({kTokens, 3 * kWidth});
@@ -163,14 +181,8 @@ void row_kernels(const Rates& rates) {
   constexpr std::int64_t kInnerRow = 2 * kTokens * kInner;
   rates.kernel("SwiGLU", 3 * kInnerRow, [&] { static_cast<void>(ops.gated(GateActivation::silu, gate, up)); });
   rates.kernel("SwiGLU backward", 6 * kInnerRow, [&] { ops.gated_backward(GateActivation::silu, inner, gate, up); });
-  auto wide = rates.random({kTokens, kInner});
-  const auto bias = rates.random({kInner});
-  GradSlot of_bias{.grad = at::zeros({kInner}, bias.options().dtype(at::kFloat)), .written = true};
-  rates.kernel("bias and GELU", 3 * kInnerRow, [&] { static_cast<void>(ops.bias_gelu(wide, bias)); });
-  rates.kernel("GELU backward, bias", 3 * kInnerRow, [&] { ops.bias_gelu_backward(inner, wide, &of_bias); });
   const auto keys = at::arange(kTokens, at::TensorOptions(at::kLong).device(ops.device()));
   rates.kernel("dropout", 2 * kRow, [&] { ops.dropout(out, keys, 0.1); });
-  rates.kernel("gradient of a bias", kRow, [&] { ops.bias_grad(&slot, grad); });
 }
 
 /// Casts to fp8, which read the matrix twice: for its largest value and for the codes.
@@ -193,7 +205,7 @@ void fp8_rates(const Rates& rates) {
 
 void token_kernels(const Rates& rates) {
   const auto& ops = rates.ops();
-  constexpr std::int64_t kWidth = 4096, kVocab = 32016, kRow = 2 * kTokens * kWidth, kChunk = 2048;
+  constexpr std::int64_t kWidth = 4096, kVocab = 32016, kRow = 2 * kTokens * kWidth;
   const auto grad = rates.random({kTokens, kWidth}), table = rates.random({kVocab, kWidth});
   const auto ids = rates.ids(kTokens, kVocab);
   auto hot = ids.clone();
@@ -204,12 +216,15 @@ void token_kernels(const Rates& rates) {
   rates.kernel("embedding backward, half of the tokens equal", 2 * kRow, [&] {
     ops.embed_backward(&of_tokens, nullptr, grad, hot, {512, 0});
   });
-  auto logits = rates.random({kChunk, kVocab});
-  const auto targets = rates.ids(kChunk, kVocab);
-  rates.kernel("cross-entropy and its gradient", 4 * kChunk * kVocab, [&] {
-    LossSum sum;
-    ops.cross_entropy(sum, logits, targets, kVocab, 1.0);
-  });
+  for (const std::int64_t vocab : {32016, 50257}) {
+    auto logits = rates.random({kTokens, (vocab + 7) / 8 * 8});
+    const auto targets = rates.ids(kTokens, vocab);
+    rates.kernel("cross-entropy and its gradient, " + std::to_string(vocab),
+                 2 * static_cast<std::int64_t>(logits.nbytes()), [&] {
+                   LossSum sum;
+                   ops.cross_entropy(sum, logits, targets, vocab, 1.0);
+                 });
+  }
 }
 
 void update_kernels(const Rates& rates) {
@@ -255,6 +270,8 @@ TEST_SUITE("gpu/rates" * doctest::skip()) {
   TEST_CASE("kernels: bytes per second beside a copy's") {
     const Rates rates;
     row_kernels(rates);
+    gpt_kernels(rates, 768);
+    gpt_kernels(rates, 4096);
     token_kernels(rates);
     fp8_rates(rates);
     update_kernels(rates);

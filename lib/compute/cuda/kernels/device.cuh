@@ -119,15 +119,37 @@ __device__ __forceinline__ double warp_sum(double x) {
 
 constexpr int kMaxWarps = 16;
 
-/// The same on every thread. One barrier. \param room  its next use must have another barrier in between
+/// A thread block in parts of equally many warps.
+struct Team {
+  unsigned threads, count;   ///< of each team; of teams
+  unsigned index, me, warp;  ///< of this thread's team; of this thread in the team; the team's first warp
+  /// The whole block.
+  __device__ __forceinline__ Team() : threads(blockDim.x), count(1), index(0), me(threadIdx.x), warp(0) {}
+  /// \param needed  threads of a team, which are rounded up to whole warps
+  __device__ __forceinline__ explicit Team(unsigned needed)
+      : threads((needed + 31) / 32 * 32),
+        count(blockDim.x / threads),
+        index(threadIdx.x / threads),
+        me(threadIdx.x % threads),
+        warp(index * (threads / 32)) {}
+};
+
+/// The same on every thread of a team. One barrier of the block. \param room  its next use must have another barrier in
+/// between
 template <typename X>
-__device__ __forceinline__ X block_sum(X x, X (&room)[kMaxWarps]) {
+__device__ __forceinline__ X team_sum(X x, X (&room)[kMaxWarps], const Team& team) {
   x = warp_sum(x);
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
   __syncthreads();
   X sum = 0;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) sum += room[w];
+  for (unsigned w = 0; w < team.threads / 32; ++w) sum += room[team.warp + w];
   return sum;
+}
+
+/// The same on every thread. One barrier. \param room  its next use must have another barrier in between
+template <typename X>
+__device__ __forceinline__ X block_sum(X x, X (&room)[kMaxWarps]) {
+  return team_sum(x, room, Team());
 }
 
 // --- launches, by host code

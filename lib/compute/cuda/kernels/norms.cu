@@ -6,13 +6,16 @@
 namespace fsdp::cuda {
 
 constexpr int kNormThreads = 512;  ///< upper limit
+/// Upper limit where a block takes several rows at a time, so that two blocks fit into a multiprocessor's registers.
+constexpr int kTeamsThreads = 384;
 
-/// Position of this thread's i-th vector of eight elements of a row.
+/// Position of this thread's i-th vector of eight elements of a row, which `threads` threads share.
 struct Place {
   int at;
   long long count;
-  __device__ __forceinline__ Place(int i, int dim)
-      : at((static_cast<int>(threadIdx.x) + i * static_cast<int>(blockDim.x)) * 8), count(dim - at) {}
+  __device__ __forceinline__ Place(int i, int dim, unsigned me, unsigned threads)
+      : at((static_cast<int>(me) + i * static_cast<int>(threads)) * 8), count(dim - at) {}
+  __device__ __forceinline__ Place(int i, int dim) : Place(i, dim, threadIdx.x, blockDim.x) {}
   __device__ __forceinline__ bool inside() const { return count > 0; }
 };
 
@@ -79,15 +82,15 @@ __global__ void __launch_bounds__(kNormThreads) norm_forward(fused::Norm a) {
   }
 }
 
-/// Column sums of one thread over the rows of its thread block.
+/// Column sums of one thread over its rows.
 template <int kVectors, bool kLayerNorm>
 struct NormSums {
+  static constexpr int kSums = kLayerNorm ? 3 : 1;
   float gamma[kVectors][8] = {};
   float beta[kLayerNorm ? kVectors : 1][8] = {};
   float dx[kLayerNorm ? kVectors : 1][8] = {};
 
   __device__ __forceinline__ void store(const fused::NormBackwardPass& a, int i, const Place& p) const {
-    constexpr int kSums = kLayerNorm ? 3 : 1;
     auto* to = a.partial + static_cast<long long>(blockIdx.x) * kSums * a.dim + p.at;
     store_eight(to, gamma[i], p.count, a.packed);
     if (!kLayerNorm) return;
@@ -96,21 +99,48 @@ struct NormSums {
   }
 };
 
+/// Adds the sums of all teams to those of the first one, in the order of the teams.
+template <bool kLayerNorm>
+__device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const Team& team) {
+  constexpr int kSums = NormSums<1, kLayerNorm>::kSums;
+  __shared__ float others[kSums][8][kTeamsThreads / 2];  // a thread's elements are apart: no conflicts of banks
+  for (unsigned other = 1; other < team.count; ++other) {
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 8 && team.index == other; ++k) {
+      others[0][k][team.me] = sums.gamma[0][k];
+      if (kLayerNorm) others[kSums / 2][k][team.me] = sums.beta[0][k];
+      if (kLayerNorm) others[kSums - 1][k][team.me] = sums.dx[0][k];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 8 && team.index == 0; ++k) {
+      sums.gamma[0][k] += others[0][k][team.me];
+      if (kLayerNorm) sums.beta[0][k] += others[kSums / 2][k][team.me];
+      if (kLayerNorm) sums.dx[0][k] += others[kSums - 1][k][team.me];
+    }
+  }
+}
+
 /// With n the normalised x and s = gamma grad: dx = (s - n mean(s n) - mean(s)) rstd + residual, the last mean for
-/// LayerNorm alone.
-template <typename T, int kVectors, bool kLayerNorm>
-__global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwardPass a) {
+/// LayerNorm alone. Each team of a block takes a row at a time: one row alone leaves too few loads under way.
+template <typename T, int kVectors, bool kLayerNorm, bool kTeams>
+__global__ void __launch_bounds__(kTeams ? kTeamsThreads : kNormThreads, kTeams && sizeof(T) == 2 ? 2 : 1)
+    norm_backward(fused::NormBackwardPass a) {
   __shared__ float room[2][2][kMaxWarps];  // a thread may be one barrier ahead of another
+  const auto team = kTeams ? Team(static_cast<unsigned>((a.dim + 7) / 8)) : Team();
   NormSums<kVectors, kLayerNorm> sums;
   int turn = 0;
-  for (long long r = blockIdx.x; r < a.rows; r += gridDim.x, turn ^= 1) {
-    const long long row = r * a.dim;
-    const float rstd = a.rstd_N[r], mean = kLayerNorm ? a.mean_N[r] : 0.0f;
+  const long long step = static_cast<long long>(gridDim.x) * team.count;
+  for (long long first = static_cast<long long>(blockIdx.x) * team.count; first < a.rows; first += step, turn ^= 1) {
+    const long long r = first + team.index, row = r * a.dim;
+    const int dim = r < a.rows ? a.dim : 0;  // a team without a row waits at the barriers alone
+    const float rstd = dim > 0 ? a.rstd_N[r] : 0.0f, mean = kLayerNorm && dim > 0 ? a.mean_N[r] : 0.0f;
     float normal[kVectors][8], scaled[kVectors][8];
     float sum_scaled = 0, sum_both = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const Place p(i, a.dim);
+      const Place p(i, dim, team.me, team.threads);
       if (!p.inside()) continue;
       float grad[8], gamma[8];
       load_eight(normal[i], static_cast<const T*>(a.x_ND) + row + p.at, p.count, a.packed);
@@ -134,12 +164,12 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwar
         store_eight(static_cast<T*>(a.again_ND) + row + p.at, again, p.count, a.packed);
       }
     }
-    const auto dim = static_cast<float>(a.dim);
-    const float mean_both = block_sum(sum_both, room[turn][0]) / dim;
-    const float mean_scaled = kLayerNorm ? block_sum(sum_scaled, room[turn][1]) / dim : 0.0f;
+    const auto columns = static_cast<float>(a.dim);
+    const float mean_both = team_sum(sum_both, room[turn][0], team) / columns;
+    const float mean_scaled = kLayerNorm ? team_sum(sum_scaled, room[turn][1], team) / columns : 0.0f;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const Place p(i, a.dim);
+      const Place p(i, dim, team.me, team.threads);
       if (!p.inside()) continue;
       float dx[8], residual[8] = {};
       if (a.residual_ND != nullptr)
@@ -152,9 +182,11 @@ __global__ void __launch_bounds__(kNormThreads) norm_backward(fused::NormBackwar
       store_eight(static_cast<T*>(a.dx_ND) + row + p.at, dx, p.count, a.packed);
     }
   }
+  if constexpr (kTeams) add_teams(sums, team);
+  if (team.index != 0) return;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    const Place p(i, a.dim);
+    const Place p(i, a.dim, team.me, team.threads);
     if (p.inside()) sums.store(a, i, p);
   }
 }
@@ -317,8 +349,13 @@ void LaunchedKernels::norm_backward(const fused::NormBackwardPass& a) const {
                     stream(), a);
     with_vectors(a.dim, [&](auto vectors) {
       constexpr int kVectors = decltype(vectors)::count;
-      launch(layer_norm ? cuda::norm_backward<T, kVectors, true> : cuda::norm_backward<T, kVectors, false>, grid,
-             threads_for(a.dim, kVectors), stream(), a);
+      const auto threads = threads_for(a.dim, kVectors), teams = kTeamsThreads / threads;
+      if (kVectors == 1 && teams > 1)
+        return launch(layer_norm ? cuda::norm_backward<T, 1, true, true> : cuda::norm_backward<T, 1, false, true>, grid,
+                      threads * teams, stream(), a);
+      launch(layer_norm ? cuda::norm_backward<T, kVectors, true, false>
+                        : cuda::norm_backward<T, kVectors, false, false>,
+             grid, threads, stream(), a);
     });
   });
   check_launch();

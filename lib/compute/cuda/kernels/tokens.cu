@@ -91,9 +91,27 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused:
   put_row(a, position, column, sum);
 }
 
-// Cross-entropy and its gradient: two passes over a row of logits, the second of which reads from the cache.
+// Cross-entropy and its gradient: two passes over a row of logits, the second of which goes backwards and reads from the
+// cache. Powers of two, because expf() and a division for each logit take longer than its transfer.
 
 constexpr int kLossThreads = 512;  ///< upper limit
+constexpr float kLog2E = 1.4426950408889634f;
+
+/// The sum of exp(x - largest) of eight logits, of which the first `count` exist.
+__device__ __forceinline__ SoftmaxSum sum_of_eight(float (&x)[8], long long count) {
+  if (count < 8) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] = k < count ? x[k] : -INFINITY;
+  }
+  float largest = x[0];
+#pragma unroll
+  for (int k = 1; k < 8; ++k) largest = fmaxf(largest, x[k]);
+  const float shift = largest == -INFINITY ? 0.0f : largest;  // -inf - -inf would be NaN
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sum += exp2f((x[k] - shift) * kLog2E);
+  return {largest, sum};
+}
 
 /// One thread block for each row.
 template <typename T>
@@ -102,36 +120,34 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
   const long long row = blockIdx.x;
   auto* logits = static_cast<T*>(a.logits_NV) + row * a.width;
   const int target = a.targets_N[row];
-  const int step = static_cast<int>(blockDim.x) * 8;
+  const int step = static_cast<int>(blockDim.x) * 8, mine_from = static_cast<int>(threadIdx.x) * 8;
   SoftmaxSum mine{-INFINITY, 0.0f};
-  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.vocab; at += step) {
+  for (int at = mine_from; at < a.vocab; at += step) {
     float x[8];
     load_eight(x, logits + at, a.vocab - at, a.packed);
-    float largest = x[0];
-#pragma unroll
-    for (int k = 1; k < 8; ++k) largest = k < a.vocab - at ? fmaxf(largest, x[k]) : largest;
-    SoftmaxSum of_eight{largest, 0.0f};
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const bool counts = k < a.vocab - at && x[k] != -INFINITY;  // -inf - -inf would be NaN
-      of_eight.sum += counts ? expf(x[k] - largest) : 0.0f;
-    }
-    mine = joined(mine, of_eight);
+    mine = joined(mine, sum_of_eight(x, a.vocab - at));
   }
   const auto all = block_join(mine, room);
   if (threadIdx.x == 0) a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
   if (!a.with_grad) return;
   __syncthreads();  // the target's logit has been read
   const float of_all = a.grad_scale_at != nullptr ? *a.grad_scale_at : a.grad_scale;
-  const float scale = target < 0 ? 0.0f : of_all;
-  for (int at = static_cast<int>(threadIdx.x) * 8; at < a.width; at += step) {
-    float x[8];
-    load_eight(x, logits + at, a.width - at, a.packed);
+  const float share = of_all / all.sum;
+  for (int at = mine_from + a.width / step * step; at >= 0; at -= step) {
+    if (at >= a.width) continue;
+    float x[8] = {};
+    // Ignored targets have zero gradient, even with logits that are not finite.
+    if (target >= 0) {
+      load_eight(x, logits + at, a.vocab - at, a.packed);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float share = at + k < a.vocab ? expf(x[k] - all.largest) / all.sum : 0.0f;
-      // Ignored targets have zero gradient, even with logits that are not finite.
-      x[k] = target < 0 ? 0.0f : (share - (at + k == target ? 1.0f : 0.0f)) * scale;
+      for (int k = 0; k < 8; ++k) x[k] = exp2f((x[k] - all.largest) * kLog2E) * share;
+      if (a.vocab - at < 8 || static_cast<unsigned>(target - at) < 8) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          if (at + k == target) x[k] -= of_all;
+          if (at + k >= a.vocab) x[k] = 0.0f;
+        }
+      }
     }
     store_eight(logits + at, x, a.width - at, a.packed);
   }
