@@ -10,11 +10,13 @@
                                                       the checkpoint OTHER; writes TO/gradients.json
 
 Training is FSDP2 (fully_shard over one rank): float32 masters, gathered weights and gradients in the precision, fused
-AdamW, gradients clipped to 1. With --compile every block and the loss are compiled, as torchtitan does it. The precision
-float32-in-two is float32 in two micro-batches: the same sums in another order.
+AdamW, gradients clipped to 1. With --compile every block and the loss are compiled, as torchtitan does it. With --whole the
+model is compiled as a whole and not sharded: float32 weights, autocast to the precision. The precision float32-in-two is
+float32 in two micro-batches: the same sums in another order.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -47,6 +49,9 @@ def load(folder, device, options, precision):
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
     loss = cross_entropy
+    if options.whole:
+        model.compile()
+        return model, torch.compile(loss)
     if options.compile:
         loss = torch.compile(loss)
         for block in model.blocks():
@@ -80,12 +85,13 @@ class Clock:
         return [b - a for a, b in zip(self.marks, self.marks[1:])]
 
 
-def backward(model, loss_of, batch, precision):
+def backward(model, loss_of, batch, precision, autocast=contextlib.nullcontext()):
     """Computes clipped gradients; returns loss and norm."""
     scale, parts = FP16_SCALE if precision == "fp16" else 1.0, 2 if precision == "float32-in-two" else 1
     losses = []
     for part in batch.chunk(parts):
-        loss = loss_of(model(part[:, :-1]), part[:, 1:])
+        with autocast:
+            loss = loss_of(model(part[:, :-1]), part[:, 1:])
         (loss * (scale / parts) if scale != parts else loss).backward()
         losses.append(loss.detach())
     if scale != 1.0:
@@ -98,18 +104,19 @@ def train(options, device, precision):
     model, loss_of = load(options.folder, device, options, precision)
     adam = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
     rows = torch.load(options.folder / inputs.ROWS).to(device)
+    autocast = torch.autocast(device.type, TYPES[precision]) if options.whole else contextlib.nullcontext()
     clock, losses, norms = Clock(device), [], []
     clock.mark()
     for step in range(options.steps):
         batch = rows[[(step * options.batch + i) % len(rows) for i in range(options.batch)]]
-        loss, norm = backward(model, loss_of, batch, precision)
+        loss, norm = backward(model, loss_of, batch, precision, autocast)
         losses.append(loss)
         norms.append(norm)
         adam.step()
         adam.zero_grad(set_to_none=True)
         clock.mark()
     peak = torch.cuda.max_memory_reserved() if device.type == "cuda" else None
-    lines = [{"loss": loss.item(), "grad_norm": norm.full_tensor().item(), "step_seconds": seconds}
+    lines = [{"loss": loss.item(), "grad_norm": (norm if options.whole else norm.full_tensor()).item(), "step_seconds": seconds}
              for loss, norm, seconds in zip(losses, norms, clock.seconds())]
     lines.append({"tokens": options.batch * (rows.shape[1] - 1), "reserved_memory_bytes": peak})
     (options.to / f"{precision}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -155,6 +162,7 @@ def parsed():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
-"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, and llm.c, on the same shapes in the same minutes, and beside
-itself with other kernels, other attention and graphs; rates of the GPU without a model."""
+"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, a model compiled as a whole, and llm.c, on the same shapes in the
+same minutes, and beside itself with other kernels, other attention and graphs; rates of the GPU without a model."""
 
 import dataclasses
 import os
@@ -19,14 +19,15 @@ SHAPES = {
     "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
     "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
 REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
-OURS, EAGER, COMPILED, LLMC = "ours", "FSDP2", "FSDP2 compiled", "llm.c"
+OURS, EAGER, COMPILED, WHOLE, LLMC = "ours", "FSDP2", "FSDP2 compiled", "PyTorch compiled, not sharded", "llm.c"
 IN_FP8, BY_FLASH, PLAIN, OFFLOADED = "ours with fp8", "ours with flash attention", "ours with plain operators", "ours with CPU offload"
 GRAPHS_ON, GRAPHS_OFF = "ours with graphs", "ours without graphs"
 # Options and variables of the contenders that are fsdp-finetune.
 VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: ((), {"FSDP_CUDA_ATTENTION": "flash"}),
             PLAIN: ((), {"FSDP_CUDA_KERNELS": "off"}), OFFLOADED: (("--cpu-offload",), {}),
             GRAPHS_ON: (("--cuda-graphs", "on"), {}), GRAPHS_OFF: (("--cuda-graphs", "off"), {})}
-OTHERS = (COMPILED, EAGER, LLMC)
+OF_PYTORCH = {EAGER: (), COMPILED: ("--compile",), WHOLE: ("--whole",)}  # options of reference.py
+OTHERS = (*OF_PYTORCH, LLMC)
 # Variables with which NCCL's kernels take fewer multiprocessors from the products.
 FEWER = {"registered buffers": {"FSDP_NCCL_REGISTER": "on"}, "16 blocks for NCCL": {"NCCL_MAX_CTAS": "16"}, "4 blocks for NCCL": {"NCCL_MAX_CTAS": "4"}}
 
@@ -43,7 +44,7 @@ class Case:
 
 CASES = [
     Case("codellama", 16, (OURS, COMPILED, BY_FLASH, IN_FP8, PLAIN), (OURS, COMPILED), {COMPILED: 1.05}),
-    Case("mingpt", 8, (OURS, COMPILED, LLMC, GRAPHS_ON, GRAPHS_OFF, PLAIN, OFFLOADED), (OURS, COMPILED, LLMC), {COMPILED: 1.0, LLMC: 1.0}),
+    Case("mingpt", 8, (OURS, COMPILED, WHOLE, LLMC, GRAPHS_ON, GRAPHS_OFF, PLAIN, OFFLOADED), (OURS, COMPILED, LLMC), {COMPILED: 1.0, LLMC: 1.0}),
     Case("mingpt", 1, (OURS, GRAPHS_ON, GRAPHS_OFF)),
     Case("codellama", 4, (OURS, EAGER, COMPILED))]
 
@@ -85,7 +86,7 @@ class Speed:
 
     def is_possible(self, contender):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
-        if contender == COMPILED:
+        if contender in (COMPILED, WHOLE):
             return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))) and not self.machine.computes_nothing
         if contender == LLMC:
             return self.machine.llmc is not None and not self.machine.small
@@ -143,7 +144,7 @@ class Speed:
             lines = self.trainings.ours(what, case.name, "bf16", STEPS, case.batch, 100, options, variables)
             totals = lines[-1]
         else:
-            lines, totals = self.trainings.pytorch(what, case.name, ["bf16"], STEPS, case.batch, 150, contender == COMPILED)
+            lines, totals = self.trainings.pytorch(what, case.name, ["bf16"], STEPS, case.batch, 150, OF_PYTORCH[contender])
             lines = lines["bf16"]
         return lines, totals.get("reserved_memory_bytes")
 

@@ -53,11 +53,11 @@ class Trainings:
         self.define(name, shape)
         self.reference(f"make {name}", ["make", self.folder(name), json.dumps(shape)], limit)
 
-    def pytorch(self, name, model, precisions, steps, batch, limit, compiled=False):
+    def pytorch(self, name, model, precisions, steps, batch, limit, more=()):
         """Returns FSDP2's lines by precision, without the line of totals, and the totals of the last precision."""
         to = self.machine.work / name.replace(" ", "-")
         self.reference(name, ["train", self.folder(model), json.dumps(self.shapes[model]), "--to", to, "--precision", *precisions, "--steps", steps, "--batch", batch,
-                              "--lr", self.rates[model], *(["--compile"] if compiled else [])], limit)
+                              "--lr", self.rates[model], *more], limit)
         lines = {precision: read_lines(to / f"{precision}.jsonl") for precision in precisions}
         return {precision: found[:-1] for precision, found in lines.items()}, lines[precisions[-1]][-1]
 

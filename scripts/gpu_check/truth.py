@@ -41,6 +41,7 @@ MEASURED_GPUS = ("H100",)  # where predicted and measured memory were once compa
 GRAPHS_FURTHER = 4
 FEW_ROUNDINGS = 1e-6  # eight of float32
 LIMIT = 90  # seconds per run; most of it for the first start from a slow file system
+PLAIN = (("FSDP_CUDA_KERNELS", "off"),)
 SEPARATE_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 
@@ -53,7 +54,7 @@ class Run:
     options: tuple = ()
     batch: int = ROWS
     ranks: int = 1
-    kernels: bool = True
+    variables: tuple = ()
 
 
 CONTACT = [Run("llama float32"), Run("llama bf16", "bf16"), Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt")]
@@ -62,11 +63,12 @@ RANKS = [
     Run("two ranks, grad-shard", options=("--sharding", "grad-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, no-shard", options=("--sharding", "no-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, full-shard, bf16", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
+    Run("two ranks, registered buffers", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2, variables=(("FSDP_NCCL_REGISTER", "on"),)),
     Run("four ranks, hybrid-full-shard", options=("--sharding", "hybrid-full-shard", "--shard-group-size", "2"), batch=ROWS // 4, ranks=4),
     Run("llama float32, CPU offload", options=("--cpu-offload",)), Run("llama bf16, CPU offload", "bf16", options=("--cpu-offload",))]
 REST = [
     Run("llama fp16", "fp16"),
-    Run("llama float32, plain operators", kernels=False), Run("llama bf16, plain operators", "bf16", kernels=False),
+    Run("llama float32, plain operators", variables=PLAIN), Run("llama bf16, plain operators", "bf16", variables=PLAIN),
     Run("llama float32, recomputed", options=("--activation-checkpointing", "all")),
     Run("llama bf16, recomputed", "bf16", options=("--activation-checkpointing", "all")),
     Run("llama float32, accumulated", options=("--gradient-accumulation-steps", "2"), batch=ROWS // 2),
@@ -74,7 +76,7 @@ REST = [
     Run("gqa float32: shared keys", model="gqa"), Run("gqa bf16: shared keys", "bf16", model="gqa"),
     Run("long bf16: 4096 tokens", "bf16", model="long"),
     Run("gemma2 float32: windows, caps", model="gemma2"), Run("gemma2 bf16: windows, caps", "bf16", model="gemma2"),
-    Run("gemma2 float32, plain operators", model="gemma2", kernels=False),
+    Run("gemma2 float32, plain operators", model="gemma2", variables=PLAIN),
     Run("mistral float32: windows", model="mistral"), Run("mistral bf16: windows", "bf16", model="mistral"),
 ]
 SUITES = ("device", "model", "nccl", "fp8")  # of tests/gpu_device
@@ -210,8 +212,8 @@ class Truth:
     def compare(self, run):
         if run.model not in self.shapes:
             return skip("a GPU's kernels are what this model is for")
-        if not run.kernels and not self.on_gpu:
-            return skip("FSDP_CUDA_KERNELS=off is a GPU's")
+        if run.variables and not self.on_gpu:
+            return skip(f"{' and '.join(map('='.join, run.variables))} is a GPU's")
         if run.precision == "bf16" and not self.machine.has_bf16():
             return skip("this GPU has no units for bf16")
         launch, over = None, ""
@@ -221,7 +223,7 @@ class Truth:
             launch, over = self.ranks(run.ranks)
         self.pytorch(run.model)
         ours = self.trainings.ours(run.name, run.model, run.precision, STEPS, run.batch, LIMIT, run.options,
-                                   None if run.kernels else {"FSDP_CUDA_KERNELS": "off"}, launch)
+                                   dict(run.variables), launch)
         good, text, figures = self.judged(run.name, run.model, run.precision, ours)
         return verdict_of(good), text + over, figures
 

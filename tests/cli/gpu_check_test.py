@@ -243,7 +243,7 @@ class GpuCheck(fsdp_cli.Case):
         from sanitizers import SHARED_MEMORY
         found = set()
         for source in (SCRIPT.parents[1] / "lib/compute/cuda/kernels").glob("*.cu"):
-            kernels = re.split(r"__global__ void (?:__launch_bounds__\(\w+\) )?", source.read_text())[1:]
+            kernels = re.split(r"__global__ void (?:__launch_bounds__\((?:[^()]|\(\w*\))*\)\s+)?", source.read_text())[1:]
             found |= {re.match(r"\w+", kernel)[0] for kernel in kernels if "__shared__" in kernel}
         self.assertEqual(found, set(SHARED_MEMORY))
 
