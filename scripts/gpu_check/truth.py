@@ -15,7 +15,7 @@ import resumed
 import sanitizers
 from checks import FAIL, NOTE, Late, Trouble, reason_in, skip, verdict_of
 from machine import NO_MPIEXEC
-from training import KEYS, YARDSTICKS, Trainings, by_step, distance, judged
+from training import FURTHER_BY_PRECISION, KEYS, YARDSTICKS, Trainings, by_step, distance, judged
 
 STEPS, ROWS = 8, 4  # optimizer steps; rows per step, over all ranks and micro-batches. There are eight rows: each is seen four times
 GPU_SHAPES = {  # heads of width 128, as in CodeLlama
@@ -233,7 +233,7 @@ class Truth:
         runs = ours, theirs[YARDSTICKS[precision]], theirs["float32"]
         with open(self.stage.log_of(log_name), "a", encoding="utf-8") as log:
             log.write(by_step(*runs))
-        return judged(*runs)
+        return judged(*runs, FURTHER_BY_PRECISION[precision])
 
     def why_no_ranks(self, number):
         if self.machine.mpiexec is None:
