@@ -1,7 +1,9 @@
 #include "lib/text/tokenizer/token_texts.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -81,16 +83,30 @@ void TokenTexts::set(std::int32_t id, std::string text, bool is_optional) {
   if (!is_optional) required_ = std::max(required_, std::int64_t{id} + 1);
 }
 
-PieceIds::PieceIds(const std::vector<std::string>& pieces) {
-  ids_.reserve(pieces.size());
-  for (std::size_t id = 0; id < pieces.size(); ++id) {
-    if (!pieces[id].empty()) ids_.emplace(pieces[id], static_cast<std::int32_t>(id));
+PieceIds::PieceIds(const std::vector<std::string>& pieces) : slots_(std::bit_ceil(2 * pieces.size() + 1), kNoId) {
+  ends_.reserve(pieces.size());
+  for (const std::string& piece : pieces) {
+    bytes_ += piece;
+    ends_.push_back(bytes_.size());
+    if (piece.empty()) continue;
+    std::int32_t& id = slots_[slot_of(piece)];
+    if (id == kNoId) id = static_cast<std::int32_t>(ends_.size() - 1);
   }
 }
 
-std::int32_t PieceIds::find(std::string_view piece) const {
-  const auto found = ids_.find(piece);
-  return found == ids_.end() ? kNoId : found->second;
+std::string_view PieceIds::piece_of(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  const std::size_t begin = index == 0 ? 0 : ends_[index - 1];
+  return std::string_view(bytes_).substr(begin, ends_[index] - begin);
 }
+
+std::size_t PieceIds::slot_of(std::string_view piece) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = std::hash<std::string_view>()(piece) & mask;
+  while (slots_[slot] != kNoId && piece_of(slots_[slot]) != piece) slot = (slot + 1) & mask;
+  return slot;
+}
+
+std::int32_t PieceIds::find(std::string_view piece) const { return slots_[slot_of(piece)]; }
 
 }  // namespace fsdp

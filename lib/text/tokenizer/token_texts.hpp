@@ -1,10 +1,10 @@
 #pragma once
 // Texts of the ids of a vocabulary, and GPT-2's alphabet, in which some vocabularies spell them.
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace fsdp {
@@ -53,11 +53,13 @@ class PieceIds {
   static constexpr std::int32_t kNoId = -1;
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
-  std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> ids_;
+  std::string_view piece_of(std::int32_t id) const;
+  /// Returns the slot of a piece, or the free one where the piece would be.
+  std::size_t slot_of(std::string_view piece) const;
+
+  std::string bytes_;  ///< of all pieces, in the order of ids: an allocation per piece would take most of the time
+  std::vector<std::size_t> ends_;    ///< of the pieces in bytes_
+  std::vector<std::int32_t> slots_;  ///< ids or kNoId; a power of two of them, at most half used
 };
 
 }  // namespace fsdp
