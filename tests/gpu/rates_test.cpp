@@ -131,7 +131,7 @@ void attention_of(const Rates& rates, std::int64_t rows, std::int64_t length, st
                "TFLOP/s");
 }
 
-/// Those of GPT's blocks.
+/// Measures the kernels of GPT's blocks.
 void gpt_kernels(const Rates& rates, std::int64_t width) {
   const auto& ops = rates.ops();
   const auto row = 2 * kTokens * width, inner_row = 4 * row;  // bytes in bf16

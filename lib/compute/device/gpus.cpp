@@ -243,8 +243,9 @@ GpuShare share_gpus(const std::vector<std::vector<std::string>>& visible) {
 DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool several_nodes) {
   DeviceOverheads overheads;
   // Context of a process that loaded libtorch_cuda's kernels lazily, as nvidia-smi shows it beside PyTorch's own
-  // "reserved": 0.4 to 0.6 GiB, more on GPUs with more multiprocessors (local memory per thread is set aside).
-  overheads.context_bytes = (gpu.compute_capability >= 90 ? 620 : (gpu.compute_capability >= 80 ? 500 : 400)) * kMiB;
+  // "reserved": 0.4 to 0.7 GiB, more on GPUs with more multiprocessors (local memory per thread is set aside). An H100
+  // with CUDA 13.0: 687 to 697 MiB, 765 MiB with CUDA graphs.
+  overheads.context_bytes = (gpu.compute_capability >= 90 ? 700 : (gpu.compute_capability >= 80 ? 500 : 400)) * kMiB;
   // A communicator's channels: up to 16 (NVLink) or 32, each with buffers of NCCL_BUFFSIZE (4 MiB) per direction for
   // the Simple protocol and 1 MiB and less for the others; some 160 MiB measured on NVLink nodes, more with the
   // network's.
