@@ -41,7 +41,7 @@ MEASURED_GPUS = ("H100",)  # where predicted and measured memory were once compa
 GRAPHS_FURTHER = 4
 FEW_ROUNDINGS = 1e-6  # eight of float32
 LIMIT = 90  # seconds per run; most of it for the first start from a slow file system
-PLAIN = (("FSDP_CUDA_KERNELS", "off"),)
+PLAIN = {"FSDP_CUDA_KERNELS": "off"}
 SEPARATE_HOSTS = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 
@@ -54,7 +54,7 @@ class Run:
     options: tuple = ()
     batch: int = ROWS
     ranks: int = 1
-    variables: tuple = ()
+    variables: dict = dataclasses.field(default_factory=dict)
 
 
 CONTACT = [Run("llama float32"), Run("llama bf16", "bf16"), Run("minGPT float32", model="mingpt"), Run("minGPT bf16", "bf16", model="mingpt")]
@@ -63,7 +63,7 @@ RANKS = [
     Run("two ranks, grad-shard", options=("--sharding", "grad-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, no-shard", options=("--sharding", "no-shard"), batch=ROWS // 2, ranks=2),
     Run("two ranks, full-shard, bf16", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2),
-    Run("two ranks, registered buffers", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2, variables=(("FSDP_NCCL_REGISTER", "on"),)),
+    Run("two ranks, registered buffers", "bf16", options=("--sharding", "full-shard"), batch=ROWS // 2, ranks=2, variables={"FSDP_NCCL_REGISTER": "on"}),
     Run("four ranks, hybrid-full-shard", options=("--sharding", "hybrid-full-shard", "--shard-group-size", "2"), batch=ROWS // 4, ranks=4),
     Run("llama float32, CPU offload", options=("--cpu-offload",)), Run("llama bf16, CPU offload", "bf16", options=("--cpu-offload",))]
 REST = [
@@ -213,7 +213,7 @@ class Truth:
         if run.model not in self.shapes:
             return skip("a GPU's kernels are what this model is for")
         if run.variables and not self.on_gpu:
-            return skip(f"{' and '.join(map('='.join, run.variables))} is a GPU's")
+            return skip(f"{' and '.join(map('='.join, run.variables.items()))} is a GPU's")
         if run.precision == "bf16" and not self.machine.has_bf16():
             return skip("this GPU has no units for bf16")
         launch, over = None, ""
@@ -223,7 +223,7 @@ class Truth:
             launch, over = self.ranks(run.ranks)
         self.pytorch(run.model)
         ours = self.trainings.ours(run.name, run.model, run.precision, STEPS, run.batch, LIMIT, run.options,
-                                   dict(run.variables), launch)
+                                   run.variables, launch)
         good, text, figures = self.judged(run.name, run.model, run.precision, ours)
         return verdict_of(good), text + over, figures
 

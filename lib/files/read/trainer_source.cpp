@@ -540,8 +540,7 @@ std::unique_ptr<Source> open_trainer_folder(const std::filesystem::path& directo
   try {
     add_parts_beside(*made, found);
   } catch (const FormatError& error) {
-    throw FormatError(
-        fmt::format("{} (the weights can be had alone: give {})", error.what(), found.model.string()));
+    throw FormatError(fmt::format("{} (the weights can be had alone: give {})", error.what(), found.model.string()));
   }
   const auto* torch = dynamic_cast<const TorchSource*>(&model);
   auto order = order_of_config(model);

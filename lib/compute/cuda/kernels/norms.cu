@@ -106,18 +106,25 @@ __device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const T
   __shared__ float others[kSums][8][kTeamsThreads / 2];  // a thread's elements are apart: no conflicts of banks
   for (unsigned other = 1; other < team.count; ++other) {
     __syncthreads();
+    if (team.index == other) {
 #pragma unroll
-    for (int k = 0; k < 8 && team.index == other; ++k) {
-      others[0][k][team.me] = sums.gamma[0][k];
-      if (kLayerNorm) others[kSums / 2][k][team.me] = sums.beta[0][k];
-      if (kLayerNorm) others[kSums - 1][k][team.me] = sums.dx[0][k];
+      for (int k = 0; k < 8; ++k) {
+        others[0][k][team.me] = sums.gamma[0][k];
+        if constexpr (kLayerNorm) {
+          others[1][k][team.me] = sums.beta[0][k];
+          others[2][k][team.me] = sums.dx[0][k];
+        }
+      }
     }
     __syncthreads();
+    if (team.index != 0) continue;
 #pragma unroll
-    for (int k = 0; k < 8 && team.index == 0; ++k) {
+    for (int k = 0; k < 8; ++k) {
       sums.gamma[0][k] += others[0][k][team.me];
-      if (kLayerNorm) sums.beta[0][k] += others[kSums / 2][k][team.me];
-      if (kLayerNorm) sums.dx[0][k] += others[kSums - 1][k][team.me];
+      if constexpr (kLayerNorm) {
+        sums.beta[0][k] += others[1][k][team.me];
+        sums.dx[0][k] += others[2][k][team.me];
+      }
     }
   }
 }
