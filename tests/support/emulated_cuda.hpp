@@ -38,7 +38,7 @@ struct __half {
 /// A stream is the order in which threads run.
 using cudaStream_t = const emulated::Order*;
 
-#define threadIdx (emulated::thread_index())
+#define threadIdx (emulated::current->thread)
 #define blockIdx (emulated::current->index)
 #define blockDim (emulated::current->block)
 #define gridDim (emulated::current->grid)
@@ -60,14 +60,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   return votes;
 }
 
-inline int __syncthreads_or(int predicate) {
-  auto& b = *emulated::current;
-  auto& votes = b.votes[static_cast<std::size_t>(b.fibers[b.now].barriers % 2)];
-  if (votes.size() != b.fibers.size()) votes.assign(b.fibers.size(), 0);
-  votes[b.now] = predicate != 0 ? 1 : 0;
-  __syncthreads();
-  return std::any_of(votes.begin(), votes.end(), [](char vote) { return vote != 0; }) ? 1 : 0;
-}
+inline int __syncthreads_or(int predicate) { return emulated::barrier_with_votes(predicate != 0) > 0 ? 1 : 0; }
 
 inline unsigned __float_as_uint(float x) { return c10::detail::fp32_to_bits(x); }
 inline float __uint_as_float(unsigned x) { return c10::detail::fp32_from_bits(x); }

@@ -23,42 +23,102 @@ namespace emulated {
 enum class Order : std::uint8_t { forward, backward, shuffled };
 
 struct Fiber {
-  ucontext_t context{};
   std::jmp_buf place{};  ///< position of a fiber that has begun
+  ucontext_t context{};
   std::unique_ptr<char[]> stack;
+  dim3 thread;
   bool begun = false, done = false;
   int barriers = 0, shuffles = 0;  ///< reached so far: the block's barriers, the warp's shuffles
-  bool in_barrier = false, in_shuffle = false;
+};
+
+/// Barriers of a block, or shuffles of a warp: no thread passes one before all have reached it.
+struct Meeting {
+  unsigned threads = 0;  ///< that meet
+  unsigned arrived = 0;  ///< at the next one
+  int complete = 0;      ///< which all have reached
+
+  /// Counts a thread that has reached the next one. \return true if it is the last
+  bool arrive() {
+    if (++arrived < threads) return false;
+    arrived = 0;
+    ++complete;
+    return true;
+  }
 };
 
 struct Block {
   static constexpr std::size_t kStack_bytes = 64 << 10;
-  dim3 grid, block, index;
+  dim3 grid, block, index, thread;
   std::vector<Fiber> fibers;
-  std::vector<char> votes[2];        ///< double-buffered: a vote may begin before all threads have read the last
+  Meeting barriers;
+  std::vector<Meeting> shuffles;     ///< per warp
+  unsigned votes[2] = {};            ///< of this barrier and the one before, which threads may not have read yet
   std::vector<std::uint64_t> lanes;  ///< values of shuffles, double-buffered like votes
-  std::vector<unsigned> at_barrier;  ///< number of threads that have reached each barrier
-  std::vector<std::vector<unsigned>> at_shuffle;  ///< number of threads that have reached each shuffle, per warp
   ucontext_t scheduler{};
   std::jmp_buf scheduler_place{};
   unsigned now = 0;
   std::function<void()> body;
+  // The order in which the fibers continue, round by round.
+  Order order = Order::forward;
+  std::mt19937* random = nullptr;
+  std::vector<unsigned> turn;
+  std::size_t next = 0;    ///< place in `turn`
+  bool has_moved = false;  ///< in this round
+  std::size_t done = 0;    ///< fibers
 };
 inline thread_local Block* current = nullptr;
 
+/// True when a fiber can continue: all threads of the block have reached its barrier, and all of the warp its shuffle.
+inline bool may_run(const Block& b, unsigned t) {
+  const auto& f = b.fibers[t];
+  return !f.done && f.barriers <= b.barriers.complete && f.shuffles <= b.shuffles[t / 32].complete;
+}
+
+/// Makes the next fiber that can continue the present one. \return false when all are done, or none can continue
+inline bool choose_next(Block& b) {
+  while (b.done < b.fibers.size()) {
+    for (; b.next < b.turn.size(); ++b.next) {
+      const unsigned t = b.turn[b.next];
+      if (!may_run(b, t)) continue;
+      ++b.next;
+      b.has_moved = true;
+      b.now = t;
+      b.thread = b.fibers[t].thread;
+      return true;
+    }
+    if (!std::exchange(b.has_moved, false)) return false;
+    b.next = 0;
+    if (b.order == Order::shuffled) std::shuffle(b.turn.begin(), b.turn.end(), *b.random);
+  }
+  return false;
+}
+
 #ifdef __SANITIZE_ADDRESS__  // AddressSanitizer learns of other stacks only from these calls
-inline void give_way() { swapcontext(&current->fibers[current->now].context, &current->scheduler); }
-inline void resume(Fiber& f) { swapcontext(&current->scheduler, &f.context); }
+inline void give_way() {
+  auto& b = *current;
+  auto& from = b.fibers[b.now].context;
+  swapcontext(&from, choose_next(b) ? &b.fibers[b.now].context : &b.scheduler);
+}
+inline void run_fibers(Block& b) { swapcontext(&b.scheduler, &b.fibers[b.now].context); }
 #else
 // Avoids swapcontext, whose two system calls per switch took half of a test's time.
-[[gnu::noinline]] inline void give_way() {
-  if (_setjmp(current->fibers[current->now].place) == 0) _longjmp(current->scheduler_place, 1);
-}
-[[gnu::noinline]] inline void resume(Fiber& f) {
-  if (_setjmp(current->scheduler_place) != 0) return;
+[[noreturn]] inline void go_on(Fiber& f) {
   if (f.begun) _longjmp(f.place, 1);
   f.begun = true;
   setcontext(&f.context);
+  __builtin_unreachable();
+}
+[[gnu::noinline]] inline void give_way() {
+  auto& b = *current;
+  const unsigned before = b.now;
+  if (!choose_next(b)) {
+    if (_setjmp(b.fibers[before].place) == 0) _longjmp(b.scheduler_place, 1);
+  } else if (b.now != before && _setjmp(b.fibers[before].place) == 0) {
+    go_on(b.fibers[b.now]);
+  }
+}
+[[gnu::noinline]] inline void run_fibers(Block& b) {
+  if (_setjmp(b.scheduler_place) == 0) go_on(b.fibers[b.now]);
 }
 #endif
 
@@ -67,52 +127,51 @@ inline void enter() {
   for (;;) {
     current->body();
     current->fibers[current->now].done = true;
+    ++current->done;
     give_way();
   }
 }
 
-inline void arrive(std::vector<unsigned>& counts, int number) {
-  if (counts.size() < static_cast<std::size_t>(number)) counts.resize(static_cast<std::size_t>(number));
-  ++counts[static_cast<std::size_t>(number) - 1];
-}
-
 inline void barrier() {
-  auto& f = current->fibers[current->now];
-  arrive(current->at_barrier, ++f.barriers);
-  f.in_barrier = true;
+  auto& b = *current;
+  ++b.fibers[b.now].barriers;
+  if (b.barriers.arrive()) b.votes[(b.barriers.complete + 1) % 2] = 0;
   give_way();
 }
 
+/// The barrier that counts threads. \return those whose vote was true
+inline unsigned barrier_with_votes(bool vote) {
+  auto& b = *current;
+  const int number = b.fibers[b.now].barriers + 1;
+  if (vote) ++b.votes[number % 2];
+  barrier();
+  return current->votes[number % 2];
+}
+
 inline void start(Block& b) {
+  constexpr std::size_t kApart = 832;  // stacks that begin 64 KiB apart share few places of a processor's cache
   const auto n = b.block.x * b.block.y * b.block.z;
   if (n != b.fibers.size()) b.fibers.clear();  // a context must not be moved
   b.fibers.resize(n);
   b.lanes.assign(std::size_t{2} * n, 0);
-  b.at_barrier.clear();
-  b.at_shuffle.assign((n + 31) / 32, {});
-  for (auto& f : b.fibers) {
-    if (f.stack == nullptr) f.stack = std::make_unique_for_overwrite<char[]>(Block::kStack_bytes);
-    const bool waits_for_next = std::exchange(f.done, false);
-    f.in_barrier = f.in_shuffle = false;
+  b.barriers = {n};
+  b.votes[0] = b.votes[1] = 0;
+  b.shuffles.clear();
+  for (unsigned first = 0; first < n; first += 32) b.shuffles.push_back({std::min(32u, n - first)});
+  for (unsigned t = 0; t < n; ++t) {
+    auto& f = b.fibers[t];
+    const auto room = Block::kStack_bytes + t % 61 * kApart;
+    if (f.stack == nullptr) f.stack = std::make_unique_for_overwrite<char[]>(room);
+    f.thread = {t % b.block.x, t / b.block.x % b.block.y, t / b.block.x / b.block.y};
     f.barriers = f.shuffles = 0;
-    if (waits_for_next) continue;
+    if (std::exchange(f.done, false)) continue;  // it waits for the next body
     f.begun = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = Block::kStack_bytes;
+    f.context.uc_stack.ss_size = room;
     f.context.uc_link = nullptr;
     makecontext(&f.context, enter, 0);
   }
-}
-
-/// True when a fiber can continue: all threads of the block have reached its barrier, or all of the warp its shuffle.
-inline bool may_run(const Block& b, std::size_t t) {
-  const auto& f = b.fibers[t];
-  if (f.done) return false;
-  if (f.in_barrier) return b.at_barrier[static_cast<std::size_t>(f.barriers) - 1] == b.fibers.size();
-  if (!f.in_shuffle) return true;
-  const auto of_warp = std::min<std::size_t>(32, b.fibers.size() - t / 32 * 32);
-  return b.at_shuffle[t / 32][static_cast<std::size_t>(f.shuffles) - 1] == of_warp;
 }
 
 /// Runs every fiber up to its next barrier or shuffle, in the given order, until all are done. \throws std::logic_error
@@ -120,23 +179,16 @@ inline bool may_run(const Block& b, std::size_t t) {
 inline void run_block(Block& b, Order order, std::mt19937& random) {
   current = &b;
   start(b);
-  std::vector<unsigned> turn(b.fibers.size());
-  std::iota(turn.begin(), turn.end(), 0u);
-  if (order == Order::backward) std::reverse(turn.begin(), turn.end());
-  for (std::size_t done = 0; done < b.fibers.size();) {
-    if (order == Order::shuffled) std::shuffle(turn.begin(), turn.end(), random);
-    bool moved = false;
-    for (const unsigned t : turn) {
-      if (!may_run(b, t)) continue;
-      auto& f = b.fibers[t];
-      f.in_barrier = f.in_shuffle = false;
-      b.now = t;
-      resume(f);
-      moved = true;
-      done += f.done ? 1 : 0;
-    }
-    if (!moved) throw std::logic_error("a barrier or shuffle that not all threads reach");
-  }
+  b.order = order;
+  b.random = &random;
+  b.turn.resize(b.fibers.size());
+  std::iota(b.turn.begin(), b.turn.end(), 0u);
+  if (order == Order::backward) std::reverse(b.turn.begin(), b.turn.end());
+  if (order == Order::shuffled) std::shuffle(b.turn.begin(), b.turn.end(), random);
+  b.next = b.done = 0;
+  b.has_moved = false;
+  if (choose_next(b)) run_fibers(b);
+  if (b.done < b.fibers.size()) throw std::logic_error("a barrier or shuffle that not all threads reach");
   current = nullptr;
 }
 
@@ -175,11 +227,6 @@ void launch(dim3 grid, dim3 block, Order order, Kernel kernel, Args... args) {
   }
 }
 
-inline dim3 thread_index() {
-  const auto& b = *current;
-  return {b.now % b.block.x, b.now / b.block.x % b.block.y, b.now / b.block.x / b.block.y};
-}
-
 /// Exchanges values between the threads of a warp. \return the values of the warp's lanes
 template <typename T>
 const std::uint64_t* exchange(unsigned mask, T value) {
@@ -191,8 +238,8 @@ const std::uint64_t* exchange(unsigned mask, T value) {
   std::uint64_t word = 0;
   std::memcpy(&word, &value, sizeof value);
   b.lanes[half + me] = word;
-  arrive(b.at_shuffle[me / 32], ++f.shuffles);
-  f.in_shuffle = true;
+  ++f.shuffles;
+  b.shuffles[me / 32].arrive();
   give_way();
   return b.lanes.data() + half + me / 32 * 32;
 }
