@@ -87,7 +87,8 @@ def main():
     except (CannotRun, OSError, subprocess.TimeoutExpired) as reason:
         print(f"gpu-check: {reason}", file=sys.stderr)
     finally:
-        if work:
+        end = time.monotonic() + 5
+        while work and work.exists() and time.monotonic() < end:  # killed ranks may still write for a moment
             shutil.rmtree(work, ignore_errors=True)
     return COULD_NOT_RUN
 
