@@ -1,7 +1,6 @@
 // Long because a class is one file.
 #include "lib/engine/fsdp/engine.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/engine/fsdp/engine_internal.hpp"
 #include "lib/engine/fsdp/shard_layout.hpp"
 
@@ -24,7 +24,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   if (input_.mesh == nullptr || input_.loss == nullptr || input_.ops == nullptr || input_.layers.empty()) {
     throw std::logic_error("an engine needs layers, a loss, a mesh and operations");
   }
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
   if (input_.mesh->shard->size() == 1 && input_.store == nullptr) policy_.reduce_every_micro_batch = false;
   build_units();
@@ -91,7 +91,7 @@ at::Tensor Engine::all_gather_input(std::size_t param) {
 }
 
 void Engine::sync_parameters() {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   // Empty the store's memory, so that training starts with the memory use that predictions assume, however it was
   // loaded.
@@ -191,7 +191,7 @@ LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch
 }
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   if (host_inputs_ != nullptr) host_inputs_->clear();
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
@@ -369,7 +369,7 @@ void Engine::run_backward(std::size_t index, Run& state) {
 }
 
 void Engine::with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const bool is_loss = layer == input_.layers.size();
   const auto& params = is_loss ? input_.loss->parameters() : input_.layers[layer]->parameters();
   auto& unit = unit_of(params.front());
@@ -672,7 +672,7 @@ std::vector<int> Engine::first_gathers() {
 }
 
 void Engine::update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   forget_gathered();
   std::vector<std::size_t> others;
   for (const auto& unit : units_) {
@@ -808,7 +808,7 @@ bool Engine::decides_on_device() const {
 }
 
 at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm, const at::Tensor& before) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
   auto nats = loss.pending;
   if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
@@ -824,7 +824,7 @@ at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double cl
 }
 
 double Engine::gradient_norm() {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
   double sum = 0;
   if (input_.store != nullptr) {
@@ -836,7 +836,7 @@ double Engine::gradient_norm() {
 }
 
 std::vector<double> Engine::gradient_norms() {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   std::vector<double> norms;
   for (std::size_t param = 0; param < num_parameters(); ++param) norms.push_back(sum_squares(param));
   input_.mesh->shard->all_reduce(norms, Reduce::sum);

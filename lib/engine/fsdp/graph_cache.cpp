@@ -1,6 +1,5 @@
 #include "lib/engine/fsdp/engine_internal.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {
 namespace {
@@ -44,7 +44,7 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   if (!is_ready && (graph.is_refused || graph.seen_in_step == step_ || counts_.recorded == kMaxGraphs ||
                     counts_.refused == kMaxRefusals))
     return std::nullopt;
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
   const auto& inputs = copy_inputs(batch, grad_scale);
   if (!is_ready && !capture(graph, inputs, place, grad_scale)) return std::nullopt;

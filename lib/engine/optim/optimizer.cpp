@@ -1,6 +1,5 @@
 #include "lib/engine/optim/optimizer.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {
 
@@ -33,7 +33,7 @@ void Optimizer::expect_child(bool chosen) {
 }
 
 void Optimizer::add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const MemoryScope scope(MemoryCategory::workspace);
   for (std::size_t i = 0; i < num_params(); ++i) {
     if (!chooses_child(param(i)) || !gradients[i].defined()) continue;
@@ -44,7 +44,7 @@ void Optimizer::add_fisher(const std::vector<at::Tensor>& gradients, const std::
 }
 
 ChildSummary Optimizer::choose_child(ProcessGroup& ranks) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   std::vector<std::size_t> chosen;
   std::vector<GradPart> parts;
   for (std::size_t i = 0; i < num_params(); ++i) {
@@ -190,7 +190,7 @@ void Optimizer::step(const std::vector<at::Tensor>& gradients, double lr, double
 
 void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                           const GradScaling& scaling) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   mask_gradients(params, gradients);
   UpdateGroup common;
   common.lr = lr;

@@ -1,6 +1,5 @@
 #include "lib/training/checkpoints/adapter_files.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/ranks/agree.hpp"
@@ -90,7 +90,7 @@ void write(const std::filesystem::path& directory, const std::vector<AdapterTens
 }  // namespace
 
 void save_adapter(ModelRuntime& runtime, const std::filesystem::path& directory, const std::string& base) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const auto& decoder = runtime.decoder();
   std::vector<AdapterTensor> tensors;
   std::vector<std::string> values;

@@ -1,12 +1,12 @@
 #include "lib/training/checkpoints/engine_shards.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <map>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/load.hpp"
@@ -87,7 +87,7 @@ std::int64_t read_steps(const Source& source, const std::string& path) {
 
 void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Optimizer* optimizer,
                  const std::filesystem::path& directory) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const auto temporary = std::filesystem::path(directory) += ".tmp";
   run_agreed(world, [&] {
     if (world.rank() != 0) return;
@@ -112,7 +112,7 @@ void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Op
 }
 
 void load_shards(ProcessGroup& world, Engine& engine, Optimizer* optimizer, const std::filesystem::path& path) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   std::unique_ptr<Source> source;
   std::vector<ReadSum> rest;
   run_agreed(world, [&] {

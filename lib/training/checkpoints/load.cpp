@@ -1,6 +1,5 @@
 #include "lib/training/checkpoints/load.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -22,6 +21,7 @@
 #include "lib/compute/ops/nf4.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/files/transform/model_source.hpp"
@@ -339,7 +339,7 @@ class Loader {
 /// \param hash  takes this rank's weights; null: nobody asks
 LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
               const std::function<LoadPlan()>& make_plan, WeightHash* hash = nullptr) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   LoadPlan plan;
   Loader loader(source, plan, runtime);
   run_agreed(runtime.world(), [&] {

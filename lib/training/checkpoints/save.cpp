@@ -1,6 +1,5 @@
 #include "lib/training/checkpoints/save.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/formats/dcp.hpp"
 #include "lib/files/write/weights_alone.hpp"
 #include "lib/ranks/agree.hpp"
@@ -342,7 +342,7 @@ CheckpointSaver::CheckpointSaver(ModelRuntime& runtime, Optimizer& optimizer, st
 CheckpointSaver::~CheckpointSaver() = default;
 
 void CheckpointSaver::start(const RunManifest& manifest, double lr) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   auto& world = runtime_.world();
   auto job = std::make_unique<Job>();
   job->started = Clock::now();

@@ -1,6 +1,5 @@
 #include "lib/training/evaluate/generate.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/text/chat/chat_template.hpp"
@@ -28,7 +28,7 @@
 namespace fsdp {
 
 void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const LogitsBody& body) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   // As many as the loss of training takes at once: fewer rows slow the matrix product down.
   constexpr std::int64_t kRows = 512, kSmall_bytes = std::int64_t{16} << 20;
   const auto row_bytes = runtime.decoder().config.vocab_size * static_cast<std::int64_t>(sizeof(float));
@@ -123,7 +123,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 
 std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,
                                    const SamplingOptions& options, const TokenSink& on_token) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const auto& config = runtime.decoder().config;
   check(prompt, options, config.vocab_size);
   auto ids = std::move(prompt);

@@ -1,6 +1,5 @@
 #include "lib/training/step/initialize.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/parallel.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 
@@ -147,7 +147,7 @@ at::Tensor first_rows(ModelRuntime& runtime, std::size_t i, std::uint64_t seed) 
 /// \param chosen  of a ParameterSpec
 template <typename Chosen>
 void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   auto& engine = runtime.engine();
   const bool of_codes = runtime.decoder().options.quantize.enabled() && runtime.decoder().options.lora.dora;
   if (of_codes) fill_magnitudes(runtime);

@@ -1,6 +1,5 @@
 #include "lib/training/step/throughput.hpp"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
@@ -13,6 +12,7 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {
 namespace {
@@ -48,7 +48,7 @@ std::int64_t cube_side(double flops_per_second, double seconds) {
 
 /// No one shape is the fastest for every library, type and cache: the best of several, as blocks and heads have them.
 double measured_cpu_flops(at::ScalarType dtype) {
-  const at::NoGradGuard no_grad;
+  const WithoutAutograd guard;
   const double small = measured_flops({384, 384, 384, false}, dtype, 2);
   // A type without a fast kernel here (fp16 on most CPUs) would take half a minute and tell nothing.
   if (small < 8e9) return 0;
