@@ -1,6 +1,9 @@
 #include "lib/text/tokenizer/byte_level_bpe.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,9 +100,7 @@ void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, B
   parts.pieces = std::move(pieces);
 }
 
-}  // namespace
-
-std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
+std::unique_ptr<const Tokenizer> read_gpt2() {
   // GPT-2's vocabulary follows from its merges: the bytes in the order of the alphabet, the result of each merge,
   // <|endoftext|>.
   const std::string name = "built-in GPT-2 vocabulary";
@@ -117,6 +118,42 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer() {
   set_marks(std::move(pieces), {}, parts);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
+
+/// GPT-2's tokenizer, made when something is first asked of it: most jobs that know no other read tokens, not texts,
+/// and its 50,000 merges take as long as the rest of a rank's start.
+class Gpt2Tokenizer final : public Tokenizer {
+ public:
+  std::vector<std::int32_t> encode(std::string_view text) const override { return whole().encode(text); }
+  std::string decode(std::span<const std::int32_t> ids) const override { return whole().decode(ids); }
+  std::string decode_one(std::int32_t id) const override { return whole().decode_one(id); }
+  std::int64_t vocab_size() const override { return whole().vocab_size(); }
+  std::int64_t required_rows() const override { return whole().required_rows(); }
+  std::optional<std::int32_t> bos_id() const override { return whole().bos_id(); }
+  std::optional<std::int32_t> eos_id() const override { return whole().eos_id(); }
+  std::vector<std::int32_t> encode_document(std::string_view text, const StopTest& stop) const override {
+    return whole().encode_document(text, stop);
+  }
+  AlignedIds encode_marked(std::string_view text, std::span<const TextRange> plain) const override {
+    return whole().encode_marked(text, plain);
+  }
+  std::optional<std::int32_t> named_id(std::string_view name) const override { return whole().named_id(name); }
+  const DocumentMarks& document_marks() const override { return whole().document_marks(); }
+  VocabularyForm form() const override { return VocabularyForm::gpt2; }
+  std::string description() const override { return whole().description(); }
+
+ private:
+  const Tokenizer& whole() const {
+    std::call_once(made_, [this] { whole_ = read_gpt2(); });
+    return *whole_;
+  }
+
+  mutable std::once_flag made_;
+  mutable std::unique_ptr<const Tokenizer> whole_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer() { return std::make_unique<Gpt2Tokenizer>(); }
 
 std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& vocab_json,
                                                const std::filesystem::path& merges_txt, const TokenizerConfig& config) {

@@ -83,7 +83,7 @@ std::optional<VocabularyForm> described_form(std::string_view description);
 /// True when both forms make ids of texts in the same way, so that they may hold one vocabulary.
 bool may_be_one_vocabulary(VocabularyForm a, VocabularyForm b);
 
-/// One vocabulary. Immutable after construction: any number of threads may use it.
+/// One vocabulary, which does not change: any number of threads may use it.
 class Tokenizer {
  public:
   Tokenizer() = default;
