@@ -41,10 +41,10 @@ class Measure(fsdp_cli.Case):
             self.check([*model, "--sharding", sharding, "--precision", precision, "--activation-checkpointing", recompute])
 
     def test_mingpt_s(self):
-        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 2], every=17)
+        self.check_all([*memprobe_cli.MINGPT_S, "--batch-size", 1], every=17)
 
     def test_tiny_llama(self):
-        self.check_all([*self.llama, "--batch-size", 4], every=13)
+        self.check_all([*self.llama, "--batch-size", 2], every=13)
 
     def test_documents_that_share_rows(self):
         """With a data file the longest row counts; without one documents have 512 tokens."""
@@ -98,7 +98,7 @@ class Measure(fsdp_cli.Case):
 
     def test_prefetch_where_units_are_gathered(self):
         # In shared memory nothing is gathered; over MPI the units in flight need memory.
-        models = ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], [*self.llama, "--batch-size", 4])
+        models = ([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], [*self.llama, "--batch-size", 2])
         for model, precision, prefetch in share(itertools.product(models, ["float32", "bf16"], ["pre", "none", "post"]), 7, 1):
             self.check([*model, "--precision", precision, "--backward-prefetch", prefetch, "--collectives", "host-staged"])
         for model in share(models, 2):
@@ -111,7 +111,7 @@ class Measure(fsdp_cli.Case):
 
     def test_other_numbers_of_ranks(self):
         for ranks in (0, 3):
-            self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 2], ranks=ranks)
+            self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1], ranks=ranks)
         self.check([*memprobe_cli.MINGPT_S_SHORT, "--batch-size", 1, "--sharding", "hybrid-full-shard", "--shard-group-size", 2], ranks=4)
 
     def test_long_rows_dropout_and_units(self):
