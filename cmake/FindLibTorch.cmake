@@ -144,25 +144,27 @@ elseif(LibTorch_FOUND)
       target_link_libraries(fsdp::torch_cuda INTERFACE fsdp::torch_cpu "${LibTorch_CUDA_LIBRARY}"
         "${LibTorch_C10_CUDA_LIBRARY}" "${CudaRuntime_LIBRARY}" "${NCCL_LIBRARY}")
     endif()
-    # nvcc that fits the headers, from a toolkit or from PyPI's nvidia-cuda-nvcc. Without nvcc, PyTorch's operators are
-    # used instead of kernels.
+    # nvcc of LibTorch's CUDA, from a toolkit or from PyPI's nvidia-cuda-nvcc; the minor version may differ. Without nvcc,
+    # PyTorch's operators are used instead of kernels.
     find_program(LibTorch_NVCC nvcc HINTS "${_cuda_root}" ${_cuda_wheels} ${_cuda_roots} PATH_SUFFIXES bin)
-    set(LibTorch_NVCC_FLAGS -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}" -isystem "${CudaRuntime_INCLUDE_DIR}"
-      -isystem "${CudaCrt_INCLUDE_DIR}")
-    if(LibTorch_NVCC AND NOT DEFINED LibTorch_NVCC_WORKS)
-      # A toolkit's nvcc prefers headers of its own: it must have the version of those that the rest is compiled with.
+    if(LibTorch_NVCC AND NOT DEFINED LibTorch_NVCC_FLAGS)
       file(STRINGS "${CudaRuntime_INCLUDE_DIR}/cuda_runtime_api.h" _version REGEX "^#define CUDART_VERSION +[0-9]+")
       string(REGEX REPLACE ".* ([0-9]+)[0-9][0-9][0-9]$" "\\1" _version "${_version}")
       file(WRITE "${PROJECT_BINARY_DIR}/nvcc_probe.cu" "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n__global__ void f(float*) {}\n"
         "static_assert(__CUDACC_VER_MAJOR__ == ${_version}, \"nvcc of another CUDA than LibTorch's\");\n")
-      execute_process(COMMAND "${LibTorch_NVCC}" ${LibTorch_NVCC_FLAGS} -arch=sm_80 -cubin -o "${PROJECT_BINARY_DIR}/nvcc_probe.cubin"
-        "${PROJECT_BINARY_DIR}/nvcc_probe.cu" RESULT_VARIABLE _code OUTPUT_QUIET ERROR_VARIABLE _nvcc_error)
-      if(_code EQUAL 0)
-        set(LibTorch_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles with these headers")
-      else()
-        message(STATUS "nvcc does not serve: ${_nvcc_error}")
-        set(LibTorch_NVCC_WORKS OFF CACHE INTERNAL "nvcc compiles with these headers")
-      endif()
+      set(LibTorch_NVCC_WORKS OFF CACHE INTERNAL "nvcc compiles")
+      # nvcc finds the headers of its own CUDA, which alone fit it. It refuses compilers that are newer than it knows; then
+      # a distribution's nvcc has an older one (Debian 13: g++-13 beside g++ 14).
+      foreach(_compiler "-ccbin;${CMAKE_CXX_COMPILER}" "")
+        set(LibTorch_NVCC_FLAGS -std=c++20 -O3 ${_compiler} CACHE INTERNAL "how nvcc compiles")
+        execute_process(COMMAND "${LibTorch_NVCC}" ${LibTorch_NVCC_FLAGS} -arch=sm_80 -c -o "${PROJECT_BINARY_DIR}/nvcc_probe.o"
+          "${PROJECT_BINARY_DIR}/nvcc_probe.cu" RESULT_VARIABLE _code OUTPUT_QUIET ERROR_VARIABLE _nvcc_error)
+        if(_code EQUAL 0)
+          set(LibTorch_NVCC_WORKS ON CACHE INTERNAL "nvcc compiles")
+          break()
+        endif()
+        message(STATUS "${LibTorch_NVCC} does not serve: ${_nvcc_error}")
+      endforeach()
     endif()
   endif()
 endif()

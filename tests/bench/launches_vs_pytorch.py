@@ -26,7 +26,7 @@ def run(command, **more):
 def main():
     stub = os.environ.get("FSDP_STUB_CUDA", "")
     if not stub:
-        print("SKIPPED: the CUDA back end was not built, or not for CUDA 13 on x86-64")
+        print("SKIPPED: the CUDA back end was not built, or not for CUDA 12.8 or 13 on x86-64")
         return SKIPPED
     import torch
     if not torch.backends.cuda.is_built():

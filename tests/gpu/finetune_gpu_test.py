@@ -19,7 +19,7 @@ MODEL = [*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 128]
 OUTSIDE = 700 * MIB  # memory of the card that the CUDA context and other programs use
 
 
-@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 12.8 or 13 on x86-64")
 class Gpu(fsdp_cli.Case):
     def run_on(self, card, program, arguments, ranks=0, outside=OUTSIDE, env=None):
         stub = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": card,

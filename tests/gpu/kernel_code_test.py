@@ -15,7 +15,8 @@ import unittest
 
 LOGS = os.environ.get("FSDP_KERNEL_LOGS", "")
 # Per thread: norm_backward keeps 8 or 16 elements of sums over several rows (one block of 512 threads per multiprocessor).
-REGISTERS = {"norm_backward": 128, "adamw": 72}  # AdamW: eight elements of four tensors
+# AdamW keeps eight elements of four tensors: 74 registers for compute capability 7.0, where three blocks fit with up to 80.
+REGISTERS = {"norm_backward": 128, "adamw": 80}
 MOST_REGISTERS = 64
 # These kernels access single numbers per row or column.
 ONE_BY_ONE = ("column_sums", "sum_losses", "total_sum", "decide_step", "dropout_keys")
@@ -45,6 +46,12 @@ def kernels_of(cuobjdump, library):
     return kernels
 
 
+def architectures_of(nvcc):
+    """Returns those of sm_80, sm_90 and sm_100 that nvcc compiles for: the last since CUDA 12.8."""
+    known = subprocess.run([nvcc, "--list-gpu-arch"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+    return {"sm_80"} | {f"sm_{number}" for number in (90, 100) if f"compute_{number}" in known}
+
+
 @unittest.skipUnless(glob.glob(os.path.join(LOGS, "*.ptxas")), "the CUDA kernels were not built: no nvcc")
 class KernelCode(unittest.TestCase):
     def test_registers_and_spills(self):
@@ -67,7 +74,7 @@ class KernelCode(unittest.TestCase):
         if cuobjdump is None:
             self.skipTest("no cuobjdump: neither beside nvcc, nor in PATH, nor in Triton's wheel")
         kernels = kernels_of(cuobjdump, os.environ["FSDP_CUDA_LIBRARY"])
-        self.assertEqual({arch for arch, _ in kernels} & {"sm_80", "sm_90", "sm_100"}, {"sm_80", "sm_90", "sm_100"})
+        self.assertGreaterEqual({arch for arch, _ in kernels}, architectures_of(os.environ["FSDP_NVCC"]))
         print(f"{len(kernels)} kernels in machine code")
         for (arch, name), instructions in kernels.items():
             with self.subTest(arch=arch, kernel=name):

@@ -42,7 +42,7 @@ MISTRAL = llama(*(32, 8, 4096, 14336) if ALL else (8, 2, 1024, 3584), architectu
                 num_hidden_layers=2, vocab_size=4000, sliding_window=200, max_position_embeddings=32768, rope_theta=10000.0)
 
 
-@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 13 on x86-64")
+@unittest.skipUnless(os.environ.get("FSDP_STUB_CUDA"), "the CUDA back end was not built, or not for CUDA 12.8 or 13 on x86-64")
 class Gpu(fsdp_cli.Case):
     @classmethod
     def setUpClass(cls):

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kBandThreads) band_softmax(fused::Band a) {
 
 /// One thread block for each row.
 template <typename T>
-__global__ void __launch_bounds__(kBandThreads) band_softmax_backward(fused::Band a) {
+__global__ void __launch_bounds__(kBandThreads) band_softmax_backward(const __grid_constant__ fused::Band a) {
   __shared__ float room[kMaxWarps];
   const auto r = band_row(a);
   const auto begin = static_cast<long long>(blockIdx.x) * a.stride;

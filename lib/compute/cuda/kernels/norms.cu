@@ -133,7 +133,7 @@ __device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const T
 /// LayerNorm alone. Each team of a block takes a row at a time: one row alone leaves too few loads under way.
 template <typename T, int kVectors, bool kLayerNorm, bool kTeams>
 __global__ void __launch_bounds__(kTeams ? kTeamsThreads : kNormThreads, kTeams && sizeof(T) == 2 ? 2 : 1)
-    norm_backward(fused::NormBackwardPass a) {
+    norm_backward(const __grid_constant__ fused::NormBackwardPass a) {
   __shared__ float room[2][2][kMaxWarps];  // a thread may be one barrier ahead of another
   const auto team = kTeams ? Team(static_cast<unsigned>((a.dim + 7) / 8)) : Team();
   NormSums<kVectors, kLayerNorm> sums;
