@@ -15,6 +15,7 @@
 #include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
+#include "lib/compute/tensor/torch_compat.hpp"
 
 namespace fsdp {
 namespace {
@@ -248,11 +249,12 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     const MemoryScope scope(MemoryCategory::workspace);
     blas_workspace_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(at::kMeta));
   }
-  /// cuBLASLt products have a workspace of their own, which is kept as well (CUDABlas.cpp, getCUDABlasLtWorkspace()).
+  /// cuBLASLt products have a workspace of their own, which newer versions keep as well (CUDABlas.cpp, scaled_gemm()).
   void take_lt_workspace() const {
     if (lt_workspace_.defined()) return;
     const MemoryScope scope(MemoryCategory::workspace);
-    lt_workspace_ = at::empty({std::int64_t{1} << 20}, at::TensorOptions(at::kByte).device(at::kMeta));
+    const auto room = at::empty({std::int64_t{1} << 20}, at::TensorOptions(at::kByte).device(at::kMeta));
+    if constexpr (kKeepsLtWorkspace) lt_workspace_ = room;
   }
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
     const bool apart = add || !can_take_fp8(out);
@@ -354,7 +356,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     return std::make_unique<NothingToDo>();
   }
   GpuAttentionTraits traits() const {
-    return {.compute_capability = gpu_.compute_capability, .has_cudnn = true, .asked = asked_};
+    return {.compute_capability = gpu_.compute_capability, .has_cudnn = kHasCudnnAttention, .asked = asked_};
   }
 
   detail::MetaDevice place_;

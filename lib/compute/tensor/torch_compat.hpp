@@ -11,6 +11,21 @@
 
 namespace fsdp {
 
+/// Before 2.9 each product by cuBLASLt has a workspace of its own, which ends with it; later one is kept.
+#ifdef FSDP_LT_WORKSPACE_ENDS
+inline constexpr bool kKeepsLtWorkspace = false;
+#else
+inline constexpr bool kKeepsLtWorkspace = true;
+#endif
+
+/// Whether PyTorch comes with a cuDNN whose attention it prefers on Hopper, newer than 9.15, as from 2.11 on; so where
+/// it is not known.
+#ifdef FSDP_OLD_CUDNN
+inline constexpr bool kHasCudnnAttention = false;
+#else
+inline constexpr bool kHasCudnnAttention = true;
+#endif
+
 /// \param hooks  at::CUDAHooksInterface
 /// \return the version of the cuDNN that is loaded; before 2.9 PyTorch tells only the one that it was compiled with
 template <typename Hooks>
