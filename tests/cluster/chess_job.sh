@@ -5,6 +5,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 start_slurm
+load_programs
 cd "$work"
 unset "${!HF_@}" "${!SLURM_JOB@}" MODEL DATA VAL_DATA PLAN RUN_NAME
 export FSDP_BIN HF_HOME=$work/hf OUT_DIR=$work/runs DEVICE=cpu MAX_SEQ_LENGTH=128 LEARNING_RATE=3e-3

@@ -5,6 +5,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 [[ $("$FSDP_MPIEXEC" --version 2>&1 || true) == *HYDRA* ]] || skip "this MPI's mpiexec is not hydra's"
+load_programs
 cd "$work"
 "$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$work/hf/hub" >/dev/null
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
@@ -16,7 +17,8 @@ chmod +x tools/qstat
 # pbs_job NAME SCRIPT VARIABLE=VALUE...: replaces itself by a job of the run NAME, as PBS runs it; output goes to NAME.out.
 pbs_job() {
     cd /
-    exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" FSDP_BIN="$FSDP_BIN" HF_HOME="$work/hf" \
+    exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" FSDP_BIN="$FSDP_BIN" \
+        FSDP_LOADED_PROGRAMS="${FSDP_LOADED_PROGRAMS:-}" HF_HOME="$work/hf" \
         MODEL=tiny/CodeLlama DATA="$FSDP_SOURCE/data/chess/train.jsonl" OUT_DIR="$work/runs" RUN_NAME="$1" DEVICE=cpu \
         LEARNING_RATE=3e-3 MAX_SEQ_LENGTH=128 TOTAL_BATCH_SIZE=16 SAVE_FINAL_HF= RANKS_PER_NODE=2 DEPTH=1 OMP_NUM_THREADS=64 \
         PBS_JOBID=1234.server PBS_JOBNAME=chess PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" \

@@ -11,6 +11,7 @@ if ! "$FSDP_BIN/fsdp-download" tokens --input "$FSDP_SOURCE/data/chess/validatio
     fail "$(<"$work/one.log")"
 fi
 start_slurm
+load_programs
 cd "$work"
 unset "${!HF_@}" "${!SLURM_JOB@}" MODEL DATA VAL_DATA http_proxy all_proxy
 "$FSDP_PYTHON" "$here/tiny_codellama.py" hub "$work/url" >hub.log 2>&1 &

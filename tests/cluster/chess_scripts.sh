@@ -4,6 +4,7 @@
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
+load_programs
 cd "$work"
 mkdir -p bin launcher
 unset "${!SLURM_@}" "${!PBS_@}" "${!HF_@}" "${!SUBMIT@}" MODEL DATA VAL_DATA PLAN ARGS DEVICE PRECISION LEARNING_RATE MAX_TRAINING_STEPS DOWNLOAD

@@ -57,6 +57,27 @@ same_losses() {
         fail "runs $1 and $2 differ"
 }
 
+# load_programs: sets FSDP_BIN to a folder of the programs in which those with LibTorch start by fork() from a process that has
+# it loaded, as in tests/cli (loaded_programs.cpp): in that process's network, and under its host name. With FSDP_ALL=1 they
+# are the programs themselves. A script with an environment of its own needs FSDP_LOADED_PROGRAMS, too.
+load_programs() {
+    [[ -z ${FSDP_ALL:-} && -x ${FSDP_LOADED:-}/loaded_programs ]] || return 0
+    export FSDP_LOADED_PROGRAMS=$work/loaded.socket
+    OMP_NUM_THREADS=1 "$FSDP_PYTHON" -c 'import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1] + ".part")
+listener.listen(100)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+os.dup2(listener.fileno(), 0)
+os.execv(sys.argv[2], sys.argv[2:])' "$FSDP_LOADED_PROGRAMS" "$FSDP_LOADED/loaded_programs" &
+    cleanup+=("kill $!")
+    wait_for 30 test -S "$FSDP_LOADED_PROGRAMS" || fail "the process with LibTorch did not start"
+    mkdir "$work/programs"
+    ln -s "$FSDP_BIN"/* "$work/programs/"
+    ln -sf "$FSDP_LOADED"/loaded/fsdp-* "$work/programs/"
+    FSDP_BIN=$work/programs
+}
+
 # start_slurm: starts a real, small Slurm that lives until the test ends; skips the test if Slurm is not installed.
 start_slurm() {
     local tool started

@@ -5,6 +5,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 start_slurm
+load_programs
 cd "$work"
 unset "${!SLURM_JOB@}" TRAIN_DATA LAUNCHER
 export FSDP_BIN DEVICE=cpu NUM_LAYERS=2 NUM_HEADS=2 EMBED_SIZE=32 SEQ_LEN=32 BATCH_SIZE=2 STEPS=5 REPEATS=1

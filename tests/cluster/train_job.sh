@@ -5,6 +5,7 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 start_slurm
+load_programs
 cd "$work"
 export FSDP_BIN OUT_DIR=$work/runs FSDP_SITE=$work/site.sh MODEL=mingpt DATA=$FSDP_SOURCE/data/shakespeare/train.h5 DEVICE=cpu
 unset STAGE CONTAINER ARRAY PLAN
