@@ -31,7 +31,7 @@ show_and_fail() {
 }
 children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
 
-for steps in 200 1000 5000; do # more steps on a machine so fast that the signal comes too late
+for steps in 60 400 5000; do # more steps on a machine so fast that the signal comes too late
     (pbs_job "calm-$steps" "$steps") || show_and_fail "calm-$steps" "ended with $?"
     pbs_job "stopped-$steps" "$steps" &
     job=$!
