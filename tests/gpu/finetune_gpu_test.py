@@ -161,9 +161,12 @@ class Gpu(fsdp_cli.Case):
         wrapper.write_text("#!/bin/sh\nset -- " + '"$MPI_LOCALRANKID" "$@"\nrank=$1; shift\ncase $rank in\n'
                            + "".join(f"{rank}) export CUDA_VISIBLE_DEVICES={devices} ;;\n" for rank, devices in enumerate(seen)) + 'esac\nexec "$@"\n')
         wrapper.chmod(0o755)
-        command = [os.environ["FSDP_MPIEXEC"], "-n", len(seen), wrapper, fsdp_cli.folder("FSDP_BIN") / program, *arguments]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=200, check=False,
-                              env=fsdp_cli.environment({"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], **stub}))
+        env = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], **stub}
+        programs = fsdp_cli.loaded(program, env)
+        if programs:
+            env["FSDP_LOADED_PROGRAMS"] = fsdp_cli.loaded_programs(env["LD_PRELOAD"])
+        command = [os.environ["FSDP_MPIEXEC"], "-n", len(seen), wrapper, (programs or fsdp_cli.folder("FSDP_BIN")) / program, *arguments]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=200, check=False, env=fsdp_cli.environment(env))
         return fsdp_cli.Result(command, done.returncode, done.stdout, done.stderr)
 
     def test_ranks_that_see_few_gpus_each_have_their_own(self):
