@@ -19,7 +19,7 @@ from fsdp_cli import ALL
 
 MIB = 2**20
 VOCABULARY = 50257 if ALL else 8017  # both are 1 more than a multiple of 16
-GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12, "--embed-size", 768, "--vocab-size", VOCABULARY, "--seq-len", 1024]
+GPT2 = ["--num-layers", 12 if ALL else 2, "--num-heads", 12 if ALL else 8, "--embed-size", 768 if ALL else 512, "--vocab-size", VOCABULARY, "--seq-len", 1024]
 
 
 def llama(heads, key_heads, width, inner, **more):
