@@ -2,7 +2,8 @@
 
 Registers and spills come from ptxas's output for each architecture when the kernels were built (FSDP_KERNEL_LOGS is the
 folder of its logs). Accesses are read from the machine code of the back end, FSDP_CUDA_LIBRARY, with the cuobjdump beside
-FSDP_NVCC, on PATH, or in Triton's wheel, which PyTorch installs.
+FSDP_NVCC, on PATH, or in Triton's wheel, which PyTorch installs. FSDP_ALL=1 reads the machine code of all architectures,
+which takes twice as long.
 """
 
 import glob
@@ -29,12 +30,13 @@ def find_cuobjdump():
     return shutil.which("cuobjdump", path=":".join(beside))
 
 
-def kernels_of(cuobjdump, library):
-    """Returns the instructions of each (architecture, kernel), without operands."""
+def kernels_of(cuobjdump, library, architectures):
+    """Returns the instructions of each (architecture, kernel), without operands; of all with FSDP_ALL=1."""
     # cuobjdump calls the nvdisasm of its own folder.
     path = os.path.dirname(cuobjdump) + ":" + os.environ.get("PATH", "")
-    listing = subprocess.run([cuobjdump, "-sass", library], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                             text=True, env={**os.environ, "PATH": path}).stdout
+    listing = "".join(subprocess.run([cuobjdump, "-sass", *which, library], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                     text=True, env={**os.environ, "PATH": path}).stdout
+                      for which in ([[]] if "FSDP_ALL" in os.environ else [["-arch", arch] for arch in sorted(architectures)]))
     kernels, arch, instructions = {}, "", None
     for line in listing.splitlines():
         if match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\S+\s+)?([A-Z][A-Z0-9_.]*)", line):
@@ -73,8 +75,9 @@ class KernelCode(unittest.TestCase):
         cuobjdump = find_cuobjdump()
         if cuobjdump is None:
             self.skipTest("no cuobjdump: neither beside nvcc, nor in PATH, nor in Triton's wheel")
-        kernels = kernels_of(cuobjdump, os.environ["FSDP_CUDA_LIBRARY"])
-        self.assertGreaterEqual({arch for arch, _ in kernels}, architectures_of(os.environ["FSDP_NVCC"]))
+        architectures = architectures_of(os.environ["FSDP_NVCC"])
+        kernels = kernels_of(cuobjdump, os.environ["FSDP_CUDA_LIBRARY"], architectures)
+        self.assertGreaterEqual({arch for arch, _ in kernels}, architectures)
         print(f"{len(kernels)} kernels in machine code")
         for (arch, name), instructions in kernels.items():
             with self.subTest(arch=arch, kernel=name):
