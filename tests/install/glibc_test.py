@@ -67,8 +67,8 @@ class OlderGlibc(unittest.TestCase):
     def test_download_by_https(self):
         """The name of the host comes from the C library's own files, the certificate from a file named by the user."""
         pem, certificate = self.root / "tmp/hub.pem", self.root / "tmp/cert.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", pem, "-out", certificate, "-subj",
-                        "/CN=hub", "-addext", "subjectAltName=DNS:hub.example,IP:127.0.0.1,IP:127.0.0.2"], capture_output=True, check=True)
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-keyout", pem, "-out", certificate, "-subj", "/CN=hub", "-addext", "subjectAltName=DNS:hub.example,IP:127.0.0.1,IP:127.0.0.2"], capture_output=True, check=True)
         pem.write_bytes(pem.read_bytes() + certificate.read_bytes())
         files = {"config.json": b'{"model_type": "llama"}\n', "model.safetensors": bytes(range(256)) * 8000}
         with HubServer({("model", REPO): Repo(files)}, certificate=pem) as hub:
