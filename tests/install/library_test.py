@@ -85,8 +85,9 @@ class Library(unittest.TestCase):
     def test_what_is_saved_is_loaded(self):
         self.assertEqual(self.two["loaded"], self.two["trained"])
         for ranks in (0, 3):
-            self.assertEqual(list(self.run_model(ranks, "two")), ["loaded"])
-            self.assertAlmostEqual(self.run_model(ranks, "two")["loaded"], self.two["trained"], delta=2e-6)
+            loaded = self.run_model(ranks, "two")
+            self.assertEqual(list(loaded), ["loaded"])
+            self.assertAlmostEqual(loaded["loaded"], self.two["trained"], delta=2e-6)
         said = call(CONVERT, "--inspect", self.work / "two")
         call(CONVERT, self.work / "two", self.work / "one.pt")
         self.assertEqual(self.run_model(2, "one.pt"), {"loaded": self.two["trained"]})
