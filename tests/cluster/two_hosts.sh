@@ -10,7 +10,7 @@ command -v ip >/dev/null || skip "no ip: apt-get install -y iproute2"
 "$here/netns-mpi" -H 2 -n 1 -- hostname >"$work/hosts.out" 2>&1 || skip "no network namespaces here: $(tail -n 1 "$work/hosts.out")"
 [[ $(sort "$work/hosts.out" | tr '\n' ' ') == "node1 node2 " ]] || skip "no two hosts: $(cat "$work/hosts.out")"
 export OMP_NUM_THREADS=1
-steps=20
+steps=8
 
 show_and_fail() {
     cat "$work/$1.out"
