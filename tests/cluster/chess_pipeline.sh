@@ -19,7 +19,7 @@ hub=$!
 stop_hub() { kill "$hub" && wait "$hub"; }
 cleanup+=(stop_hub)
 wait_for 30 test -s url || { cat hub.log; fail "the hub did not start"; }
-export FSDP_BIN OUT_DIR=$work/runs RUN_NAME=chess DEVICE=cpu MAX_SEQ_LENGTH=128 LEARNING_RATE=3e-3 TOTAL_BATCH_SIZE=16
+export FSDP_BIN OUT_DIR=$work/runs RUN_NAME=chess DEVICE=cpu MAX_SEQ_LENGTH=128 LEARNING_RATE=3e-3 TOTAL_BATCH_SIZE=16 BATCH_SIZE_PER_DEVICE=4 EVAL_ARGS="--max-rows 64"
 HF_HOME=$work/hf HF_ENDPOINT=$(<url)
 export HF_HOME HF_ENDPOINT
 pipeline=$FSDP_SOURCE/slurm/chess_pipeline.sh
@@ -54,7 +54,7 @@ wait_for 120 requeued_or_ended || show_and_fail "the signal did not stop the fin
 [[ $(scontrol show job "$finetune") == *Restarts=1* ]] || show_and_fail "the fine-tune was not requeued"
 stopped=$(readlink "$OUT_DIR/chess/checkpoints/latest")
 stopped=$((10#${stopped#step-}))
-steps=$((stopped + 50 > 250 ? stopped + 50 : 250))
+steps=$((stopped + 50 > 150 ? stopped + 50 : 150))
 echo "max_training_steps=$steps" >plan.ini
 scontrol update JobId="$finetune" TimeLimit=10
 [[ $(state "$convert") == PENDING ]] || show_and_fail "the conversion did not wait for the fine-tune's second start"
