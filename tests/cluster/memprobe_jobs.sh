@@ -77,6 +77,7 @@ wait_for 90 ended "$job" || show_and_fail cancelled "the job hangs"
 gone "$mark" || show_and_fail cancelled "something is left of the job"
 
 echo "-- the chain: the fine-tune takes the plan; the total batch is kept"
+load_programs
 mkdir bin
 ln -s "$FSDP_BIN"/fsdp-{memprobe,finetune,ckpt-convert,download,eval} bin/
 # A stand-in reports emulated bf16, as on older GPUs; training in float32 must go on.
