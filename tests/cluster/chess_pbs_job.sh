@@ -20,7 +20,7 @@ pbs_job() {
     exec env -i HOME="$HOME" PATH="$work/tools:$(dirname "$FSDP_MPIEXEC"):/usr/bin:/bin" FSDP_BIN="$FSDP_BIN" \
         FSDP_LOADED_PROGRAMS="${FSDP_LOADED_PROGRAMS:-}" HF_HOME="$work/hf" \
         MODEL=tiny/CodeLlama DATA="$FSDP_SOURCE/data/chess/train.jsonl" OUT_DIR="$work/runs" RUN_NAME="$1" DEVICE=cpu \
-        LEARNING_RATE=3e-3 MAX_SEQ_LENGTH=128 TOTAL_BATCH_SIZE=16 SAVE_FINAL_HF= RANKS_PER_NODE=2 DEPTH=1 OMP_NUM_THREADS=64 \
+        LEARNING_RATE=3e-3 MAX_SEQ_LENGTH=128 TOTAL_BATCH_SIZE=4 SAVE_FINAL_HF= RANKS_PER_NODE=2 DEPTH=1 OMP_NUM_THREADS=64 \
         PBS_JOBID=1234.server PBS_JOBNAME=chess PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" \
         ARGS="--save-every 5" RESUBMIT="bash $FSDP_SOURCE/pbs/chess_finetune.pbs" "${@:3}" bash "$FSDP_SOURCE/pbs/$2" >>"$work/$1.out" 2>&1
 }
