@@ -1,6 +1,8 @@
 // Starts the programs that use LibTorch by fork() from a process that has it loaded: loading takes 0.2 s of a
 // processor, more than most runs of a test need. Standard input is a listening socket; loaded_program.cpp calls there
-// and hands over its files. What a program can see is as after exec(): arguments, environment, folder, files, signals.
+// and hands over its files. FSDP_LOADED_TOO names a further library to load. What a program can see is as after exec():
+// arguments, environment, folder, files, signals.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -135,6 +137,9 @@ int main() {
   ::sigaddset(&ends, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &ends, &signals);
   const int ended = ::signalfd(-1, &ends, SFD_NONBLOCK);
+  const auto* const further = std::getenv("FSDP_LOADED_TOO");
+  if (further != nullptr && ::dlopen(further, RTLD_NOW | RTLD_LOCAL) == nullptr)
+    std::fprintf(stderr, "loaded_programs: %s\n", ::dlerror());
   std::map<pid_t, int> connections;  // by program
   while (::getppid() == parent) {
     std::vector<pollfd> waited{{STDIN_FILENO, POLLIN, 0}, {ended, POLLIN, 0}};
