@@ -136,6 +136,14 @@ class CountedOps : public Base {
     const Pass pass(*this, size_of({&out_NO}));
     Base::fill_rows(out_NO, bias_O);
   }
+  at::Tensor exact_gelu(const at::Tensor& pre_NF) const override {
+    const Pass pass(*this, 2 * size_of({&pre_NF}));
+    return Base::exact_gelu(pre_NF);
+  }
+  at::Tensor exact_gelu_backward(const at::Tensor& grad_NF, const at::Tensor& pre_NF) const override {
+    const Pass pass(*this, 3 * size_of({&pre_NF}));
+    return Base::exact_gelu_backward(grad_NF, pre_NF);
+  }
   at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const override {
     const Pass pass(*this, 3 * size_of({&pre_NF}));
     return Base::bias_gelu(pre_NF, bias_F);

@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -31,6 +33,12 @@ void Ops::cast_shards(std::span<const CastShard> rows) const {
 
 void Ops::upcast_sums(std::span<const UpcastSum> rows) const {
   for (const auto& [to, from, add] : rows) add ? to.add_(from) : to.copy_(from);
+}
+
+at::Tensor Ops::exact_gelu(const at::Tensor& pre_NF) const { return at::gelu(pre_NF); }
+
+at::Tensor Ops::exact_gelu_backward(const at::Tensor& grad_NF, const at::Tensor& pre_NF) const {
+  return at::gelu_backward(grad_NF, pre_NF);
 }
 
 at::Tensor Ops::zero_sums(const at::Tensor& x_ND) {

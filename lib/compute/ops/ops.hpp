@@ -187,6 +187,9 @@ class Ops {
   // --- between products
   /// Every row of out becomes the bias, to which a product is then added.
   virtual void fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const;
+  /// GELU with the error function, and its gradient: Falcon's.
+  virtual at::Tensor exact_gelu(const at::Tensor& pre_NF) const;
+  virtual at::Tensor exact_gelu_backward(const at::Tensor& grad_NF, const at::Tensor& pre_NF) const;
   /// pre_NF += bias in place, unless undefined; returns gelu_tanh(pre).
   virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
   /// grad_NF becomes the gradient of pre_NF in place; its column sums are the bias's.

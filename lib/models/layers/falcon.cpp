@@ -5,8 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -319,7 +317,7 @@ class FalconBlock final : public DecoderBlock {
     auto& in_ND = norm2_.is_there() ? norm2.out_ND : norm1.out_ND;
     auto pre_NF = up_.project(p, batch, in_ND, keep ? &keep->up_state : nullptr, bias_of(up_, p));
     in_ND.reset();
-    auto act_NF = at::gelu(pre_NF);
+    auto act_NF = ops_.exact_gelu(pre_NF);
     auto out_ND = down_.project(p, batch, act_NF, keep ? &keep->down_state : nullptr, bias_of(down_, p));
     if (is_parallel()) ops_.add_bias(out_ND, attended_ND, {});
     ops_.add_bias(out_ND, is_parallel() ? x_ND : norm2.sum_ND, {});
@@ -339,9 +337,9 @@ class FalconBlock final : public DecoderBlock {
                                         FalconState& s) const {
     const std::array grads_ND{grad_ND};
     const auto grad_act_NF = down_.backward_input(p, g, batch, grads_ND, s.down_state);
-    down_.backward_weights(p, g, batch, grads_ND, down_.needs_input(g) ? at::gelu(s.pre_NF) : at::Tensor(),
+    down_.backward_weights(p, g, batch, grads_ND, down_.needs_input(g) ? ops_.exact_gelu(s.pre_NF) : at::Tensor(),
                            s.down_state);
-    auto grad_pre_NF = at::gelu_backward(grad_act_NF, s.pre_NF);
+    auto grad_pre_NF = ops_.exact_gelu_backward(grad_act_NF, s.pre_NF);
     s.pre_NF.reset();
     return grad_pre_NF;
   }

@@ -90,6 +90,29 @@ TEST_SUITE("memory/work") {
     CHECK(operations_of(predict_memory(request).work.log).weights == doctest::Approx(3 * one.weights));
   }
 
+  TEST_CASE("Falcon's GELU is a pass: two tensors forward, and again for the weights' gradient, three backward") {
+    auto request = job_to_count(true);
+    request.config.architecture = Architecture::falcon;
+    request.config.block_size = 128;
+    request.config.num_kv_heads = 2;
+    request.config.tie_word_embeddings = true;
+    request.config.traits.family = "falcon";
+    request.config.traits.new_decoder = true;
+    request.config.traits.parallel_norms = 2;
+    const auto bytes_of_passes = [&](std::int64_t hidden) {
+      request.config.ffn_hidden_size = hidden;
+      double bytes = 0;
+      const auto prediction = predict_memory(request);
+      for (const auto& item : prediction.work.log.work())
+        if (item.kind == WorkItem::Kind::pass) bytes += item.times * item.bytes;
+      return bytes;
+    };
+    const double elements = 3 * (40 * 128) * 512.0;
+    const double more = (bytes_of_passes(1024) - bytes_of_passes(512)) / (4 * elements);
+    CHECK(more > 7);
+    CHECK(more < 8);  // the other passes over what grows are those of the weights, which are 20 times fewer
+  }
+
   TEST_CASE("recorded transfers match the engine's counts") {
     for (const auto sharding :
          {Sharding::full_shard, Sharding::grad_shard, Sharding::optimizer_shard, Sharding::hybrid_full_shard}) {
