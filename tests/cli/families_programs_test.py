@@ -8,9 +8,10 @@ import string
 import families_cli
 import fsdp_cli
 import memprobe_cli
-import torch
 from families_cli import FAMILIES, SOME, TOLERANCE, folder_of, truth
-from safetensors.torch import load_file, save_file
+
+torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
+load_file, save_file = safetensors.load_file, safetensors.save_file
 
 # Texts of one token each: a letter for ids below 256, a letter and a digit, which are merged, for other ids.
 LETTERS = string.ascii_lowercase

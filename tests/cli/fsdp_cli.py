@@ -7,6 +7,7 @@ FSDP_FIXTURES (tests/fixtures), FSDP_DATA (data) and FSDP_LOADED (folder of load
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -22,12 +23,17 @@ import unittest
 SKIPPED = 77
 STOPPED_EARLY = 85
 
-try:
-    import h5py
-    import numpy
-except ImportError as missing:
-    print(f"SKIPPED: {missing}")
-    sys.exit(SKIPPED)
+
+def need(*modules):
+    """Returns the modules; the whole test is skipped where one is missing."""
+    try:
+        return [importlib.import_module(name) for name in modules]
+    except ImportError as missing:
+        print(f"SKIPPED: {missing}")
+        sys.exit(SKIPPED)
+
+
+h5py, numpy = need("h5py", "numpy")
 
 # In the background of a script SIGINT is ignored, and would be in the programs that are tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)

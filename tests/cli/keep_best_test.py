@@ -10,7 +10,9 @@ import fsdp_cli
 import numpy
 
 import llama_cli
-from safetensors.torch import load_file, save_file
+
+(safetensors,) = fsdp_cli.need("safetensors.torch")
+load_file, save_file = safetensors.load_file, safetensors.save_file
 
 VALIDATE = ["--eval-every", 2, "--lr", "1e-2"]
 

@@ -1,18 +1,14 @@
-"""A small Llama in Hugging Face's layout, made without transformers, and token files of documents."""
+"""A small Llama in Hugging Face's layout, made without transformers and PyTorch, whose import takes a second of each test,
+and token files of documents."""
 
 import json
+import math
 import shutil
 
 import fsdp_cli
 import numpy
 
 h5py = fsdp_cli.h5py
-
-try:
-    import torch
-    from safetensors.torch import save_file
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 # Like CodeLlama's config.json, but small; the fixtures' tokenizer has 1,000 pieces.
 CONFIG = {
@@ -36,25 +32,45 @@ def shapes(config):
     return found
 
 
-def make_snapshot(directory, tokenizer=True, dtype=torch.bfloat16, files=2, seed=0, **changes):
-    """Makes a snapshot with `files` safetensors files and an index, or one model.safetensors."""
+def stored(values, dtype):
+    """Returns the bytes of float32 numbers as F32 or, rounded to nearest even, as BF16."""
+    if dtype == "F32":
+        return values.tobytes()
+    bits = values.view(numpy.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16).tobytes()
+
+
+def save_file(tensors, path, dtype):
+    """Writes arrays of float32 as a safetensors file."""
+    header, begin = {"__metadata__": {"format": "pt"}}, 0
+    parts = {name: stored(values, dtype) for name, values in tensors.items()}
+    for name, part in parts.items():
+        header[name] = {"dtype": dtype, "shape": tensors[name].shape, "data_offsets": [begin, begin + len(part)]}
+        begin += len(part)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *parts.values()]))
+
+
+def make_snapshot(directory, tokenizer=True, dtype="BF16", files=2, seed=0, **changes):
+    """Makes a snapshot with `files` safetensors files and an index, or one model.safetensors. dtype: BF16 or F32."""
     config = {**CONFIG, **changes}
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(config, indent=1))
-    generator = torch.Generator().manual_seed(seed)
+    generator = numpy.random.default_rng(seed)
     tensors = {}
     for name, shape in shapes(config).items():
-        noise = torch.randn(shape, generator=generator)
-        tensors[name] = ((1 + 0.1 * noise) if "norm" in name else noise / shape[-1] ** 0.5).to(dtype)
+        noise = generator.standard_normal(shape, numpy.float32)
+        tensors[name] = 1 + numpy.float32(0.1) * noise if "norm" in name else noise / numpy.float32(shape[-1] ** 0.5)
     names = sorted(tensors)
     parts = [names[i::files] for i in range(files)]
     weight_map = {}
     for i, part in enumerate(parts):
         file = f"model-{i + 1:05d}-of-{files:05d}.safetensors" if files > 1 else "model.safetensors"
-        save_file({name: tensors[name] for name in part}, directory / file, metadata={"format": "pt"})
+        save_file({name: tensors[name] for name in part}, directory / file, dtype)
         weight_map |= {name: file for name in part}
     if files > 1:
-        size = sum(t.numel() * t.element_size() for t in tensors.values())
+        size = sum(math.prod(shape) for shape in shapes(config).values()) * (4 if dtype == "F32" else 2)
         (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
     if tokenizer:
         shutil.copyfile(fsdp_cli.folder("FSDP_FIXTURES") / "tokenizers" / "tokenizer.model", directory / "tokenizer.model")

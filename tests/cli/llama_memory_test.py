@@ -4,13 +4,13 @@ The test measures each rank's own memory (anonymous pages) at its highest, read 
 FSDP_LLAMA_GIB=2 makes the file that large; the default is small enough for every test run.
 """
 
+import math
 import os
 import pathlib
 import time
 
 import fsdp_cli
 import llama_cli
-import torch
 
 RANKS = 4
 
@@ -48,7 +48,7 @@ class Loading(llama_cli.Case):
         per_layer = 4 * sizes["hidden_size"] ** 2 + 3 * sizes["hidden_size"] * sizes["intermediate_size"]
         layers = max(1, round((large * 2**30 / 2 - 2 * sizes["vocab_size"] * sizes["hidden_size"]) / per_layer))
         model = llama_cli.make_snapshot(self.folder / "large", num_hidden_layers=layers, **sizes)
-        parameters = sum(torch.Size(shape).numel() for shape in llama_cli.shapes({**llama_cli.CONFIG, **sizes, "num_hidden_layers": layers}).values())
+        parameters = sum(math.prod(shape) for shape in llama_cli.shapes({**llama_cli.CONFIG, **sizes, "num_hidden_layers": layers}).values())
         stored = sum(f.stat().st_size for f in model.glob("*.safetensors"))
         base = max(p["RssAnon"] for p in self.peaks(self.model))
         found = self.peaks(model)

@@ -5,8 +5,9 @@ import shutil
 
 import fsdp_cli
 import llama_cli
-import torch
-from safetensors.torch import load_file, save_file
+
+torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
+load_file, save_file = safetensors.load_file, safetensors.save_file
 
 LORA = ["--lora-rank", 4, "--lora-alpha", 8]
 

@@ -21,7 +21,7 @@ class LossMask(fsdp_cli.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype=llama_cli.torch.float32)
+        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype="F32")
         generator = numpy.random.default_rng(3)
         cls.lengths = generator.integers(4, 30, 24)
         cls.prompts = [int(generator.integers(1, n)) for n in cls.lengths]

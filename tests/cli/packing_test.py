@@ -53,7 +53,7 @@ class Packing(llama_cli.Case):
             shutil.copytree(model, copy, copy_function=shutil.copyfile)
             config = json.loads((model / "config.json").read_text())
             (copy / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}))
-            llama_cli.save_file({name: values.float() for name, values in tensors_of(model).items()}, copy / "model.safetensors")
+            llama_cli.save_file({name: values.float().numpy() for name, values in tensors_of(model).items()}, copy / "model.safetensors", "F32")
         return copy
 
     def step_of(self, name):

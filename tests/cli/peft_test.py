@@ -30,7 +30,7 @@ class Peft(ConvertCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype=torch.float32)
+        cls.model = llama_cli.make_snapshot(cls.folder / "model", tokenizer=False, dtype="F32")
 
     def loss_of(self, model):
         """Computes the loss as fsdp-eval does: nats per token over all rows of val.h5."""
