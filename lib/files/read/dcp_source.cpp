@@ -15,6 +15,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/dcp.hpp"
 #include "lib/files/formats/inside_directory.hpp"
+#include "lib/files/formats/run_json.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/chunked_source.hpp"
@@ -26,7 +27,6 @@ namespace fsdp {
 namespace {
 
 constexpr std::uint64_t kMaxValueBytes = 1ull << 30;  // limit for one decompressed python value
-constexpr std::uint64_t kMaxRunJsonBytes = 64ull << 20;
 
 /// The RANK of `__<RANK>_<n>.distcp`, or -1 for another name.
 int rank_of(const std::string& name) {
@@ -191,7 +191,7 @@ void DcpSource::read_run() {
   const auto path = info_.directory / "run.json";
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return;
-  const auto text = read_text_file(path, kMaxRunJsonBytes);
+  const auto text = read_text_file(path, kMostRunJsonBytes);
   const auto run = parse_json_or_discard(text, path.string());
   if (!run.is_object() || run.value("format", nlohmann::json()) != "fsdp-run") return;  // run.json of another program
   info_.producer = "fsdp-finetune";

@@ -141,7 +141,7 @@ std::vector<std::string> deepspeed_remarks(const Source& source) {
     return tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
   };
   if (!is_deepspeed_file(source) || std::none_of(source.tensors().begin(), source.tensors().end(), is_short)) return {};
-  return {source.info().files.front().string() +
+  return {source.info().named_file().string() +
           ": is one of DeepSpeed's: these are the weights that products were computed with, the float32 masters lie in "
           "the *_optim_states.pt beside it (give the folder instead of the file)"};
 }

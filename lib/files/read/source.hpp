@@ -59,6 +59,9 @@ struct SourceInfo {
   std::string adapter;  ///< fields of adapter_config.json as JSON when the tensors are those of an adapter; else empty
   bool unties_head = false;          ///< a merged adapter has made two weights of a head tied to its embedding
   std::vector<std::string> remarks;  ///< notes for the user about the opened files
+
+  /// The path that stands for the whole checkpoint in messages: its first data file, or its directory where it has none.
+  const std::filesystem::path& named_file() const { return files.empty() ? directory : files.front(); }
 };
 
 /// CRC-32 of bytes [begin, end) of a storage as they were read. verify_sums() uses these to check storages that several

@@ -230,11 +230,10 @@ void refuse_other_quantization(const Source& source) {
       const auto name = tensor.name.substr(0, tensor.name.size() - mark.size()) + std::string(codes);
       const auto found = tensors.find(name);
       if (found == tensors.end() || !can_be_codes(found->second->dtype)) continue;
-      const auto& at = source.info().files.empty() ? source.info().directory : source.info().files.front();
       throw FormatError(fmt::format(
           "{}: '{}' is in {} beside '{}': weights quantised by {}, which cannot be read as numbers; nf4 in 4 bits by "
           "bitsandbytes can. Give the model as it was before",
-          at.string(), name, torch_name(found->second->dtype), tensor.name, method));
+          source.info().named_file().string(), name, torch_name(found->second->dtype), tensor.name, method));
     }
   }
 }

@@ -156,7 +156,7 @@ void compare_like_gguf(std::shared_ptr<const Source>& other, const Source& gguf,
     return type != metadata.end() && type->second == std::to_string(static_cast<std::uint32_t>(known));
   });
   if (found == types.end())
-    throw UsageError(gguf.info().files.front().string() +
+    throw UsageError(gguf.info().named_file().string() +
                      ": is in types that --to gguf does not write (general.file_type), so that it cannot be compared "
                      "with what it was made of");
   const auto config = known_model(*other, input);

@@ -184,7 +184,7 @@ std::optional<ModelConfig> known_model(const Source& source, const InputOptions&
     return parse_model_config(config, (source.info().directory / "run.json").string());
   const auto run = run_in_values(source);
   if (!run.contains("model")) return std::nullopt;
-  return parse_model_config(run["model"], source.info().files.front().string() + ": run.model");
+  return parse_model_config(run["model"], source.info().named_file().string() + ": run.model");
 }
 
 void refuse_nothing(const Source& source, const Source& original, const std::filesystem::path& path) {

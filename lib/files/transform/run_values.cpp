@@ -45,9 +45,8 @@ std::filesystem::path checkpoint_in_run(const std::filesystem::path& path) {
 nlohmann::json value_as_json(const Source& source, std::size_t value) {
   const auto loaded = source.value(value);
   const auto* arguments = loaded.value->object_of("argparse", "Namespace");
-  const auto& file = source.info().files.empty() ? source.info().directory : source.info().files.front();
   return pickle_to_json(arguments != nullptr && arguments->state != nullptr ? *arguments->state : *loaded.value,
-                        file.string());
+                        source.info().named_file().string());
 }
 
 nlohmann::json run_in_values(const Source& source) {

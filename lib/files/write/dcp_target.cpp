@@ -11,6 +11,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/crc32.hpp"
 #include "lib/files/formats/pickle_writer.hpp"
+#include "lib/files/formats/run_json.hpp"
 #include "lib/files/formats/torch_blob_writer.hpp"
 
 namespace fsdp {
@@ -158,14 +159,6 @@ std::pair<std::int64_t, std::int64_t> rows_of(const Shape& shape, int shard, int
   return {first, std::min(rows, first + each)};
 }
 
-constexpr std::uint64_t kMaxRunJsonBytes = 64u << 20;
-
-/// CRC-32 of the manifest without its own checksum, as lib/training/record/run_manifest.cpp computes it.
-std::uint32_t checksum(const nlohmann::json& manifest) {
-  const auto text = json_text(manifest);
-  return crc32(0, std::as_bytes(std::span(text.data(), text.size())));
-}
-
 }  // namespace
 
 DcpTarget::DcpTarget(DcpTargetOptions options) : options_(std::move(options)) {
@@ -304,29 +297,21 @@ std::vector<WrittenFile> DcpTarget::written_files(std::vector<Span> spans) const
   return files;
 }
 
-nlohmann::json parse_run_json(const std::string& text, const std::string& file) {
-  try {
-    auto run = parse_json(text, file);
-    const auto saved = run.at("checksum");
-    run.erase("checksum");
-    if (saved == checksum(run)) return run;
-  } catch (const nlohmann::json::exception& error) {
-    throw FormatError(file + ": not a valid run.json: " + error.what());
-  }
-  throw FormatError(file + ": its checksum does not match: the file was changed; move it away to convert without it");
-}
-
 std::string run_json_text(nlohmann::json run, std::span<const WrittenFile> files) {
   auto& list = run["files"] = nlohmann::json::object();
   for (const auto& written : files) list[written.name] = {{"size_bytes", written.size_bytes}, {"crc32", written.crc32}};
-  run["checksum"] = checksum(run);
-  return json_text(run, 1) + "\n";
+  return run_json_text(std::move(run));
 }
 
 void carry_run_json(DcpTargetOptions& options, const std::filesystem::path& directory) {
   const auto path = directory / "run.json";
   if (directory.empty() || !std::filesystem::exists(path)) return;
-  auto run = parse_run_json(read_text_file(path, kMaxRunJsonBytes), path.string());
+  nlohmann::json run;
+  try {
+    run = read_run_json(path);
+  } catch (const FormatError& error) {
+    throw FormatError(error.what() + std::string("; move it away to convert without it"));
+  }
   run["world_size"] = options.num_shards;
   options.extra_names = {"run.json"};
   options.extra_files = [run = std::move(run)](std::span<const WrittenFile> files) {

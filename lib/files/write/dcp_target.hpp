@@ -94,10 +94,7 @@ class DcpTarget final : public Target {
   std::vector<Span> known_;  // the literals of the layout
 };
 
-/// Reads run.json, without its checksum. \param file  for messages
-/// \throws FormatError when `text` is no run.json or its checksum is wrong
-nlohmann::json parse_run_json(const std::string& text, const std::string& file);
-/// run.json with the given files, and with the checksum of the new text.
+/// run_json_text() of a run.json with the given files.
 std::string run_json_text(nlohmann::json run, std::span<const WrittenFile> files);
 
 /// When `directory` has a run.json, makes the target write it, updated for the new files. \throws FormatError, IoError

@@ -14,6 +14,7 @@
 #include "lib/base/file.hpp"
 #include "lib/files/formats/byte_sink.hpp"
 #include "lib/files/formats/crc32.hpp"
+#include "lib/files/formats/run_json.hpp"
 #include "lib/files/write/output_directory.hpp"
 
 namespace fsdp {
@@ -22,7 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRunFile = "run.json";
 constexpr const char* kMetadataFile = ".metadata";
-constexpr std::uint64_t kMostRunBytes = 64u << 20;
 
 bool is_optimizers(std::string_view key) { return key.starts_with("optim."); }
 
@@ -57,10 +57,7 @@ std::vector<DcpItem> items_to_keep(const DcpMetadata& metadata) {
   return items;
 }
 
-nlohmann::json run_of(const fs::path& checkpoint) {
-  const auto file = checkpoint / kRunFile;
-  return parse_run_json(read_text_file(file, kMostRunBytes), file.string());
-}
+nlohmann::json run_of(const fs::path& checkpoint) { return read_run_json(checkpoint / kRunFile); }
 
 /// Gives the copy the checkpoint's name: at once where the file system can, else by two renames, between which the
 /// checkpoint is called .NAME.old, as a save leaves one that it replaces.

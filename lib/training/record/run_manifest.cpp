@@ -1,20 +1,18 @@
 #include "lib/training/record/run_manifest.hpp"
 
-#include <zlib.h>
 #include <cmath>
+#include <span>
+#include <utility>
 #include <vector>
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/files/formats/crc32.hpp"
+#include "lib/files/formats/run_json.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {
 namespace {
-
-std::uint32_t checksum(const std::string& text) {
-  return static_cast<std::uint32_t>(
-      ::crc32(0, reinterpret_cast<const unsigned char*>(text.data()), static_cast<unsigned>(text.size())));
-}
 
 void check_file(const std::filesystem::path& directory, const std::string& name, const FileInfo& expected) {
   if (std::filesystem::path(name).filename() != name) {
@@ -147,14 +145,12 @@ FileInfo describe_file(const std::filesystem::path& path) {
   const File file = File::open_read(path);
   FileInfo info{file.size_bytes(), 0};
   std::vector<std::byte> buffer(1 << 20);
-  uLong crc = 0;
   for (std::uint64_t done = 0; done < info.size_bytes;) {
     const auto n = std::min<std::uint64_t>(buffer.size(), info.size_bytes - done);
     file.read_at(done, std::span(buffer.data(), n));
-    crc = ::crc32(crc, reinterpret_cast<const unsigned char*>(buffer.data()), static_cast<unsigned>(n));
+    info.crc32 = crc32(info.crc32, std::span(buffer.data(), n));
     done += n;
   }
-  info.crc32 = static_cast<std::uint32_t>(crc);
   return info;
 }
 
@@ -166,20 +162,14 @@ void write_run_manifest(const std::filesystem::path& directory, const RunManifes
   json["files"] = nlohmann::json::object();
   for (const auto& [name, info] : manifest.files)
     json["files"][name] = {{"size_bytes", info.size_bytes}, {"crc32", info.crc32}};
-  json["checksum"] = checksum(json_text(json));
-  replace_file(directory / "run.json", json_text(json, 1) + "\n");
+  replace_file(directory / "run.json", run_json_text(std::move(json)));
 }
 
 RunManifest read_run_manifest(const std::filesystem::path& directory) {
   const auto path = directory / "run.json";
-  const auto text = read_text_file(path, 64u << 20);
+  const auto json = read_run_json(path);
   RunManifest manifest;
   try {
-    auto json = parse_json(text, path.string());
-    const auto saved = json.at("checksum");
-    json.erase("checksum");
-    if (saved != checksum(json_text(json)))
-      throw FormatError(path.string() + ": its checksum does not match: the file was changed");
     if (json.at("format_version") != 1) {
       throw FormatError(path.string() + ": format_version " + json_text(json.at("format_version")) +
                         " is newer than this program");

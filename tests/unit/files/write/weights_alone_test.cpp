@@ -4,6 +4,7 @@
 
 #include "lib/base/file.hpp"
 #include "lib/files/formats/crc32.hpp"
+#include "lib/files/formats/run_json.hpp"
 #include "lib/training/record/run_manifest.hpp"
 #include "tests/unit/files/write/target_test_support.hpp"
 
@@ -42,9 +43,7 @@ std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std:
   return path;
 }
 
-nlohmann::json run_of(const std::filesystem::path& checkpoint) {
-  return parse_run_json(read_text_file(checkpoint / "run.json"), "run.json");
-}
+nlohmann::json run_of(const std::filesystem::path& checkpoint) { return read_run_json(checkpoint / "run.json"); }
 
 std::map<std::string, test::Bytes> weights_of(const std::filesystem::path& checkpoint) {
   std::map<std::string, test::Bytes> weights;
