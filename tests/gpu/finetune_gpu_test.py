@@ -11,6 +11,7 @@ import subprocess
 import unittest
 
 import fsdp_cli
+import llama_cli
 import memprobe_cli
 
 MIB = 2**20
@@ -57,10 +58,7 @@ class Gpu(fsdp_cli.Case):
         """Lengths are padded because cuDNN's attention builds a plan for each new length."""
         for longest, on_gpu in fsdp_cli.share(((38, 64), (90, 128), (129, 128)), 2):
             texts = [[1 + i % 90 for i in range(length)] for length in (12, longest, 30, 5)]
-            data = self.folder / "documents.h5"
-            with fsdp_cli.h5py.File(data, "w") as file:
-                file["tokens"] = fsdp_cli.numpy.concatenate(texts).astype("uint16")
-                file["offsets"] = fsdp_cli.numpy.cumsum([0, *map(len, texts)])
+            data = llama_cli.write_documents(self.folder / "documents.h5", texts)
             for device, expected in ("cuda", on_gpu), ("cpu", longest - 1):
                 with self.subTest(longest=longest, device=device):
                     result = self.train(device, "--train-data", data, "--seq-len", 256, "--max-steps", 2, "--device", device, ranks=1)
