@@ -1,6 +1,5 @@
 #include "lib/bf16/facts.hpp"
 
-#include <cpuid.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/auxv.h>
@@ -20,6 +19,10 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace fsdp {
 namespace {

@@ -16,6 +16,7 @@ CASES = [
     ("layers.py", "lib/extra/a.cpp", "\n", "has no place"),
     ("layers.py", "lib/files/extra/a.cpp", "\n", "lib/files/extra has no place"),
     ("layers.py", "lib/files/a.cpp", "\n", "lib/files has no place"),
+    ("layers.py", "lib/base/a.cpp", "\n#include <cpuid.h>\n", "only one architecture has it"),
     ("layers.py", "docs/design.md", "    base\n", "its list of layers is not this one"),
     ("layers.py", "CONTRIBUTING.md", "\n`lib/run` is gone\n", "CONTRIBUTING.md:2: lib/run: there is no such path"),
     ("layers.py", "CONTRIBUTING.md", "`apps/gone.cpp`\n", "CONTRIBUTING.md:1: apps/gone.cpp: there is no such path"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Fails on an include that goes up or sideways between the rooms of lib/, or up between the folders of a room, on LibTorch
-where it must not be, on CLI11 outside apps/, on words of devices above lib/compute, and on autograd. This is the one list
+where it must not be, on CLI11 outside apps/, on words of devices above lib/compute, on autograd, and on headers that only
+one architecture has where others would read them. This is the one list
 of the layers: docs/design.md shows it, and is checked to show nothing else.
 
     layers.py [--root DIR]      the repository by default
@@ -39,6 +40,8 @@ AUTOGRAD = re.compile(r"\bautograd\b")
 # In a file that is compiled without OpenMP, at::parallel_for runs on one thread.
 PARALLEL = re.compile(r"\bat::parallel_(for|reduce)\b|#\s*pragma omp parallel")
 PARALLEL_FILE = "lib/compute/tensor/parallel.cpp"
+# Nothing here compiles for AArch64 on every change.
+ARCHITECTURE_HEADER = re.compile(r"(cpuid|\w*intrin|arm_\w+)\.h$")
 TORCH_HEADER = re.compile(r"^(torch|ATen|c10|caffe2)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 SOURCES = {".cpp", ".hpp", ".h", ".cu", ".cuh", ".inc"}
@@ -136,9 +139,13 @@ def main():
             found.append(f"{name}: {unknown(name)}")
             continue
         asks = is_one_of(name, DEVICE_FREE)
+        before = ""
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             code = line.split("//")[0]
             include = INCLUDE.match(line)
+            if include and ARCHITECTURE_HEADER.match(include.group(1)) and not before.startswith(("#if", "#elif")):
+                found.append(f"{name}:{number}: {include.group(1)}: only one architecture has it: put it behind #if")
+            before = line
             word = DEVICE_WORD.search(code) if asks and not include else None
             if word and (name, word.group(1)) not in DEVICE_ALLOWED:
                 found.append(f"{name}:{number}: {word.group(1)}: lib/{place_of(name)[0]} knows no devices; ask its Ops (lib/compute/ops)")
