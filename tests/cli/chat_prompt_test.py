@@ -3,17 +3,13 @@
 import json
 import os
 import shutil
-import sys
 
 import fsdp_cli
 from conversations_cli import CHAT, TEMPLATES, tokenizer
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
-try:
+with fsdp_cli.needed():
     import transformers
-except ImportError as missing:
-    print(f"SKIPPED: {missing}")
-    sys.exit(fsdp_cli.SKIPPED)
 
 PROMPT = "  What is a fork, e2e4\n<|im_start|>?  "
 SYSTEM = "Be  brief.\n"

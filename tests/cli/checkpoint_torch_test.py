@@ -4,12 +4,10 @@ import json
 
 import fsdp_cli
 
-try:
+with fsdp_cli.needed():
     import torch
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 
 def whole(checkpoint):

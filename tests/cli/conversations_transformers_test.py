@@ -3,17 +3,13 @@
 import json
 import os
 import random
-import sys
 
 import fsdp_cli
 from conversations_cli import CHAT, TEMPLATES, ConversationsCase, tokenizer
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
-try:
+with fsdp_cli.needed():
     import transformers
-except ImportError as missing:
-    print(f"SKIPPED: {missing}")
-    sys.exit(fsdp_cli.SKIPPED)
 
 # Decomposed and composed accents, Hangul in parts, combining marks in another order, white space that Python strips,
 # marks, the sign that stands for a space, characters of up to four bytes.

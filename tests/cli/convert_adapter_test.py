@@ -6,11 +6,9 @@ import shutil
 import fsdp_cli
 from convert_fixtures import PROGRAM, ConvertCase
 
-try:
+with fsdp_cli.needed():
     import torch
     from safetensors.torch import load_file, save_file
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 BASE = FIXTURES / "numerics" / "llama_nano"

@@ -11,13 +11,11 @@ import fsdp_cli
 import numpy
 from convert_fixtures import PROGRAM, ConvertCase, all_fixtures, decoded
 
-try:
+with fsdp_cli.needed():
     import torch
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 
 def look_up(tree, key):

@@ -7,12 +7,10 @@ import fsdp_cli
 from convert_fixtures import ConvertCase, all_fixtures
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
-try:
+with fsdp_cli.needed():
     import numpy
     import torch
     import transformers
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 # GPT-2's Conv1D stores these matrices as [in, out]; torch.nn.Linear, and therefore minGPT, as [out, in].
 TRANSPOSED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

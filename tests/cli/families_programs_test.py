@@ -10,8 +10,9 @@ import fsdp_cli
 import memprobe_cli
 from families_cli import FAMILIES, SOME, TOLERANCE, folder_of, truth
 
-torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
-load_file, save_file = safetensors.load_file, safetensors.save_file
+with fsdp_cli.needed():
+    import torch
+    from safetensors.torch import load_file, save_file
 
 # Texts of one token each: a letter for ids below 256, a letter and a digit, which are merged, for other ids.
 LETTERS = string.ascii_lowercase

@@ -4,10 +4,8 @@ import json
 
 import fsdp_cli
 
-try:
+with fsdp_cli.needed():
     from safetensors.numpy import load_file
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 STEPS = 20
 TOLERANCE = 1e-4

@@ -6,8 +6,8 @@ FSDP_FIXTURES (tests/fixtures), FSDP_DATA (data) and FSDP_LOADED (folder of load
 """
 
 import atexit
+import contextlib
 import functools
-import importlib
 import json
 import os
 import pathlib
@@ -24,16 +24,19 @@ SKIPPED = 77
 STOPPED_EARLY = 85
 
 
-def need(*modules):
-    """Returns the modules; the whole test is skipped where one is missing."""
+@contextlib.contextmanager
+def needed():
+    """Skips the whole test where a package is missing that is imported inside."""
     try:
-        return [importlib.import_module(name) for name in modules]
+        yield
     except ImportError as missing:
         print(f"SKIPPED: {missing}")
         sys.exit(SKIPPED)
 
 
-h5py, numpy = need("h5py", "numpy")
+with needed():
+    import h5py
+    import numpy
 
 # In the background of a script SIGINT is ignored, and would be in the programs that are tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,8 +8,9 @@ import fsdp_cli
 import llama_cli
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
-torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
-load_file, save_file = safetensors.load_file, safetensors.save_file
+with fsdp_cli.needed():
+    import torch
+    from safetensors.torch import load_file, save_file
 
 MODEL = ["--num-layers", 2, "--num-heads", 2, "--embed-size", 32, "--ffn-hidden-size", 80, "--vocab-size", 50257, "--seq-len", fsdp_cli.SEQ_LEN]
 

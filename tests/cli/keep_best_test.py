@@ -11,8 +11,8 @@ import numpy
 
 import llama_cli
 
-(safetensors,) = fsdp_cli.need("safetensors.torch")
-load_file, save_file = safetensors.load_file, safetensors.save_file
+with fsdp_cli.needed():
+    from safetensors.torch import load_file, save_file
 
 VALIDATE = ["--eval-every", 2, "--lr", "1e-2"]
 

@@ -6,8 +6,9 @@ import os
 import fsdp_cli
 import llama_cli
 
-torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
-load_file = safetensors.load_file
+with fsdp_cli.needed():
+    import torch
+    from safetensors.torch import load_file
 
 OPTIONS = ["--total-batch-size", 6, "--lr", "3e-3", "--max-steps", 6, "--max-seq-length", 64]
 

@@ -6,8 +6,9 @@ import shutil
 import fsdp_cli
 import llama_cli
 
-torch, safetensors = fsdp_cli.need("torch", "safetensors.torch")
-load_file, save_file = safetensors.load_file, safetensors.save_file
+with fsdp_cli.needed():
+    import torch
+    from safetensors.torch import load_file, save_file
 
 LORA = ["--lora-rank", 4, "--lora-alpha", 8]
 

@@ -8,14 +8,12 @@ import llama_cli
 from convert_fixtures import ConvertCase
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
-try:
+with fsdp_cli.needed():
     import numpy
     import peft
     import torch
     import transformers
     from safetensors.torch import load_file
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 VARIANTS = {"lora": [], "rslora": ["--rslora", "--lora-targets", "q_proj,v_proj,down_proj"], "dora": ["--dora", "--lora-targets", "k_proj,up_proj"],

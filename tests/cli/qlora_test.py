@@ -7,11 +7,9 @@ import fsdp_cli
 import llama_cli
 from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
 
-try:
+with fsdp_cli.needed():
     import torch
     from safetensors.torch import load_file, save_file
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 QLORA = fsdp_cli.folder("FSDP_FIXTURES") / "training" / "qlora"
 LORA = QLORA.parent / "lora"

@@ -6,13 +6,11 @@ import json
 
 import fsdp_cli
 
-try:
+with fsdp_cli.needed():
     import torch
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file, save_file
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 LAYERS = 2
 # Settings that other programs' files do not contain.

@@ -6,12 +6,10 @@ import time
 
 import fsdp_cli
 
-try:
+with fsdp_cli.needed():
     import torch
     from safetensors.torch import load_file
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-except ImportError as missing:
-    fsdp_cli.sys.exit(print(f"SKIPPED: {missing}") or fsdp_cli.SKIPPED)
 
 BATCH = ["--total-batch-size", 12, "--lr", "3e-3", "--lr-schedule", "cosine", "--warmup-steps", 3, "--schedule-steps", 12]
 RESTART = "--restart-checkpoint-file"

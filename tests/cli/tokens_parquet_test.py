@@ -7,13 +7,10 @@ import sys
 
 import fsdp_cli
 
-try:
+with fsdp_cli.needed():
     import pyarrow
     import pyarrow.ipc
     import pyarrow.parquet
-except ImportError as missing:
-    print(f"SKIPPED: {missing}")
-    sys.exit(fsdp_cli.SKIPPED)
 if not list(fsdp_cli.folder("FSDP_BIN").parent.glob("lib/**/libfsdp_parquet.so")):
     print("SKIPPED: built without Parquet")
     sys.exit(fsdp_cli.SKIPPED)
