@@ -79,12 +79,12 @@ class Timer {
   }
 
  private:
+  /// \param size  the first, or twice the one before
   void prepare(std::int64_t size) {
     // Random values, because a GPU draws less power and runs faster on constants. A processor makes random values more
-    // slowly than it multiplies them: one block serves again and again.
-    const auto block = std::min<std::int64_t>(size, 256);
-    a_ = at::randn({block, block}, options_).repeat({size / block, size / block});
-    b_ = at::randn({block, block}, options_).repeat({size / block, size / block});
+    // slowly than it multiplies them: those of the first size serve again.
+    a_ = a_.defined() ? a_.repeat({2, 2}) : at::randn({size, size}, options_);
+    b_ = b_.defined() ? b_.repeat({2, 2}) : at::randn({size, size}, options_);
     out_ = at::empty({size, size}, options_);
     product_(out_, a_, b_);  // warm-up: the first call selects the kernel
     synchronize_();
