@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fails on an include that goes up or sideways between the rooms of lib/, or up between the folders of a room, on LibTorch
 where it must not be, on CLI11 outside apps/, on words of devices above lib/compute, on autograd, and on headers that only
-one architecture has where others would read them. This is the one list
-of the layers: docs/design.md shows it, and is checked to show nothing else.
+one architecture has where others would read them. This is the one list of the layers: docs/design.md shows it, and is
+checked to show nothing else.
 
     layers.py [--root DIR]      the repository by default
     layers.py --print           the list as it stands in docs/design.md

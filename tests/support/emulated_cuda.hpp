@@ -7,7 +7,6 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

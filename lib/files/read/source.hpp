@@ -60,7 +60,8 @@ struct SourceInfo {
   bool unties_head = false;          ///< a merged adapter has made two weights of a head tied to its embedding
   std::vector<std::string> remarks;  ///< notes for the user about the opened files
 
-  /// The path that stands for the whole checkpoint in messages: its first data file, or its directory where it has none.
+  /// The path that stands for the whole checkpoint in messages: its first data file, or its directory where it has
+  /// none.
   const std::filesystem::path& named_file() const { return files.empty() ? directory : files.front(); }
 };
 
