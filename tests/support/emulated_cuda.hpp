@@ -44,6 +44,15 @@ using cudaStream_t = const emulated::Order*;
 
 inline void __syncthreads() { emulated::barrier(); }
 
+namespace emulated {
+/// Shared memory that a launch gives to a thread block: half of an H100's, for two blocks.
+constexpr std::size_t kRoomBytes = 112 << 10;
+inline void* room() {
+  alignas(16) static thread_local char bytes[kRoomBytes];
+  return bytes;
+}
+}  // namespace emulated
+
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
   const unsigned lane = emulated::current->now % 32;

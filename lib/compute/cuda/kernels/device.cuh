@@ -30,22 +30,57 @@ struct alignas(16) Eight {
   T items[8];
 };
 
-/// Loads eight elements as float32.
+/// Loads eight elements.
 /// \param count   elements that exist; the others become zero
 /// \param packed  `from` is at a multiple of 16 bytes
 template <typename T>
-__device__ __forceinline__ void load_eight(float (&values)[8], const T* from, long long count, bool packed) {
-  Eight<T> all;
+__device__ __forceinline__ void load_eight(Eight<T>& all, const T* from, long long count, bool packed) {
   if (packed && count >= 8) {
     auto* to = reinterpret_cast<uint4*>(&all);
 #pragma unroll
     for (unsigned k = 0; k < sizeof(all) / sizeof(uint4); ++k) to[k] = reinterpret_cast<const uint4*>(from)[k];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) values[k] = widen(all.items[k]);
     return;
   }
 #pragma unroll
-  for (int k = 0; k < 8; ++k) values[k] = k < count ? widen(from[k]) : 0.0f;
+  for (int k = 0; k < 8; ++k) {
+    if (k < count) {
+      all.items[k] = from[k];
+    } else {
+      narrow(all.items[k], 0.0f);
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void widen_eight(float (&values)[8], const Eight<T>& all) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) values[k] = widen(all.items[k]);
+}
+
+/// Keeps the compiler from holding what it has computed from these elements: it computes that again, in fewer registers.
+template <typename T>
+__device__ __forceinline__ void forget([[maybe_unused]] Eight<T>& all) {
+#ifdef __CUDACC__
+  auto* words = reinterpret_cast<unsigned*>(&all);
+#pragma unroll
+  for (unsigned k = 0; k < sizeof(all) / sizeof(unsigned); ++k) asm volatile("" : "+r"(words[k]));
+#endif
+}
+
+/// Loads eight elements as float32; parameters as above.
+template <typename T>
+__device__ __forceinline__ void load_eight(float (&values)[8], const T* from, long long count, bool packed) {
+  Eight<T> all;
+  load_eight(all, from, count, packed);
+  widen_eight(values, all);
+}
+
+/// Loads eight elements of a type that is known at run time.
+__device__ __forceinline__ void load_eight(float (&values)[8], const void* data, Type type, long long at,
+                                           long long count, bool packed) {
+  if (type == Type::f32) load_eight(values, static_cast<const float*>(data) + at, count, packed);
+  if (type == Type::bf16) load_eight(values, static_cast<const __nv_bfloat16*>(data) + at, count, packed);
+  if (type == Type::fp16) load_eight(values, static_cast<const __half*>(data) + at, count, packed);
 }
 
 /// Stores eight elements; parameters as in load_eight().
@@ -166,10 +201,42 @@ template <typename Pass>
 void launch(void (*kernel)(Pass), dim3 grid, unsigned threads, cudaStream_t stream, const Pass& pass) {
   kernel<<<grid, threads, 0, stream>>>(pass);
 }
+
+/// Shared memory that the launch gives to a thread block; starts at a multiple of 16 bytes.
+__device__ __forceinline__ void* given_room() {
+  extern __shared__ uint4 room[];
+  return room;
+}
+
+/// Bytes that a launch may give to a thread block of the current device, where two are to fit into a multiprocessor.
+inline int room_for_two() {
+  int device = 0, bytes = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return 0;
+  return bytes / 2 - 1536;  // of which CUDA takes 1 KiB of each block, and kernels some for their sums
+}
+
+/// Launches with `bytes` of shared memory for given_room().
+template <typename Pass>
+void launch_with_room(void (*kernel)(Pass), dim3 grid, unsigned threads, int bytes, cudaStream_t stream,
+                      const Pass& pass) {
+  // More than 48 KiB must be asked for; the error of a refusal comes from the launch.
+  static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  static_cast<void>(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  kernel<<<grid, threads, bytes, stream>>>(pass);
+}
 #else
 template <typename Pass>
 void launch(void (*kernel)(Pass), dim3 grid, unsigned threads, cudaStream_t stream, const Pass& pass) {
   emulated::launch(grid, {threads}, *stream, kernel, pass);
+}
+inline void* given_room() { return emulated::room(); }
+inline int room_for_two() { return static_cast<int>(emulated::kRoomBytes); }
+template <typename Pass>
+void launch_with_room(void (*kernel)(Pass), dim3 grid, unsigned threads, int, cudaStream_t stream, const Pass& pass) {
+  launch(kernel, grid, threads, stream, pass);
 }
 #endif
 

@@ -6,8 +6,10 @@
 namespace fsdp::cuda {
 
 constexpr int kNormThreads = 512;  ///< upper limit
-/// Upper limit where a block takes several rows at a time, so that two blocks fit into a multiprocessor's registers.
-constexpr int kTeamsThreads = 384;
+/// Upper limit where a block takes several rows at a time, so that two blocks fit into a multiprocessor's registers:
+/// LayerNorm keeps three sums per column.
+template <bool kLayerNorm>
+constexpr int kTeamsThreads = kLayerNorm ? 288 : 384;
 
 /// Position of this thread's i-th vector of eight elements of a row, which `threads` threads share.
 struct Place {
@@ -92,10 +94,10 @@ struct NormSums {
 
   __device__ __forceinline__ void store(const fused::NormBackwardPass& a, int i, const Place& p) const {
     auto* to = a.partial + static_cast<long long>(blockIdx.x) * kSums * a.dim + p.at;
-    store_eight(to, gamma[i], p.count, a.packed);
+    store_eight(to, gamma[i], 8, true);
     if (!kLayerNorm) return;
-    store_eight(to + a.dim, beta[i], p.count, a.packed);
-    store_eight(to + 2 * a.dim, dx[i], p.count, a.packed);
+    store_eight(to + a.dim, beta[i], 8, true);
+    store_eight(to + 2 * a.dim, dx[i], 8, true);
   }
 };
 
@@ -103,7 +105,8 @@ struct NormSums {
 template <bool kLayerNorm>
 __device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const Team& team) {
   constexpr int kSums = NormSums<1, kLayerNorm>::kSums;
-  __shared__ float others[kSums][8][kTeamsThreads / 2];  // a thread's elements are apart: no conflicts of banks
+  __shared__ float others[kSums][8]
+                         [kTeamsThreads<kLayerNorm> / 2];  // a thread's elements are apart: no conflicts of banks
   for (unsigned other = 1; other < team.count; ++other) {
     __syncthreads();
     if (team.index == other) {
@@ -129,46 +132,104 @@ __device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const T
   }
 }
 
-/// With n the normalised x and s = gamma grad: dx = (s - n mean(s n) - mean(s)) rstd + residual, the last mean for
-/// LayerNorm alone. Each team of a block takes a row at a time: one row alone leaves too few loads under way.
+/// What a thread reads of a row before its sums: its elements as they are in memory, which take half of the registers.
+template <typename T, int kVectors, bool kLayerNorm>
+struct BackwardRow {
+  Eight<T> x[kVectors], grad[kVectors], residual[kVectors];
+  float mean = 0, rstd = 0;
+
+  /// \param r  may be past the last row, of which nothing is read
+  __device__ __forceinline__ void load(const fused::NormBackwardPass& a, int r, const Team& team) {
+    if (r >= a.rows) return;
+    rstd = a.rstd_N[r];
+    if (kLayerNorm) mean = a.mean_N[r];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const Place p(i, a.dim, team.me, team.threads);
+      if (!p.inside()) continue;
+      const long long at = static_cast<long long>(r) * a.dim + p.at;
+      load_eight(x[i], static_cast<const T*>(a.x_ND) + at, 8, true);
+      load_eight(grad[i], static_cast<const T*>(a.grad_ND) + at, 8, true);
+      if (a.residual_ND != nullptr) load_eight(residual[i], static_cast<const T*>(a.residual_ND) + at, 8, true);
+    }
+  }
+};
+
+/// Eight elements of a row: n, grad and s of norm_backward().
+struct NormFactors {
+  float normal[8], grad[8], scaled[8];
+
+  template <typename T, int kVectors, bool kLayerNorm>
+  __device__ __forceinline__ NormFactors(const BackwardRow<T, kVectors, kLayerNorm>& row, int i,
+                                         const float (&gamma)[8]) {
+    widen_eight(normal, row.x[i]);
+    widen_eight(grad, row.grad[i]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      normal[k] = (kLayerNorm ? normal[k] - row.mean : normal[k]) * row.rstd;  // past the end gradients are zero
+      scaled[k] = grad[k] * gamma[k];
+    }
+  }
+};
+
+/// The factors of the normalised elements.
+template <typename T>
+__device__ __forceinline__ void load_gamma(float (&gamma)[8], const fused::NormBackwardPass& a, const Place& p) {
+  load_eight(gamma, static_cast<const T*>(a.gamma_D) + p.at, 8, true);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) gamma[k] += a.offset;
+}
+
+/// Blocks of norm_backward() that a multiprocessor's registers must have room for: two where a thread keeps few sums.
 template <typename T, int kVectors, bool kLayerNorm, bool kTeams>
-__global__ void __launch_bounds__(kTeams ? kTeamsThreads : kNormThreads, kTeams && sizeof(T) == 2 ? 2 : 1)
+constexpr int kNormBackwardBlocks = sizeof(T) == 2 && kVectors == 1 && (kTeams || !kLayerNorm) ? 2 : 1;
+/// True if registers have room for a second row.
+template <typename T, int kVectors, bool kLayerNorm>
+constexpr bool kReadsAhead = kVectors == 1 || (sizeof(T) == 2 && !kLayerNorm);
+
+/// With n the normalised x and s = gamma grad: dx = (s - n mean(s n) - mean(s)) rstd + residual, the last mean for
+/// LayerNorm alone. Each team of a block takes a row at a time; a.packed is required. If registers have room, the
+/// team's next row travels while it computes this one: loads that wait for a barrier leave the memory idle.
+template <typename T, int kVectors, bool kLayerNorm, bool kTeams>
+__global__ void __launch_bounds__(kTeams ? kTeamsThreads<kLayerNorm> : kNormThreads,
+                                  kNormBackwardBlocks<T, kVectors, kLayerNorm, kTeams>)
     norm_backward(const __grid_constant__ fused::NormBackwardPass a) {
   __shared__ float room[2][2][kMaxWarps];  // a thread may be one barrier ahead of another
   const auto team = kTeams ? Team(static_cast<unsigned>((a.dim + 7) / 8)) : Team();
   NormSums<kVectors, kLayerNorm> sums;
   int turn = 0;
-  const long long step = static_cast<long long>(gridDim.x) * team.count;
-  for (long long first = static_cast<long long>(blockIdx.x) * team.count; first < a.rows; first += step, turn ^= 1) {
-    const long long r = first + team.index, row = r * a.dim;
+  const int step = static_cast<int>(gridDim.x * team.count), begin = static_cast<int>(blockIdx.x * team.count);
+  constexpr bool kAhead = kReadsAhead<T, kVectors, kLayerNorm>;
+  BackwardRow<T, kVectors, kLayerNorm> next;
+  if (kAhead) next.load(a, begin + static_cast<int>(team.index), team);
+  for (int first = begin; first < a.rows; first += step, turn ^= 1) {
+    const int r = first + static_cast<int>(team.index);
+    const long long row = static_cast<long long>(r) * a.dim;
     const int dim = r < a.rows ? a.dim : 0;  // a team without a row waits at the barriers alone
-    const float rstd = dim > 0 ? a.rstd_N[r] : 0.0f, mean = kLayerNorm && dim > 0 ? a.mean_N[r] : 0.0f;
-    float normal[kVectors][8], scaled[kVectors][8];
+    if (!kAhead) next.load(a, r, team);
+    auto now = next;
+    if (kAhead) next.load(a, r + step, team);
     float sum_scaled = 0, sum_both = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const Place p(i, dim, team.me, team.threads);
       if (!p.inside()) continue;
-      float grad[8], gamma[8];
-      load_eight(normal[i], static_cast<const T*>(a.x_ND) + row + p.at, p.count, a.packed);
-      load_eight(grad, static_cast<const T*>(a.grad_ND) + row + p.at, p.count, a.packed);
-      load_eight(gamma, static_cast<const T*>(a.gamma_D) + p.at, p.count, a.packed);
+      float gamma[8];
+      load_gamma<T>(gamma, a, p);
+      const NormFactors f(now, i, gamma);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        const float n = (normal[i][k] - mean) * rstd;  // past the end gradients are zero
-        normal[i][k] = n;
-        sums.gamma[i][k] += grad[k] * n;
-        if (kLayerNorm) sums.beta[i][k] += grad[k];
-        scaled[i][k] = grad[k] * (a.offset + gamma[k]);
-        sum_scaled += scaled[i][k];
-        sum_both = __fmaf_rn(scaled[i][k], n, sum_both);
+        sums.gamma[i][k] += f.grad[k] * f.normal[k];
+        if (kLayerNorm) sums.beta[i][k] += f.grad[k];
+        sum_scaled += f.scaled[k];
+        sum_both = __fmaf_rn(f.scaled[k], f.normal[k], sum_both);
       }
       if (a.again_ND != nullptr) {
         float beta[8] = {}, again[8];
-        if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, p.count, a.packed);
+        if (kLayerNorm) load_eight(beta, static_cast<const T*>(a.beta_D) + p.at, 8, true);
 #pragma unroll
-        for (int k = 0; k < 8; ++k) again[k] = normal[i][k] * (a.offset + gamma[k]) + beta[k];
-        store_eight(static_cast<T*>(a.again_ND) + row + p.at, again, p.count, a.packed);
+        for (int k = 0; k < 8; ++k) again[k] = f.normal[k] * gamma[k] + beta[k];
+        store_eight(static_cast<T*>(a.again_ND) + row + p.at, again, 8, true);
       }
     }
     const auto columns = static_cast<float>(a.dim);
@@ -178,15 +239,18 @@ __global__ void __launch_bounds__(kTeams ? kTeamsThreads : kNormThreads, kTeams 
     for (int i = 0; i < kVectors; ++i) {
       const Place p(i, dim, team.me, team.threads);
       if (!p.inside()) continue;
-      float dx[8], residual[8] = {};
-      if (a.residual_ND != nullptr)
-        load_eight(residual, static_cast<const T*>(a.residual_ND) + row + p.at, p.count, a.packed);
+      float gamma[8], dx[8], residual[8] = {};
+      load_gamma<T>(gamma, a, p);
+      forget(now.x[i]);
+      forget(now.grad[i]);
+      const NormFactors f(now, i, gamma);
+      if (a.residual_ND != nullptr) widen_eight(residual, now.residual[i]);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        dx[k] = (scaled[i][k] - normal[i][k] * mean_both - mean_scaled) * rstd + residual[k];
+        dx[k] = (f.scaled[k] - f.normal[k] * mean_both - mean_scaled) * now.rstd + residual[k];
         if (kLayerNorm) sums.dx[i][k] += dx[k];
       }
-      store_eight(static_cast<T*>(a.dx_ND) + row + p.at, dx, p.count, a.packed);
+      store_eight(static_cast<T*>(a.dx_ND) + row + p.at, dx, 8, true);
     }
   }
   if constexpr (kTeams) add_teams(sums, team);
@@ -351,18 +415,22 @@ void LaunchedKernels::norm_backward(const fused::NormBackwardPass& a) const {
   const bool layer_norm = a.mean_N != nullptr;
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
-    if (!is_narrow(a.dim))
+    if (!is_narrow(a.dim) || !a.packed)
       return launch(layer_norm ? norm_backward_wide<T, true> : norm_backward_wide<T, false>, grid, kNormThreads,
                     stream(), a);
     with_vectors(a.dim, [&](auto vectors) {
       constexpr int kVectors = decltype(vectors)::count;
-      const auto threads = threads_for(a.dim, kVectors), teams = kTeamsThreads / threads;
+      const auto threads = threads_for(a.dim, kVectors);
+      const auto teams = (layer_norm ? kTeamsThreads<true> : kTeamsThreads<false>) / threads;
       if (kVectors == 1 && teams > 1)
         return launch(layer_norm ? cuda::norm_backward<T, 1, true, true> : cuda::norm_backward<T, 1, false, true>, grid,
                       threads * teams, stream(), a);
-      launch(layer_norm ? cuda::norm_backward<T, kVectors, true, false>
-                        : cuda::norm_backward<T, kVectors, false, false>,
-             grid, threads, stream(), a);
+      if (!layer_norm) return launch(cuda::norm_backward<T, kVectors, false, false>, grid, threads, stream(), a);
+      if constexpr (kVectors == 1 || sizeof(T) == 2) {
+        launch(cuda::norm_backward<T, kVectors, true, false>, grid, threads, stream(), a);
+      } else {  // three sums of 16 columns and three rows in float32 are more than a thread's registers
+        launch(norm_backward_wide<T, true>, grid, kNormThreads, stream(), a);
+      }
     });
   });
   check_launch();

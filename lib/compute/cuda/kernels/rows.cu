@@ -72,7 +72,9 @@ __global__ void __launch_bounds__(kStripThreads) column_pass(fused::ColumnPass a
       load_eight(e.x, static_cast<const T*>(a.x_ND) + at, count, a.packed);
       if (a.y_ND != nullptr) load_eight(e.y, static_cast<const T*>(a.y_ND) + at, count, a.packed);
       pass_eight<T, kKind>(a, row, column, e, bias);
-      if constexpr (kKind != Kind::sum) store_eight(static_cast<T*>(a.x_ND) + at, e.x, count, a.packed);
+      // Without a bias GELU's input stays as it is.
+      if (kKind != Kind::sum && (kKind != Kind::bias_gelu || a.bias_D != nullptr))
+        store_eight(static_cast<T*>(a.x_ND) + at, e.x, count, a.packed);
       if (a.out_ND != nullptr) store_eight(static_cast<T*>(a.out_ND) + at, e.out, count, a.packed);
       if constexpr (kSums) {
 #pragma unroll

@@ -5,8 +5,8 @@
 namespace fsdp::cuda {
 
 constexpr int kEmbedThreads = 128, kEmbedColumns = 8 * kEmbedThreads;
-/// Threads of four times the columns sum the rows of an id, each group those of its tokens: one group after another would
-/// wait for each row of a frequent id, of which a batch can have thousands.
+/// Threads of four times the columns sum the rows of an id, each group those of its tokens: one group after another
+/// would wait for each row of a frequent id, of which a batch can have thousands.
 constexpr int kEmbedGroups = 4, kEmbedGroupsThreads = kEmbedGroups * kEmbedThreads;
 
 /// One thread block for each token and 1024 columns.
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused:
   put_row(a, position, column, sum);
 }
 
-// Cross-entropy and its gradient: two passes over a row of logits, the second of which goes backwards and reads from the
-// cache. Powers of two, because expf() and a division for each logit take longer than its transfer.
+// Cross-entropy and its gradient: two passes over a row of logits. Powers of two, because expf() and a division for
+// each logit take longer than its transfer.
 
 constexpr int kLossThreads = 512;  ///< upper limit
 constexpr float kLog2E = 1.4426950408889634f;
@@ -113,18 +113,25 @@ __device__ __forceinline__ SoftmaxSum sum_of_eight(float (&x)[8], long long coun
   return {largest, sum};
 }
 
-/// One thread block for each row.
-template <typename T>
+/// One thread block for each row. \tparam kKeeps  the launch gives room for the row, which is then read once; otherwise
+/// the second pass goes backwards and reads from the cache
+template <typename T, bool kKeeps>
 __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntropy a) {
   __shared__ SoftmaxSum room[kMaxWarps];
+  [[maybe_unused]] auto* kept = static_cast<Eight<T>*>(given_room());
   const long long row = blockIdx.x;
   auto* logits = static_cast<T*>(a.logits_NV) + row * a.width;
   const int target = a.targets_N[row];
   const int step = static_cast<int>(blockDim.x) * 8, mine_from = static_cast<int>(threadIdx.x) * 8;
   SoftmaxSum mine{-INFINITY, 0.0f};
+  Eight<T> next;
+  if (mine_from < a.vocab) load_eight(next, logits + mine_from, a.vocab - mine_from, a.packed);
   for (int at = mine_from; at < a.vocab; at += step) {
+    const auto now = next;
+    if (at + step < a.vocab) load_eight(next, logits + at + step, a.vocab - at - step, a.packed);
+    if constexpr (kKeeps) kept[at / 8] = now;
     float x[8];
-    load_eight(x, logits + at, a.vocab - at, a.packed);
+    widen_eight(x, now);
     mine = joined(mine, sum_of_eight(x, a.vocab - at));
   }
   const auto all = block_join(mine, room);
@@ -137,8 +144,12 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
     if (at >= a.width) continue;
     float x[8] = {};
     // Ignored targets have zero gradient, even with logits that are not finite.
-    if (target >= 0) {
-      load_eight(x, logits + at, a.vocab - at, a.packed);
+    if (target >= 0 && at < a.vocab) {
+      if constexpr (kKeeps) {
+        widen_eight(x, kept[at / 8]);
+      } else {
+        load_eight(x, logits + at, a.vocab - at, a.packed);
+      }
 #pragma unroll
       for (int k = 0; k < 8; ++k) x[k] = exp2f((x[k] - all.largest) * kLog2E) * share;
       if (a.vocab - at < 8 || static_cast<unsigned>(target - at) < 8) {
@@ -204,8 +215,13 @@ void LaunchedKernels::embed_backward(const fused::EmbedBackward& a) const {
 
 void LaunchedKernels::cross_entropy(const fused::CrossEntropy& a) const {
   with_type(a.type, [&](auto type) {
+    using T = decltype(type);
     const dim3 grid{static_cast<unsigned>(a.rows), 1, 1};
-    launch(cuda::cross_entropy<decltype(type)>, grid, threads_for((a.width + 7) / 8), stream(), a);
+    const auto eights = (a.vocab + 7) / 8, threads = (a.width + 7) / 8;
+    const int bytes = eights * static_cast<int>(sizeof(Eight<T>));
+    if (a.with_grad && bytes <= room_for_two())
+      return launch_with_room(cuda::cross_entropy<T, true>, grid, threads_for(threads), bytes, stream(), a);
+    launch(cuda::cross_entropy<T, false>, grid, threads_for(threads), stream(), a);
   });
   check_launch();
   launch(sum_losses, dim3{1, 1, 1}, threads_for(a.rows), stream(), a);
