@@ -231,15 +231,11 @@ void LinearGroup::multiply(LayerParams p, const MicroBatch& batch, const at::Ten
           ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), matrix.adapter.scale));
   }
   if (!has_adapters()) return;
-  std::vector<at::Tensor> all_a;
-  for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
-  const auto down_NR =
-      ops_.lora_down(adapter_input(batch, x_NI), at::cat(all_a).t(), one_scale_ ? adapter(0).scale : 1.0);
+  const auto down_NR = ops_.linear(adapter_input(batch, x_NI), scaled_a(p, x_NI.scalar_type()));
   for (std::size_t n = 0; n < adapted_.size(); ++n) {
     const auto& matrix = matrices_[adapted_[n]];
     auto& out_NO = outs_NO[adapted_[n]];
-    if (!one_scale_) part(down_NR, n).mul_(matrix.adapter.scale);
-    ops_.lora_up(out_NO, part(down_NR, n), param(p, matrix.lora_b).t());
+    add_adapter(p, n, out_NO, down_NR);
     add_lora_bias(p, matrix, out_NO);
     if (matrix.magnitude >= 0) out_NO.mul_(param(p, matrix.magnitude) / norms_O[n]);
   }
@@ -259,7 +255,7 @@ at::Tensor LinearGroup::project(LayerParams p, const MicroBatch& batch, const at
 at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroBatch& batch,
                                        std::span<const at::Tensor> grads_NO, LinearState& state) const {
   at::Tensor grad_x_NI;
-  std::vector<at::Tensor> grads_down, all_a;
+  if (has_adapters()) state.grad_down_NR = at::empty(state.down_NR.sizes(), state.down_NR.options());
   const auto joined_NO = joined_columns(grads_NO);
   const auto joined_OI = joined_NO.defined() ? joined_weight(p, joined_NO.scalar_type()) : at::Tensor();
   if (joined_OI.defined()) grad_x_NI = ops_.linear_backward(joined_NO, joined_OI);
@@ -273,19 +269,18 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
       add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
     }
     if (matrix.lora_a < 0) continue;
-    const auto wide_NO = grad_NO.to(at::kFloat);
-    ops_.weight_grad(slot(g, matrix.lora_b), wide_NO, part(state.down_NR, n++));
-    grads_down.push_back(ops_.lora_down(wide_NO, param(p, matrix.lora_b), matrix.adapter.scale));
-    all_a.push_back(param(p, matrix.lora_a));
+    ops_.weight_grad(slot(g, matrix.lora_b), grad_NO, part(state.down_NR, n));
+    auto grad_down_NR = part(state.grad_down_NR, n++);
+    ops_.linear_backward_into(grad_down_NR, grad_NO, param(p, matrix.lora_b).to(grad_NO.scalar_type()));
   }
   if (!has_adapters()) return grad_x_NI;
-  state.grad_down_NR = at::cat(grads_down, 1);
+  const auto a_RI = scaled_a(p, grad_x_NI.scalar_type());
   const auto keys = dropout_keys(batch);
   if (!keys.defined()) {
-    ops_.lora_up(grad_x_NI, state.grad_down_NR, at::cat(all_a));
+    ops_.linear_backward_add(grad_x_NI, state.grad_down_NR, a_RI);
     return grad_x_NI;
   }
-  auto through_adapters_NI = ops_.lora_down(state.grad_down_NR, at::cat(all_a), 1.0);
+  auto through_adapters_NI = ops_.linear_backward(state.grad_down_NR, a_RI);
   ops_.dropout(through_adapters_NI, keys, dropout_);
   GradSlot sum{grad_x_NI, true};
   ops_.accumulate(&sum, through_adapters_NI);
@@ -315,9 +310,11 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
     if (matrix.lora_a >= 0) ++n;
   }
   if (!has_adapters()) return;
-  const auto grads_RI = ops_.lora_down(state.grad_down_NR.t(), adapter_input(batch, x_NI), 1.0);
+  GradSlot sum{at::empty({state.grad_down_NR.size(1), x_NI.size(1)}, x_NI.options().dtype(at::kFloat))};
+  ops_.weight_grad(&sum, state.grad_down_NR, adapter_input(batch, x_NI));
+  scale_rows(sum.grad);
   for (std::size_t n = 0; n < adapted_.size(); ++n)
-    ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), part(grads_RI.t(), n).t().contiguous());
+    ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), sum.grad.narrow(0, first_column_[n], adapter(n).rank));
 }
 
 bool LinearGroup::joined_weight_grad(LayerGrads g, std::span<const at::Tensor> grads_NO, const at::Tensor& x_NI) const {
@@ -349,14 +346,36 @@ at::Tensor LinearGroup::dropout_keys(const MicroBatch& batch) const {
 
 at::Tensor LinearGroup::adapter_input(const MicroBatch& batch, const at::Tensor& x_NI) const {
   const auto keys = dropout_keys(batch);
-  if (!keys.defined()) return x_NI.to(at::kFloat);
-  auto dropped_NI = x_NI.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  if (!keys.defined()) return x_NI;
+  auto dropped_NI = x_NI.clone();
   ops_.dropout(dropped_NI, keys, dropout_);
   return dropped_NI;
 }
 
 at::Tensor LinearGroup::part(const at::Tensor& down_NR, std::size_t n) const {
   return down_NR.narrow(1, first_column_[n], adapter(n).rank);
+}
+
+void LinearGroup::scale_rows(at::Tensor& all_RI) const {
+  if (one_scale_) {
+    if (adapter(0).scale != 1) all_RI.mul_(adapter(0).scale);
+    return;
+  }
+  for (std::size_t n = 0; n < adapted_.size(); ++n)
+    all_RI.narrow(0, first_column_[n], adapter(n).rank).mul_(adapter(n).scale);
+}
+
+at::Tensor LinearGroup::scaled_a(LayerParams p, at::ScalarType dtype) const {
+  std::vector<at::Tensor> all_a;
+  for (const auto i : adapted_) all_a.push_back(param(p, matrices_[i].lora_a));
+  auto all_RI = at::cat(all_a);
+  scale_rows(all_RI);
+  return all_RI.to(dtype);
+}
+
+void LinearGroup::add_adapter(LayerParams p, std::size_t n, at::Tensor& out_NO, const at::Tensor& down_NR) const {
+  const auto& b_OR = param(p, matrices_[adapted_[n]].lora_b);
+  ops_.linear_into(out_NO, part(down_NR, n), b_OR.to(down_NR.scalar_type()), true);
 }
 
 void LinearGroup::add_lora_bias(LayerParams p, const Linear& matrix, at::Tensor& out_NO) const {
@@ -376,7 +395,7 @@ void LinearGroup::magnitude_grad(LayerParams p, LayerGrads g, std::size_t n, con
   auto direction_NO = at::empty(grad_NO.sizes(), x_NI.options());
   Fp8Matrix x8;
   multiply_one(matrix, direction_NO, x_NI, weight(p, matrix, x_NI.scalar_type()), x8, {});
-  ops_.lora_up(direction_NO, part(state.down_NR, n), param(p, matrix.lora_b).t());
+  add_adapter(p, n, direction_NO, state.down_NR);
   GradSlot sum{at::empty({grad_NO.size(1)}, grad_NO.options().dtype(at::kFloat))};
   ops_.bias_grad(&sum, grad_NO.to(at::kFloat) * direction_NO);
   ops_.accumulate(slot(g, matrix.magnitude), sum.grad.div_(state.norms_O[n]));

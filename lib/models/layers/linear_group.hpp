@@ -32,13 +32,16 @@ struct Linear {
 
 /// Saved by a group for its backward pass: activations of adapters, and tensors in fp8.
 struct LinearState {
-  at::Tensor down_NR;               ///< s x A^T of the group's adapters, concatenated, float32
-  at::Tensor grad_down_NR;          ///< gradient of down_NR times s, from backward_input() on
+  at::Tensor down_NR;               ///< x (s A)^T of the group's adapters, concatenated, in the dtype of x
+  at::Tensor grad_down_NR;          ///< gradient of down_NR, from backward_input() on
   std::vector<at::Tensor> norms_O;  ///< DoRA: row norms of W + s B A, for each matrix
   std::vector<Fp8Matrix> grads8;    ///< output gradients, from backward_input() on; empty without fp8 matrices
 };
 
 /// Shapes: N tokens, I inputs, O outputs of one matrix, R the ranks of the adapters together.
+///
+/// Adapters are multiplied in the dtype of the activations, as peft does under autocast: their float32 parameters are
+/// rounded for each product, sums are float32, and gradients of parameters are not rounded where the device can.
 class LinearGroup {
  public:
   /// \param dropout_place  identifies the adapters' dropout in the model
@@ -89,6 +92,12 @@ class LinearGroup {
   /// Returns the columns of the n-th adapter.
   at::Tensor part(const at::Tensor& down_NR, std::size_t n) const;
   const LoraModule& adapter(std::size_t n) const { return matrices_[adapted_[n]].adapter; }
+  /// Multiplies the rows of each adapter by its scale.
+  void scale_rows(at::Tensor& all_RI) const;
+  /// Returns s A of all adapters, one below the other.
+  at::Tensor scaled_a(LayerParams p, at::ScalarType dtype) const;
+  /// out += down B^T, for the n-th adapter.
+  void add_adapter(LayerParams p, std::size_t n, at::Tensor& out_NO, const at::Tensor& down_NR) const;
   /// Adds the adapter's bias of a matrix, times its scale.
   void add_lora_bias(LayerParams p, const Linear& matrix, at::Tensor& out_NO) const;
   /// DoRA, for the n-th adapter: returns the gradient of the product that m / |V| scales.
