@@ -197,7 +197,7 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
     ModelRuntime runtime(*fake_world, setup.config, sharding,
                          make_meta_device(gpu, recorder.tape(), std::make_shared<WorkLog>(), 1),
-                         setup.batches.accumulation_steps);
+                         plan_step(setup.options, setup.batches));
     describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }
   if (setup.train_data) MemoryReporter(world, setup, log).predict();

@@ -601,7 +601,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
   sharding.lora = setup.lora;
-  ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
+  ModelRuntime runtime(world, setup.config, sharding, setup.device, plan_step(options, setup.batches));
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;
   runtime.engine().observers().add(timer);

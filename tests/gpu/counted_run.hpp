@@ -147,7 +147,7 @@ class Run {
             make_lone_rank({ranks, ranks, 0}, [](ProcessGroup& group) { make_mesh(group, Sharding::full_shard, 0); })),
         rows_(kRows * ranks * micro_batches),
         runtime_(*world_, config, sharding(graphs), {at::Device(at::kCUDA, 0), backend, nullptr, "stub", ""},
-                 micro_batches),
+                 {micro_batches, takes_bf16_gradients({.kind = optimizer})}),
         loader_(rows_ * kSteps, kLength, config.vocab_size),
         trainer_(runtime_, loader_, options(rows_, micro_batches, optimizer)) {
     runtime_.engine().observers().add(observer_);

@@ -90,7 +90,8 @@ Engine::GatherMemory train(const Job& job) {
     make_mesh(group, job.options.sharding, job.options.shard_group_size);
   });
   ModelRuntime runtime(*world, deep_model(), job.options,
-                       {at::Device(at::kCUDA, 0), cuda_backend(), nullptr, "stub", ""}, job.micro_batches);
+                       {at::Device(at::kCUDA, 0), cuda_backend(), nullptr, "stub", ""},
+                       {job.micro_batches, takes_bf16_gradients({.kind = job.optimizer})});
   const auto rows = kRows * job.ranks * job.micro_batches;
   const RandomLoader loader(rows * kSteps, kLength, deep_model().vocab_size);
   TrainerOptions options;
@@ -145,6 +146,7 @@ std::vector<Job> jobs(const std::string& folder) {
           {"offload of adapters, registered", 4, 1, "adamw", with(full, adapters), true},
           {"full-shard, recomputed", 4, 2, "adamw", with(full, recomputed)},
           {"full-shard, reduced each time", 4, 2, "lion", with(full, each)},
+          {"anyprecision", 4, 1, "anyprecision", with(full)},
           {"grad-shard", 4, 2, "adamw", with(Sharding::grad_shard)},
           {"no-shard", 4, 2, "adamw", with(replicated)},
           {"hybrid", 4, 1, "adamw", with(Sharding::hybrid_full_shard)},
@@ -245,8 +247,10 @@ TEST_SUITE("gpu/races") {
          "NCCL reads .*total_sum.* writes"},
         {"a layer waits for its gather", "full-shard", "wait of stream 0 .* for .* after NCCL",
          "(column_pass|norm_|cublas).* reads .* what NCCL writes"},
-        {"arrived sums are widened afterwards", "full-shard", "wait of stream 0 .* for .* after NCCL",
-         "upcast_sums.* reads .* what NCCL writes"},
+        {"arrived sums are widened afterwards", "full-shard, reduced each time",
+         "wait of stream 0 .* for .* after NCCL", "upcast_sums.* reads .* what NCCL writes"},
+        {"the norm reads sums that have arrived", "full-shard", "wait of stream 0 .* for .* after NCCL",
+         "sum_squares.* reads .* what NCCL writes"},
         {"the decision waits for the norm", "full-shard", "wait of stream 0 .* for .* after NCCL",
          "decide_step.* reads .* what NCCL writes"},
         {"an event is recorded behind a gather", "full-shard", "record on .* after NCCL",

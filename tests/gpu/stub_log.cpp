@@ -136,7 +136,7 @@ Touches of_sum_losses(const CrossEntropy& a) {
 
 Touches of_sum_squares(const SumSquares& a) {
   Touches all;
-  for (int i = 0; i < a.tensors; ++i) touch(all, a.data[i], 4 * a.elements[i]);
+  for (int i = 0; i < a.tensors; ++i) touch(all, a.data[i], size_of(a.type[i]) * a.elements[i]);
   touch(all, a.partial, 8 * a.first_block[a.tensors]);
   return all;
 }
@@ -170,7 +170,21 @@ Touches of_adamw(const AdamW& a) {
     for (int round = 0; round < 2; ++round) {
       touch_each(all, 4 * a.elements[i], a.param[i], a.exp_avg[i], a.exp_avg_sq[i]);
     }
-    touch(all, a.grad[i], 4 * a.elements[i]);
+    touch(all, a.grad[i], size_of(a.grad_type[i]) * a.elements[i]);
+    touch(all, a.cast_params[i], size_of(a.cast_type) * a.elements[i]);
+  }
+  touch(all, a.decision, 8 * kDecisionSize);
+  return all;
+}
+
+Touches of_elementwise(const Elementwise& a) {
+  Touches all;
+  for (int i = 0; i < a.tensors; ++i) {
+    for (int round = 0; round < 2; ++round) {
+      touch(all, a.param[i], size_of(a.param_type) * a.elements[i]);
+      for (int s = 0; s < a.num_states; ++s) touch(all, a.states[s][i], size_of(a.state_types[s]) * a.elements[i]);
+    }
+    touch(all, a.grad[i], size_of(a.grad_type[i]) * a.elements[i]);
     touch(all, a.cast_params[i], size_of(a.cast_type) * a.elements[i]);
   }
   touch(all, a.decision, 8 * kDecisionSize);
@@ -286,6 +300,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"decide_step", reader(of_decide_step)},
                                                                    {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
+                                                                   {"elementwise", reader(of_elementwise)},
                                                                    {"cast_shards", reader(of_cast_shards)},
                                                                    {"upcast_sums", reader(of_upcast_sums)},
                                                                    {"dequantize_nf4", reader(of_nf4)},

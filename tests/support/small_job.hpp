@@ -50,7 +50,8 @@ struct SmallJob {
 class SmallJobRank {
  public:
   SmallJobRank(ProcessGroup& world, const SmallJob& job)
-      : runtime(world, job.model, job.sharding, job.device, job.accumulation_steps),
+      : runtime(world, job.model, job.sharding, job.device,
+                {job.accumulation_steps, takes_bf16_gradients(job.optimizer)}),
         loader(job.data, {0, job.model.block_size}, job.model.vocab_size) {
     const auto rows = job.micro_batch_size * world.size() * job.accumulation_steps;
     LrSchedule schedule;

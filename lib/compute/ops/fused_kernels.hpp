@@ -7,70 +7,9 @@
 // alone. Shape suffixes: op_types.hpp.
 #include <cstdint>
 
+#include "lib/compute/ops/fused_passes.hpp"
+
 namespace fsdp::fused {
-
-enum class Type : std::uint8_t { f32, bf16, fp16 };
-
-inline constexpr int kTensorsOfLaunch = 32;
-inline constexpr std::int64_t kBlockElements = 32768;  ///< elements of one tensor that a thread block takes
-constexpr std::int64_t update_blocks(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
-
-struct SumSquares {
-  int tensors;
-  const float* data[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-  double* partial;  ///< [first_block[tensors]]
-};
-/// sum[0] = the sum of the partial sums, in order.
-struct TotalSum {
-  const double* partial;
-  std::int64_t blocks;
-  double* sum;
-};
-
-/// Decides whether a step updates parameters, and computes the divisor of its gradients.
-struct DecideStep {
-  const double* squares;  ///< [1]
-  const double* nats;     ///< [1]
-  const double* before;   ///< decision of the step before, which skips this one, too, if it is a skip; may be null
-  double replicas, loss_scale, clip_norm;
-  double* decision;  ///< [kDecisionSize]
-};
-enum DecisionPlace { kDivisor, kSkipped, kNorm, kNats, kDecisionSize };
-
-struct AdamW {
-  int tensors;
-  Type cast_type;
-  void* cast_params[kTensorsOfLaunch];  ///< params in the parameter dtype, written; may be null
-  const double* decision;               ///< result of DecideStep; null: use grad_divisor
-  float *param[kTensorsOfLaunch], *exp_avg[kTensorsOfLaunch], *exp_avg_sq[kTensorsOfLaunch];
-  const float* grad[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-  float decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, correction, eps;
-};
-
-/// Casts master weights to the parameter dtype.
-struct CastShards {
-  Type type;
-  int tensors;
-  void* to[kTensorsOfLaunch];
-  const float* from[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-};
-
-/// Upcasts received values to float32, where they are set or added.
-struct UpcastSums {
-  Type type;
-  int tensors;
-  float* to[kTensorsOfLaunch];
-  const void* from[kTensorsOfLaunch];
-  bool add[kTensorsOfLaunch];
-  std::int64_t elements[kTensorsOfLaunch];
-  std::int64_t first_block[kTensorsOfLaunch + 1];
-};
 
 struct Nf4 {
   Type type;
@@ -281,6 +220,7 @@ class Kernels {
   virtual void total_sum(const TotalSum& pass) const = 0;
   virtual void decide_step(const DecideStep& pass) const = 0;
   virtual void adamw(const AdamW& pass) const = 0;
+  virtual void elementwise(const Elementwise& pass) const = 0;
   virtual void cast_shards(const CastShards& pass) const = 0;
   virtual void upcast_sums(const UpcastSums& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;

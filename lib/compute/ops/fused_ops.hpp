@@ -23,6 +23,7 @@ class FusedOps : public AtenOps {
   at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
+  void update(const ElementwiseUpdate& update) const override;
   void cast_shards(std::span<const CastShard> rows) const override;
   void upcast_sums(std::span<const UpcastSum> rows) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,

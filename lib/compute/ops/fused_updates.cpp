@@ -3,7 +3,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
@@ -68,8 +70,11 @@ at::Tensor FusedOps::device_sum_squares(std::span<const GradPart> parts) const {
     const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, parts.size() - first);
     fused::SumSquares pass{};
     pass.partial = to;
-    for (const auto& part : parts.subspan(first, count))
-      pass.data[add_tensor(pass, part.elements)] = floats_of(part.grad);
+    for (const auto& part : parts.subspan(first, count)) {
+      const auto n = add_tensor(pass, part.elements);
+      pass.data[n] = address_of(part.grad);
+      pass.type[n] = fused_type(part.grad);
+    }
     kernels_->sum_squares(pass);
     to += pass.first_block[count];
   }
@@ -141,7 +146,8 @@ void FusedOps::adamw(const AdamWUpdate& u) const {
       pass.param[n] = floats_in(u.params[i]);
       pass.exp_avg[n] = floats_in(u.exp_avg[i]);
       pass.exp_avg_sq[n] = floats_in(u.exp_avg_sq[i]);
-      pass.grad[n] = floats_of(u.grads[i]);
+      pass.grad[n] = address_of(u.grads[i]);
+      pass.grad_type[n] = fused_type(u.grads[i]);
       if (u.cast_params.empty() || !u.cast_params[i].defined()) continue;
       pass.cast_params[n] = address_in(u.cast_params[i]);
       pass.cast_type = fused_type(u.cast_params[i]);
@@ -159,6 +165,58 @@ void FusedOps::adamw(const AdamWUpdate& u) const {
     pass.correction = static_cast<float>(std::sqrt(1 - power(u.beta2)));
     pass.eps = static_cast<float>(u.eps);
     kernels_->adamw(pass);
+  }
+}
+
+namespace {
+
+struct NamedKind {
+  std::string_view kernel;  ///< ElementwiseUpdate::kernel
+  fused::ElementwiseKind kind;
+};
+constexpr std::array kKinds{NamedKind{"sgd", fused::ElementwiseKind::sgd},
+                            NamedKind{"lion", fused::ElementwiseKind::lion},
+                            NamedKind{"anyprecision", fused::ElementwiseKind::anyprecision}};
+
+/// Fills the arguments that all tensors of an update share.
+fused::Elementwise elementwise_pass(const ElementwiseUpdate& u, fused::ElementwiseKind kind) {
+  fused::Elementwise pass{};
+  pass.kind = kind;
+  pass.num_states = static_cast<int>(u.states.size());
+  pass.param_type = fused_type(u.params.front());
+  for (std::size_t s = 0; s < u.states.size(); ++s) pass.state_types[s] = fused_type(u.states[s].front());
+  pass.decision = static_cast<const double*>(address_of(u.decision));
+  pass.grad_divisor = static_cast<float>(u.grad_divisor);
+  pass.lr = static_cast<float>(u.lr);
+  pass.weight_decay = static_cast<float>(u.weight_decay);
+  pass.decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
+  std::copy(u.numbers.begin(), u.numbers.end(), pass.numbers);
+  return pass;
+}
+
+}  // namespace
+
+void FusedOps::update(const ElementwiseUpdate& u) const {
+  const auto named = std::find_if(kKinds.begin(), kKinds.end(), [&](const auto& k) { return k.kernel == u.kernel; });
+  if (kernels_ == nullptr || is_on_host(u.params.front()) || named == kKinds.end()) {
+    TORCH_CHECK(!u.decision.defined(), "a step that the device decides has parameters elsewhere");
+    return AtenOps::update(u);
+  }
+  for (std::size_t first = 0; first < u.params.size(); first += fused::kTensorsOfLaunch) {
+    const auto count = std::min<std::size_t>(fused::kTensorsOfLaunch, u.params.size() - first);
+    auto pass = elementwise_pass(u, named->kind);
+    for (std::size_t i = first; i < first + count; ++i) {
+      if (u.params[i].numel() == 0) continue;
+      const auto n = add_tensor(pass, u.params[i].numel());
+      pass.param[n] = address_in(u.params[i]);
+      for (std::size_t s = 0; s < u.states.size(); ++s) pass.states[s][n] = address_in(u.states[s][i]);
+      pass.grad[n] = address_of(u.grads[i]);
+      pass.grad_type[n] = fused_type(u.grads[i]);
+      if (u.cast_params.empty() || !u.cast_params[i].defined()) continue;
+      pass.cast_params[n] = address_in(u.cast_params[i]);
+      pass.cast_type = fused_type(u.cast_params[i]);
+    }
+    if (pass.tensors > 0) kernels_->elementwise(pass);
   }
 }
 

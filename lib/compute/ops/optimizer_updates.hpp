@@ -2,7 +2,8 @@
 // Arguments of the optimizer updates of Ops, for a group of parameters with the same hyperparameters.
 //
 // params are float32 master weights; states have the shape of their parameter and are float32 unless stated otherwise.
-// All tensors of a group are contiguous and on one device. Gradients are float32 and are divided by grad_divisor first,
+// All tensors of a group are contiguous and on one device. Gradients are float32 (on a device, for AdamW and elementwise
+// updates, also bf16) and are divided by grad_divisor first,
 // so that clipping and the loss scale need no pass of their own.
 #include <ATen/core/Tensor.h>
 
@@ -22,7 +23,8 @@ struct UpdateGroup {
   double weight_decay = 0;
   double grad_divisor = 1;
   std::int64_t step = 0;  ///< counted from 1
-  /// Result of Ops::decide(), which replaces grad_divisor; may be undefined. AdamW only.
+  /// Result of Ops::decide(), which replaces grad_divisor; may be undefined. AdamW and elementwise
+  /// updates on a device only.
   at::Tensor decision = {};
   /// With a decision: for each parameter its copy in the parameter dtype, written in the same pass; may be undefined.
   std::vector<at::Tensor> cast_params = {};

@@ -23,7 +23,7 @@ struct TensorGather {
 /// One tensor of a grouped reduce-scatter.
 struct TensorReduce {
   at::Tensor full;          ///< contiguous, size() times shard's elements, reduce dtype
-  at::Tensor shard;         ///< float32, contiguous
+  at::Tensor shard;         ///< contiguous, float32; also the dtype of `full` where it is replaced
   bool accumulate = false;  ///< add to shard instead of replacing it
 };
 

@@ -477,7 +477,7 @@ void Engine::build_gradients() {
                             .ops = *input_.ops,
                             .use_peer_memory = peer_memory_};
   // Accumulation over many micro-batches in 16 bits would lose digits.
-  const bool accumulate_locally = input_.accumulation_steps > 1 && !policy_.reduce_every_micro_batch;
+  const bool accumulate_locally = input_.step.micro_batches > 1 && !policy_.reduce_every_micro_batch;
   const auto travels_as = [&](const Unit& unit) {
     const bool any_float = std::any_of(unit.grad_layouts.begin(), unit.grad_layouts.end(),
                                        [](const ParamLayout& layout) { return layout.is_float; });
@@ -487,9 +487,14 @@ void Engine::build_gradients() {
   for (auto& unit : units_) {
     if (travels_as(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
   }
-  // Without a reduce-scatter a GPU writes gradients in float32 directly: GEMMs round once into either dtype.
+  // One micro-batch's gradients stay as they travel until the update, where that reads them.
+  const bool reads_bf16 = input_.step.takes_bf16 && input_.step.micro_batches == 1 && decides_on_device();
+  const auto shard_type_of = [&](const Unit& unit) {
+    return reads_bf16 && travels_as(unit) == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  };
+  // Without a reduce-scatter a GPU writes gradients to their final place: GEMMs round once into either dtype.
   const bool stays = shard.size() == 1 && !input_.ops->on_host();
-  const auto type_of = [&](const Unit& unit) { return stays ? at::kFloat : travels_as(unit); };
+  const auto type_of = [&](const Unit& unit) { return stays ? shard_type_of(unit) : travels_as(unit); };
   const auto context_of = [&](Unit& unit) {
     auto its = context;
     if (input_.store != nullptr) its.stored_grads = store_gradients(unit);
@@ -498,8 +503,9 @@ void Engine::build_gradients() {
   if (!peer_memory_) {
     for (auto& unit : units_) {
       if (unit->grad_layouts.empty()) continue;
-      unit->grads = make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit),
-                                               policy_.cpu_offload, policy_.reduce_every_micro_batch);
+      unit->grads =
+          make_collective_unit_grads(context_of(*unit), unit->grad_layouts, type_of(*unit), shard_type_of(*unit),
+                                     policy_.cpu_offload, policy_.reduce_every_micro_batch);
     }
     return;
   }

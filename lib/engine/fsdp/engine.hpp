@@ -27,6 +27,16 @@
 
 namespace fsdp {
 
+/// What the optimizer's steps ask of gradients.
+struct StepShape {
+  StepShape(int micro_batches_of_step = 1, bool takes_bf16_gradients = false)
+      : micro_batches(micro_batches_of_step), takes_bf16(takes_bf16_gradients) {}
+  int micro_batches;
+  /// The update also reads bf16 (takes_bf16_gradients()). On a device, gradients of a step of one micro-batch then
+  /// keep the dtype in which they travel, as FSDP2's do: 2 bytes to store and 2 to read instead of 4 and 8.
+  bool takes_bf16;
+};
+
 /// The model and where it runs. Everything referred to must outlive the engine.
 struct EngineInput {
   std::vector<Layer*> layers;
@@ -39,8 +49,8 @@ struct EngineInput {
   TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
   TensorStore* store = nullptr;                        ///< for master weights and gradients; null: they stay in memory
   bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
-  int accumulation_steps = 1;                          ///< micro-batches per optimizer step
-  bool registered_buffers = false;                     ///< ask shard_collectives for buffers of gathered units
+  StepShape step = {};
+  bool registered_buffers = false;  ///< ask shard_collectives for buffers of gathered units
 };
 
 /// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and

@@ -28,7 +28,7 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPositi
   // Gradient buffers keep their addresses across micro-batches only when accumulation was announced.
   const bool adds_up = !place.first || !place.last;
   return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.graph_max_tokens && batch.packing == nullptr &&
-         batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.accumulation_steps > 1);
+         batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.step.micro_batches > 1);
 }
 
 std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {

@@ -14,7 +14,7 @@ namespace fsdp {
 namespace {
 
 std::vector<StoredTensor> make_shards(const UnitContext& context, const std::vector<ParamLayout>& layouts,
-                                      bool on_host) {
+                                      at::ScalarType dtype, bool on_host) {
   if (!context.stored_grads.empty()) return context.stored_grads;
   const MemoryScope scope(MemoryCategory::gradients, on_host);
   const auto& group = context.shard_group;
@@ -22,8 +22,7 @@ std::vector<StoredTensor> make_shards(const UnitContext& context, const std::vec
   std::vector<StoredTensor> shards;
   for (const auto& layout : layouts) {
     const auto range = shard_range(layout.rows(), group.size(), group.rank());
-    shards.emplace_back(
-        at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(at::kFloat).device(device)));
+    shards.emplace_back(at::zeros(layout.shape_with_rows(range.padded_rows), at::TensorOptions(dtype).device(device)));
   }
   return shards;
 }
@@ -47,7 +46,7 @@ class SharedUnitGrads final : public UnitGrads {
   void prepare() override {
     if (!shards_.empty()) return;
     if (!in_place_) {
-      shards_ = make_shards(context_, layouts_, true);
+      shards_ = make_shards(context_, layouts_, at::kFloat, true);
       return;
     }
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
@@ -127,20 +126,21 @@ class SharedUnitGrads final : public UnitGrads {
 class CollectiveUnitGrads final : public UnitGrads {
  public:
   CollectiveUnitGrads(const UnitContext& context, std::vector<ParamLayout> layouts, at::ScalarType dtype,
-                      bool shards_on_host, bool accumulates)
+                      at::ScalarType shard_dtype, bool shards_on_host, bool accumulates)
       : context_(context),
         layouts_(std::move(layouts)),
         groups_(side_by_side(layouts_, context_.shard_group.size(), context_.ops.joins_products())),
         options_(at::TensorOptions(dtype).device(context.ops.device())),
+        shard_dtype_(shard_dtype),
         shards_on_host_(shards_on_host),
         elsewhere_(shards_on_host && !context_.ops.on_host()),
         alone_(context_.shard_group.size() == 1),
-        in_place_(alone_ && dtype == at::kFloat && !shards_on_host && !accumulates && context_.stored_grads.empty()) {}
+        in_place_(alone_ && dtype == shard_dtype && !shards_on_host && !accumulates && context_.stored_grads.empty()) {}
 
   void prepare() override {
     if (!shards_.empty()) return;
     if (!in_place_) {
-      shards_ = make_shards(context_, layouts_, shards_on_host_);
+      shards_ = make_shards(context_, layouts_, shard_dtype_, shards_on_host_);
       for (const auto& shard : shards_) {
         if (shards_on_host_ && shard.store() == nullptr) locked_.push_back(context_.ops.lock_pages(shard.get()));
       }
@@ -267,10 +267,11 @@ class CollectiveUnitGrads final : public UnitGrads {
   std::vector<ParamLayout> layouts_;
   std::vector<std::vector<std::size_t>> groups_;  ///< indices of layouts_ that share one buffer
   at::TensorOptions options_;
+  at::ScalarType shard_dtype_;
   bool shards_on_host_;
   bool elsewhere_;  ///< shards are on the host, gradients on a device
   bool alone_;
-  bool in_place_;  ///< one rank and float32: the full gradient is the shard
+  bool in_place_;  ///< one rank and one dtype: the full gradient is the shard
   bool accumulate_ = false;
   std::vector<StoredTensor> shards_;
   std::vector<std::shared_ptr<void>> locked_;  // page locks of shards on the host
@@ -355,8 +356,9 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
 
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      bool shards_on_host, bool accumulates) {
-  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shards_on_host, accumulates);
+                                                      at::ScalarType shard_dtype, bool shards_on_host,
+                                                      bool accumulates) {
+  return std::make_unique<CollectiveUnitGrads>(context, layouts, dtype, shard_dtype, shards_on_host, accumulates);
 }
 
 }  // namespace fsdp

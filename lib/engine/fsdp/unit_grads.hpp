@@ -35,7 +35,8 @@ class UnitGrads {
   /// one rank. \param open  true: more micro-batches of the step follow, and all slots were written; false: the step's
   /// last micro-batch ran
   virtual void set_state_after_replay(bool open) = 0;
-  /// float32 [padded_rows, ...], zero in the padding. After prepare().
+  /// [padded_rows, ...], zero in the padding: float32, or the shard dtype of make_collective_unit_grads(). After
+  /// prepare().
   virtual at::Tensor shard(std::size_t param) = 0;
 };
 
@@ -83,11 +84,14 @@ std::unique_ptr<UnitGrads> make_shared_unit_grads(const UnitContext& context, co
                                                   std::vector<int> slots, std::shared_ptr<std::size_t> next_slot);
 
 /// Gradients in ordinary tensors, reduced by the axis's collectives.
-/// \param dtype           of the buffers that layers write; float32 for a shard axis of one rank on a device
+/// \param dtype           of the buffers that layers write
+/// \param shard_dtype     float32, or `dtype`; with `dtype` start_reduce() must not accumulate, and shards are on the
+///                        device
 /// \param shards_on_host  the shards are kept in host memory, whatever the device
 /// \param accumulates     start_reduce() may be called with accumulate
 std::unique_ptr<UnitGrads> make_collective_unit_grads(const UnitContext& context,
                                                       const std::vector<ParamLayout>& layouts, at::ScalarType dtype,
-                                                      bool shards_on_host, bool accumulates);
+                                                      at::ScalarType shard_dtype, bool shards_on_host,
+                                                      bool accumulates);
 
 }  // namespace fsdp

@@ -204,6 +204,8 @@ void Optimizer::step_part(const std::vector<std::size_t>& params, const std::vec
   step_group(params, gradients, std::move(common), false);
 }
 
+bool Optimizer::supports_device_decision() const { return optimizer_type(options().kind).on_device; }
+
 std::vector<std::size_t> Optimizer::all_params() const {
   std::vector<std::size_t> all(num_params());
   std::iota(all.begin(), all.end(), 0);

@@ -101,7 +101,7 @@ class Optimizer {
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  const GradScaling& scaling);
   /// Whether the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
-  virtual bool supports_device_decision() const { return false; }
+  bool supports_device_decision() const;
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 
@@ -186,6 +186,8 @@ struct OptimizerType {
   std::vector<std::string_view> aliases = {};  ///< names of the Hugging Face trainer
   std::vector<std::string_view> options = {};  ///< options that not every optimizer has
   std::vector<std::string> betas = {};         ///< of its authors; empty: those of every run
+  /// One launch of a kernel updates many parameters: by a decision made on the device, and from bf16 gradients, too.
+  bool on_device = false;
   std::unique_ptr<Optimizer> (*make)(OptimizerInput) = nullptr;
   void (*check)(const OptimizerOptions&) = nullptr;  ///< \throws UsageError about options; may be null
 
@@ -198,6 +200,8 @@ std::string optimizer_choices();
 /// Finds an optimizer by its name or an alias. \throws UsageError naming the choices
 const OptimizerType& optimizer_type(std::string_view name);
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
+/// OptimizerType::on_device, unless Child-Tuning changes the gradients first.
+bool takes_bf16_gradients(const OptimizerOptions& options);
 
 /// An option of OptimizerOptions that not every optimizer has (OptimizerType::options).
 struct OptimizerOption {

@@ -23,7 +23,6 @@ class AdamW final : public Optimizer {
     add_state("exp_avg_sq");
   }
   std::string name() const override { return "AdamW"; }
-  bool supports_device_decision() const override { return true; }
   nlohmann::json group_fields() const override {
     return {
         {"betas", {options().beta1, options().beta2}}, {"eps", options().eps}, {"amsgrad", false}, {"maximize", false}};
@@ -178,6 +177,7 @@ const std::vector<OptimizerType>& optimizer_types() {
   static const std::vector<OptimizerType> types{
       {.name = "adamw",
        .aliases = {"adamw_torch", "adamw_torch_fused", "adamw_hf", "paged_adamw_32bit"},
+       .on_device = true,
        .make = make<AdamW>},
       {.name = "adamw8bit",  // this and lion8bit follow bitsandbytes
        .aliases = {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"},
@@ -194,6 +194,7 @@ const std::vector<OptimizerType>& optimizer_types() {
       {.name = "anyprecision",
        .aliases = {"adamw_anyprecision"},
        .options = {"momentum-dtype", "variance-dtype", "kahan", "master-dtype"},
+       .on_device = true,
        .make = make<AnyPrecision>},
       {.name = "adafactor",
        .options = {"adafactor-variant", "relative-step", "warmup-init", "scale-parameter", "adafactor-beta1"},
@@ -202,6 +203,7 @@ const std::vector<OptimizerType>& optimizer_types() {
       {.name = "lion",
        .aliases = {"lion_32bit", "paged_lion_32bit"},
        .betas = {"0.9", "0.99"},  // the sign of an average needs a longer average
+       .on_device = true,
        .make = make<Lion>},
       {.name = "lion8bit",
        .aliases = {"lion_8bit", "paged_lion_8bit"},
@@ -209,7 +211,7 @@ const std::vector<OptimizerType>& optimizer_types() {
        .betas = {"0.9", "0.99"},
        .make = make_blockwise},
       {.name = "muon", .options = {"momentum", "muon-adjust-lr"}, .make = make_muon},
-      {.name = "sgd", .options = {"momentum", "nesterov"}, .make = make<Sgd>, .check = check_sgd}};
+      {.name = "sgd", .options = {"momentum", "nesterov"}, .on_device = true, .make = make<Sgd>, .check = check_sgd}};
   return types;
 }
 
@@ -322,6 +324,10 @@ const OptimizerType& optimizer_type(std::string_view name) {
       return type;
   }
   throw UsageError("--optimizer is '" + std::string(name) + "', choose from " + optimizer_choices());
+}
+
+bool takes_bf16_gradients(const OptimizerOptions& options) {
+  return optimizer_type(options.kind).on_device && options.child_tuning.mode == ChildTuning::off;
 }
 
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input) {

@@ -189,7 +189,7 @@ int set_threads(int ranks_on_node, const Logger& log) {
 }
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
-                           const DeviceChoice& device, int accumulation_steps)
+                           const DeviceChoice& device, const StepShape& step)
     : world_(world),
       device_(with_ops(device)),
       policy_(make_policy(options)),
@@ -244,7 +244,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     input.store = store_.get();
   }
   input.allow_peer_memory = !options.host_staged;
-  input.accumulation_steps = accumulation_steps;
+  input.step = step;
   input.registered_buffers = wants_registered_buffers() && !staged && mesh_.shard->size() > 1;
   policy_.graph_max_tokens = graph_max_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);

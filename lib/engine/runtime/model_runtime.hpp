@@ -58,7 +58,7 @@ class ModelRuntime {
  public:
   /// Collective over `world`, which must outlive this object.
   ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
-               const DeviceChoice& device, int accumulation_steps);
+               const DeviceChoice& device, const StepShape& step);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 

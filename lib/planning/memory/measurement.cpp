@@ -13,7 +13,7 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   constexpr int kSteps = 3;  // as many as the prediction simulates
   const auto& options = request.options;
   const auto batches = plan_batches(options, world.size());
-  ModelRuntime runtime(world, request.config, options.sharding, device, batches.accumulation_steps);
+  ModelRuntime runtime(world, request.config, options.sharding, device, plan_step(options, batches));
   const RandomLoader reader(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size,
                             request.documents);
   TrainerOptions trainer_options;

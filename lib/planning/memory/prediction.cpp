@@ -329,7 +329,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   prediction.on_gpu = on_gpu;
   prediction.rows_per_step = batches.rows_per_step;
   prediction.accumulation_steps = batches.accumulation_steps;
-  ModelRuntime runtime(*world, request.config, options.sharding, device, batches.accumulation_steps);
+  ModelRuntime runtime(*world, request.config, options.sharding, device, plan_step(options, batches));
   runtime.engine().observers().add(*recorder.tape());
   WorkObserver observer(*work);
   runtime.engine().observers().add(observer);

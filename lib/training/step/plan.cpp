@@ -101,6 +101,10 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
+StepShape plan_step(const TrainOptions& options, const BatchPlan& batches) {
+  return {batches.accumulation_steps, takes_bf16_gradients(options.optimizer)};
+}
+
 void check_compute_dtype(const TrainOptions& o) {
   const auto& asked = o.sharding.compute_dtype;
   const bool quantized = o.sharding.quantize.enabled();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/training/step/train_options.hpp"
@@ -28,6 +29,8 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 
 /// \throws UsageError naming the option
 OptimizerOptions plan_optimizer(const TrainOptions& options);
+/// What the engine must know of the job's steps.
+StepShape plan_step(const TrainOptions& options, const BatchPlan& batches);
 
 /// Types of products that do not go with how weights are kept. \throws UsageError
 void check_compute_dtype(const TrainOptions& options);

@@ -31,12 +31,13 @@ __device__ __forceinline__ bool is_packed(const void* pointer) {
 __global__ void __launch_bounds__(kUpdateThreads) sum_squares(const __grid_constant__ fused::SumSquares a) {
   __shared__ double room[kMaxWarps];
   const BlockRange range(a);
-  const float* data = a.data[range.tensor];
+  const void* data = a.data[range.tensor];
+  const Type type = a.type[range.tensor];
   const bool packed = is_packed(data);
   float sum = 0;  // float32 suffices for at most 128 squares
   for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
     float x[8];
-    load_eight(x, data + at, range.end - at, packed);
+    load_eight(x, data, type, at, range.end - at, packed);
 #pragma unroll
     for (int k = 0; k < 8; ++k) sum = __fmaf_rn(x[k], x[k], sum);
   }
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
   const BlockRange range(a);
   float* params = a.param[range.tensor];
   float *means = a.exp_avg[range.tensor], *squares = a.exp_avg_sq[range.tensor];
-  const float* grads = a.grad[range.tensor];
+  const void* grads = a.grad[range.tensor];
+  const Type grad_type = a.grad_type[range.tensor];
   T* cast_params = static_cast<T*>(a.cast_params[range.tensor]);
   const bool packed =
       is_packed(params) && is_packed(means) && is_packed(squares) && is_packed(grads) && is_packed(cast_params);
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
     load_eight(p, params + at, count, packed);
     load_eight(m, means + at, count, packed);
     load_eight(v, squares + at, count, packed);
-    load_eight(g, grads + at, count, packed);
+    load_eight(g, grads, grad_type, at, count, packed);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float grad = g[k] / divisor;
@@ -93,6 +95,95 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
     if (cast_params != nullptr) store_eight(cast_params + at, p, count, packed);
     store_eight(means + at, m, count, packed);
     store_eight(squares + at, v, count, packed);
+  }
+}
+
+__device__ __forceinline__ float rounded(float x, Type type) {
+  if (type == Type::bf16) return rounded<__nv_bfloat16>(x);
+  return type == Type::fp16 ? rounded<__half>(x) : x;
+}
+
+/// One element of an elementwise update. Formulas and roundings: lib/compute/kernels/optim.hpp.
+struct UpdatedElement {
+  float param, grad, states[3];
+
+  __device__ __forceinline__ void sgd(const fused::Elementwise& a) {
+    float step = grad + a.weight_decay * param;
+    if (a.num_states > 0) {
+      states[0] = a.numbers[0] * states[0] + step;
+      step = a.numbers[1] != 0.0f ? step + a.numbers[0] * states[0] : states[0];
+    }
+    param -= a.lr * step;
+  }
+
+  __device__ __forceinline__ void lion(const fused::Elementwise& a) {
+    const float c = a.numbers[0] * states[0] + a.numbers[2] * grad;
+    const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
+    param = param * a.decay_factor - a.lr * sign;
+    states[0] = a.numbers[1] * states[0] + a.numbers[3] * grad;
+  }
+
+  __device__ __forceinline__ void anyprecision(const fused::Elementwise& a) {
+    const Type of_mean = a.state_types[0], of_square = a.state_types[1], of_param = a.param_type;
+    const float rest1 = of_param == Type::bf16 ? rounded(a.numbers[2], of_mean) : a.numbers[2];
+    states[0] = rounded(rounded(states[0] * a.numbers[0], of_mean) + rest1 * grad, of_mean);
+    states[1] = rounded(rounded(states[1] * a.numbers[1], of_square) + a.numbers[3] * (grad * grad), of_square);
+    const float root = rounded(rounded(sqrtf(states[1]), of_square) / a.numbers[6], of_square);
+    const float update = -a.numbers[5] * (states[0] / rounded(root + rounded(a.numbers[4], of_square), of_square));
+    const float before = rounded(param * a.decay_factor, of_param);
+    if (a.num_states < 3) {
+      param = rounded(before + update, of_param);
+      return;
+    }
+    const float wanted = rounded(states[2] + update, a.state_types[2]);
+    param = rounded(before + wanted, of_param);
+    states[2] = rounded(wanted + rounded(before - param, of_param), a.state_types[2]);
+  }
+};
+
+template <fused::ElementwiseKind kKind>
+__global__ void __launch_bounds__(kUpdateThreads) elementwise(const __grid_constant__ fused::Elementwise a) {
+  using Kind = fused::ElementwiseKind;
+  constexpr int kMostStates = kKind == Kind::anyprecision ? 3 : 1;
+  if (a.decision != nullptr && a.decision[fused::kSkipped] != 0.0) return;
+  const float divisor = a.decision == nullptr ? a.grad_divisor : static_cast<float>(a.decision[fused::kDivisor]);
+  const BlockRange range(a);
+  const int n = range.tensor;
+  bool packed = is_packed(a.param[n]) && is_packed(a.grad[n]) && is_packed(a.cast_params[n]);
+#pragma unroll
+  for (int s = 0; s < kMostStates; ++s) packed = packed && is_packed(a.states[s][n]);
+  for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
+    const long long count = range.end - at;
+    float param[8], grad[8], states[kMostStates][8];
+    load_eight(param, a.param[n], a.param_type, at, count, packed);
+    load_eight(grad, a.grad[n], a.grad_type[n], at, count, packed);
+#pragma unroll
+    for (int s = 0; s < kMostStates; ++s) {
+      if (s < a.num_states) load_eight(states[s], a.states[s][n], a.state_types[s], at, count, packed);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      UpdatedElement e{param[k], grad[k] / divisor, {}};
+#pragma unroll
+      for (int s = 0; s < kMostStates; ++s) e.states[s] = states[s][k];
+      if constexpr (kKind == Kind::sgd) e.sgd(a);
+      if constexpr (kKind == Kind::lion) e.lion(a);
+      if constexpr (kKind == Kind::anyprecision) e.anyprecision(a);
+      param[k] = e.param;
+#pragma unroll
+      for (int s = 0; s < kMostStates; ++s) states[s][k] = e.states[s];
+    }
+    if (a.cast_params[n] != nullptr) {
+      float cast[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) cast[k] = param[k];
+      put_eight({a.cast_params[n], a.cast_type}, at, cast, count, packed);
+    }
+    put_eight({a.param[n], a.param_type}, at, param, count, packed);
+#pragma unroll
+    for (int s = 0; s < kMostStates; ++s) {
+      if (s < a.num_states) put_eight({a.states[s][n], a.state_types[s]}, at, states[s], count, packed);
+    }
   }
 }
 
@@ -160,6 +251,22 @@ void LaunchedKernels::decide_step(const fused::DecideStep& a) const {
 void LaunchedKernels::adamw(const fused::AdamW& a) const {
   with_type(a.cast_type,
             [&](auto type) { launch(cuda::adamw<decltype(type)>, grid_of(a), kUpdateThreads, stream(), a); });
+  check_launch();
+}
+
+void LaunchedKernels::elementwise(const fused::Elementwise& a) const {
+  const auto run = [&](auto kernel) { launch(kernel, grid_of(a), kUpdateThreads, stream(), a); };
+  switch (a.kind) {
+    case fused::ElementwiseKind::sgd:
+      run(cuda::elementwise<fused::ElementwiseKind::sgd>);
+      break;
+    case fused::ElementwiseKind::lion:
+      run(cuda::elementwise<fused::ElementwiseKind::lion>);
+      break;
+    case fused::ElementwiseKind::anyprecision:
+      run(cuda::elementwise<fused::ElementwiseKind::anyprecision>);
+      break;
+  }
   check_launch();
 }
 

@@ -115,9 +115,11 @@ class ReduceWork final : public Work {
     work_->wait();
     sent_.clear();
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      const auto shard = ops_.to_host(targets_[i].shard);
-      sum_slices(ops_, shard, received_[i], ranks_, targets_[i].accumulate);
-      copy_back(targets_[i].shard, shard);
+      const auto& shard = targets_[i].shard;
+      const bool is_float = shard.scalar_type() == at::kFloat;
+      const auto sum = is_float ? ops_.to_host(shard) : at::empty(shard.sizes(), at::TensorOptions(at::kFloat));
+      sum_slices(ops_, sum, received_[i], ranks_, targets_[i].accumulate);
+      copy_back(shard, sum);
     }
     received_.clear();
   }

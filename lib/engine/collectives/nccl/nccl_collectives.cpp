@@ -349,11 +349,12 @@ class NcclCollectives final : public TensorCollectives {
     for (const auto& [full, shard, accumulate] : tensors) {
       require_ours(full);
       require_ours(shard);
-      require(shard.scalar_type() == at::kFloat, "gradient shards are float32");
+      const bool arrives_as_is = !accumulate && shard.scalar_type() == full.scalar_type();
+      require(arrives_as_is || shard.scalar_type() == at::kFloat, "gradient shards are float32, or as they travel");
       require(full.is_floating_point(), "only floating-point gradients can be summed");
       require(full.numel() == shard.numel() * size(), "the full gradient must be size() shards");
       at::Tensor target = shard;
-      if (accumulate || full.scalar_type() != at::kFloat) {
+      if (!arrives_as_is) {
         target = at::empty(shard.sizes(), full.options());
         work->add_arrival({shard, target, accumulate});
       }

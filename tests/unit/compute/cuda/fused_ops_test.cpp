@@ -4,11 +4,14 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+
+#include <sys/mman.h>
 
 #include <array>
 #include <cmath>
@@ -195,6 +198,22 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
+  TEST_CASE("GELU's input is only read where the product has added the bias") {
+    constexpr std::int64_t kRows = 3, kColumns = 300;
+    const auto bytes = static_cast<std::size_t>(kRows * kColumns) * sizeof(float);
+    auto* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    {
+      auto pre = at::from_blob(memory, {kRows, kColumns});
+      pre.copy_(at::randn({kRows, kColumns}));
+      const auto want = host_ops().exact_gelu(pre);
+      REQUIRE(::mprotect(memory, bytes, PROT_READ) == 0);
+      const auto got = EmulatedOps(Order::forward).bias_gelu(pre, {});  // a store would end the program
+      CHECK((got - want).abs().max().item<float>() < 1e-3);             // the tanh form differs by 5e-4
+    }
+    ::munmap(memory, bytes);
+  }
+
   TEST_CASE("rotary positions: heads of any size, rows within wider ones, forward and inverse") {
     at::manual_seed(4);
     for (const auto type : kTypes) {
@@ -350,18 +369,21 @@ TEST_SUITE("cuda/fused operations") {
     }
   }
 
-  TEST_CASE("squares of many gradients, and AdamW of many parameters") {
+  TEST_CASE("squares of many gradients, and AdamW of many parameters: gradients in float32 and in bf16") {
     at::manual_seed(6);
     const std::vector<std::int64_t> sizes{1, 7, 0, 8, 300, 32768, 32769, 65544};
-    std::vector<GradPart> parts;
+    std::vector<GradPart> parts, wide_parts;
     for (int round = 0; round < 6; ++round) {
-      for (const auto n : sizes) parts.push_back({at::randn({n + 3}), n});
+      for (const auto n : sizes) {
+        parts.push_back({randn({n + 3}, parts.size() % 3 == 1 ? at::kBFloat16 : at::kFloat), n});
+        wide_parts.push_back({parts.back().grad.to(at::kFloat), n});
+      }
     }
-    const auto sum = [&](const Ops& ops) { return ops.sum_squares(parts); };
-    const double first = sum(EmulatedOps(Order::forward));
-    CHECK(first == sum(EmulatedOps(Order::shuffled)));
+    const double first = EmulatedOps(Order::forward).sum_squares(parts);
+    CHECK(first == EmulatedOps(Order::shuffled).sum_squares(parts));
+    CHECK(first == EmulatedOps(Order::forward).sum_squares(wide_parts));
     // At most 128 squares are summed in float32: 128 roundings of 2^-25 on average.
-    CHECK(first == doctest::Approx(sum(host_ops())).epsilon(1e-6));
+    CHECK(first == doctest::Approx(host_ops().sum_squares(wide_parts)).epsilon(1e-6));
 
     Tensors params, grads;
     for (const auto& part : parts) {

@@ -23,7 +23,7 @@ DeviceChoice emulated_device() {
 }
 
 /// Rows of all matrices divide by 2 and by 4, except those of keys, which do not divide by 4.
-ModelConfig small_llama() {
+ModelConfig uneven_llama() {
   auto config = small_model();
   config.architecture = Architecture::llama;
   config.num_kv_heads = 1;
@@ -98,7 +98,7 @@ TEST_SUITE("cuda/fused trainer") {
   TEST_CASE("losses and norms equal the host's, on any number of ranks, in any strategy") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
-    for (const auto& model : {small_model(), small_llama()}) {
+    for (const auto& model : {small_model(), uneven_llama()}) {
       job.model = model;
       for (const int ranks : {1, 2, 4}) {
         for (const auto sharding : {Sharding::full_shard, Sharding::no_shard, Sharding::hybrid_grad_shard}) {
@@ -124,7 +124,7 @@ TEST_SUITE("cuda/fused trainer") {
     check_same(job, 2);
     job.model.dropout = 0.2;
     check_same(job, 2);
-    job.model = small_llama();
+    job.model = uneven_llama();
     job.sharding.freeze.freeze = {"*.k_proj.weight"};
     check_same(job, 2);
   }

@@ -101,7 +101,7 @@ TEST_SUITE("fsdp/unit_grads") {
       }
       for (int u = 0; u < 3; ++u) {
         units.push_back(memory != nullptr ? make_shared_unit_grads(context, kLayouts, type, memory, {0, 1}, next)
-                                          : make_collective_unit_grads(context, kLayouts, type, false, true));
+                                          : make_collective_unit_grads(context, kLayouts, type, at::kFloat, false, true));
         units.back()->prepare();
       }
       std::vector<std::vector<at::Tensor>> want(3);
