@@ -3,7 +3,7 @@ of a block's shapes, GB/s of every kernel beside a copy's, copies to and from th
 
 import re
 
-from checks import NOTE, Trouble, skip
+from checks import NOTE, Skipped, Trouble
 from power import Sampled, words
 
 # Rows of the weights of a block, by its name in the lines.
@@ -25,16 +25,22 @@ def products_alone(rates, block):
     return operations / seconds
 
 
-def check(stage):
+def run_suite(stage, name):
+    """Runs a suite of tests/gpu_device that only prints figures. Returns what it printed, and clocks."""
     if stage.machine.device != "cuda":
-        return skip("needs a GPU")
+        raise Skipped("needs a GPU")
     there = stage.machine.test_program("gpu_device")
     if there is None:
-        return skip("no tests/gpu_device beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
+        raise Skipped("no tests/gpu_device beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
     program, variables = there
     with Sampled(stage.machine) as gpu:
-        log = stage.run("rates", [program, "--test-suite=gpu/rates", "--no-skip"], 90, variables)
-    found = re.findall(r"(?m)^rate: (.*) = (\S+) (\S+)$", log.read_text(encoding="utf-8", errors="replace"))
+        log = stage.run(name, [program, f"--test-suite=gpu/{name}", "--no-skip"], 90, variables)
+    return log, log.read_text(encoding="utf-8", errors="replace"), gpu.found
+
+
+def check(stage):
+    log, said, clocks = run_suite(stage, "rates")
+    found = re.findall(r"(?m)^rate: (.*) = (\S+) (\S+)$", said)
     rates = {name: (float(value), unit) for name, value, unit in found}
     if "copy" not in rates:
         raise Trouble(f"no rates: {log}")
@@ -44,6 +50,6 @@ def check(stage):
     slowest = ", ".join(f"{name} {100 * kernels[name]:.0f} %" for name in sorted(kernels, key=kernels.get)[:SLOWEST])
     blocks = ", ".join(f"{block} {rate:.0f} TFLOP/s" for block in BLOCKS if (rate := products_alone(rates, block)))
     launch, group = (rates.get(name, (0, ""))[0] for name in ("launch of a kernel of this project", "group of collectives"))
-    figures = {"rates": [{"name": name, "value": value, "unit": unit} for name, (value, unit) in rates.items()], "clocks": gpu.found}
-    return NOTE, (f"products alone: {blocks}{words(gpu.found)}; copy {copy:.0f} GB/s, slowest kernels to it: {slowest}; "
+    figures = {"rates": [{"name": name, "value": value, "unit": unit} for name, (value, unit) in rates.items()], "clocks": clocks}
+    return NOTE, (f"products alone: {blocks}{words(clocks)}; copy {copy:.0f} GB/s, slowest kernels to it: {slowest}; "
                   f"host: {launch:.1f} us a launch, {group:.0f} us a group of collectives"), figures
