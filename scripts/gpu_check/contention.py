@@ -3,9 +3,9 @@ whether cuBLAS's target of multiprocessors helps, from tests/gpu_device (tests/g
 
 import re
 
-from checks import NOTE, Trouble
+from checks import FAIL, NOTE, Trouble, reason_in
 from power import words
-from rates import run_suite
+from rates import run_suite, suite_failed
 
 LINE = r"(?m)^contention: (\d+) blocks, (no target|target (\d+)): (\S+) ms, (\S+) times$"
 
@@ -16,10 +16,12 @@ def check(stage):
              for blocks, _, target, ms, times in re.findall(LINE, said)]
     alone = next((each["ms"] for each in found if each["blocks"] == 0), None)
     if alone is None:
-        raise Trouble(f"no figures: {log}")
+        raise Trouble(f"no figures: {reason_in(log)} ({log})")
 
     def times(with_target):
         return ", ".join(f"{each['times']:.3f} beside {each['blocks']}" for each in found if each["blocks"] and (each["target"] is not None) == with_target)
     missing = re.search(r"(?m)^contention: (no target .*)$", said)
     with_target = times(True) or (missing[1] if missing else "nothing")
-    return NOTE, f"twelve products {alone:.2f} ms alone; times that: {times(False)} blocks; with a target: {with_target}{words(clocks)}", {"contention": found, "clocks": clocks}
+    failed = suite_failed(log, said)
+    return FAIL if failed else NOTE, (f"twelve products {alone:.2f} ms alone; times that: {times(False)} blocks; with a target: {with_target}{words(clocks)}"
+                                      f"{failed}"), {"contention": found, "clocks": clocks}

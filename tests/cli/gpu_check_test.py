@@ -274,11 +274,15 @@ class GpuCheck(fsdp_cli.Case):
         program = self.folder / "gpu_device"
         program.write_text("#!/bin/sh\necho 'contention: 0 blocks, no target: 14.2 ms, 1.000 times'\necho 'contention: 4 blocks, no target: 17.04 ms, 1.200 times'\n"
                            "echo 'contention: 4 blocks, target 128: 14.91 ms, 1.050 times'\necho 'contention: 0 blocks, target 128: 14.6 ms, 1.028 times'\n"
-                           "echo 'product: 4 blocks, no target, inner, forward: 3.2 ms, 1.900 times'\n")
+                           "echo 'product: 4 blocks, no target, inner, forward: 3.2 ms, 1.900 times'\necho 'Status: SUCCESS!'\n")
         program.chmod(0o755)
         stage.machine.test_program = lambda name: (program, {})
         verdict, text, figures = contention.check(stage)
         self.assertEqual((verdict, text), ("NOTE", "twelve products 14.20 ms alone; times that: 1.200 beside 4 blocks; with a target: 1.050 beside 4"))
+        program.write_text(program.read_text().replace("SUCCESS", "FAILURE") + "exit 1\n")
+        verdict, text, again = contention.check(stage)
+        self.assertEqual((verdict, again), ("FAIL", figures))
+        self.assertIn("; but the suite failed: ", text)
         self.assertEqual([(each["blocks"], each["target"]) for each in figures["contention"]], [(0, None), (4, None), (4, 128), (0, 128)])
 
     def test_all_gpus_against_one(self):
