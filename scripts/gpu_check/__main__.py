@@ -20,7 +20,7 @@ from truth import Truth
 # In the order of their worth; seconds include the start and the clean-up.
 STAGES = {
     "contact": (300, lambda stage: Truth(stage).contact()), "speed": (600, speed.run), "ranks": (240, lambda stage: Truth(stage).over_ranks()),
-    "rest": (480, lambda stage: Truth(stage).rest()), "sanitizers": (200, lambda stage: Truth(stage).sanitizers()), "profile": (290, kernels.run)}
+    "rest": (480, lambda stage: Truth(stage).rest()), "sanitizers": (150, lambda stage: Truth(stage).sanitizers()), "profile": (290, kernels.run)}
 GROUPS = {"truth": ("contact", "ranks", "rest", "sanitizers")}
 PASSED, COULD_NOT_RUN, FAILED = 0, 1, 3
 
