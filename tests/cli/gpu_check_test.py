@@ -247,6 +247,19 @@ class GpuCheck(fsdp_cli.Case):
         stage.contenders, machine.llmc = ["llm.c"], self.folder
         self.assertEqual([case.name for case in speed.CASES if part.chosen(case.first)], ["mingpt"])
 
+    def test_an_older_kit_and_documents(self):
+        """The same programs as those of an older kit; rows of documents; each rate beside the one that the run predicted."""
+        out = self.folder / "old"
+        done = self.check("speed", "--device", "cpu", "--out", out, "--only", "packed", "--contenders", "ours", "packed", "old", "--old", fsdp_cli.folder("FSDP_BIN").parent)
+        self.assertIn(", old: fsdp-finetune ", done.stdout)
+        row = self.rows(out)["packed 4 x 128, tokens/s"]
+        self.assertEqual((row["verdict"], list(row["figures"])), ("PASS", ["ours", "ours packed", "old"]))
+        for found in row["figures"].values():
+            self.assertGreater(found["predicted_tokens_per_second"][0], 0)
+        self.assertRegex((out / "gpu-check.md").read_text(), r"ours \d+ \(\d+\.\.\d+\) \(predicted \d+, [+-]\d+\.\d %\)")
+        self.assertIn("old_programs", self.stages(out)["speed"]["machine"])
+        self.assertRegex((out / "logs/speed-packed-4-ours-packed-turn-1.log").read_text(), "(?m)^ *packed +64 texts in 64 rows")
+
     def test_micro_batches_that_fit(self):
         """A stand-in for fsdp-memprobe finds that six rows fit: a micro-batch has four, and a step as many rows as before."""
         stage = self.stage(60)
