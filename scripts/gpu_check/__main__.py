@@ -32,6 +32,7 @@ def parsed():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--llmc", type=pathlib.Path)
     parser.add_argument("--old", type=pathlib.Path)
     parser.add_argument("--contenders", nargs="+", default=[])
@@ -47,6 +48,8 @@ def parsed():
     for word in options.contenders:
         if word not in contenders.WORDS:
             parser.error(f"no contender is called '{word}': {', '.join(contenders.WORDS)}")
+    if not options.seconds > 0:
+        parser.error(f"--seconds {options.seconds:g}: a stage needs time")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
     if options.llmc and not any((options.llmc / name).exists() for name in (llmc.SOURCE, llmc.PROGRAM)):
@@ -73,7 +76,7 @@ def run_stages(options, work):
     rows = []
     for name in options.stages:
         seconds, run = STAGES[name]
-        stage = Stage(name, machine, seconds - (time.monotonic() - begin), options.only, options.keep_going,
+        stage = Stage(name, machine, min(seconds, options.seconds) - (time.monotonic() - begin), options.only, options.keep_going,
                       [contenders.WORDS[word] for word in options.contenders])
         print(f"-- {name}", flush=True)
         run(stage)

@@ -130,6 +130,11 @@ class GpuCheck(fsdp_cli.Case):
         stage.check("too slow", lambda: stage.run("sleep", ["sleep", 60], 1))
         self.assertEqual([row["verdict"] for row in stage.rows], ["FAIL"])
 
+    def test_a_stage_whose_time_is_shortened_keeps_what_it_has(self):
+        out = self.folder / "late"
+        self.check("contact", "--device", "cpu", "--out", out, "--only", "machine", "minGPT float32", "--seconds", 0.1, code=1)
+        self.assertEqual({name: row["verdict"] for name, row in self.rows(out).items()}, {"machine": "NOTE", "minGPT float32": "LATE"})
+
     def test_a_stage_ends_at_a_wrong_number_and_not_at_a_slow_one(self):
         stage, number = self.stage(60), lambda verdict: (verdict, "text", {})
         from checks import NoNumber
@@ -352,6 +357,7 @@ class GpuCheck(fsdp_cli.Case):
         self.assertIn("stages are given before --only", self.check("--only", "bf16", "truth", code=2).stderr)
         self.assertIn("there is no folder", self.check("truth", "--json", "none/x.json", code=2).stderr)
         self.assertIn("there is no train_gpt2.cu", self.check("speed", "--llmc", self.runs, code=2).stderr)
+        self.assertIn("a stage needs time", self.check("speed", "--seconds", 0, code=2).stderr)
         self.assertIn("there is no bin/fsdp-finetune", self.check("speed", "--old", self.runs, code=2).stderr)
         self.assertIn("no contender is called 'fast'", self.check("speed", "--contenders", "ours", "fast", code=2).stderr)
         self.assertIn("--contenders old needs --old DIR", self.check("speed", "--contenders", "ours", "old", code=2).stderr)
