@@ -8,14 +8,14 @@
 #   sbatch --export=ALL,FSDP_PYTHON=/sw/pytorch/bin/python3 slurm/gpu_check.sh
 #
 # Variables, all with a default:
-#   STAGES        of contact, speed, ranks, rest, sanitizers, profile   all, 33 minutes at most
+#   STAGES        of contact, speed, ranks, rest, sanitizers, profile   all, 35 minutes at most
 #   OUT_DIR       receives gpu-check.json, gpu-check.md and logs/       runs/gpu-check
 #   DEVICE        cuda, or cpu for a rehearsal  cuda
 #   FSDP_PYTHON   a python3 with the PyTorch that the programs were built with   FSDP_HOME/.deps/venv's, else on PATH
 #   FSDP_BIN      folder of the programs        build/bin or bin below the folder of submission or FSDP_HOME, else on PATH
 #   FSDP_HOME     folder of the project or the unpacked tarball   where the submitted script is, or the folder of submission
 #   MPIEXEC       starts two ranks on the node  the one beside the programs, else on PATH
-#   TMPDIR        room for 4 GB on the node     /tmp
+#   TMPDIR        room for 12 GB on the node    /tmp
 #
 #SBATCH --job-name=gpu_check
 #SBATCH --nodes=1

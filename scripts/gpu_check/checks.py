@@ -80,12 +80,13 @@ def reason_in(log):
 class Stage:
     """Runs the checks of a stage, which ends within `seconds`: a check gets its own limit or the time that is left.
     After a wrong number no further check begins, unless the stage `keeps_going`.
-    `only`: words, of which a check's name must contain one; without words all checks run."""
+    `only`: words, of which a check's name must contain one; without words all checks run.
+    `contenders`: those that take part in speed; without them all do."""
 
-    def __init__(self, name, machine, seconds, only=(), keeps_going=False):
+    def __init__(self, name, machine, seconds, only=(), keeps_going=False, contenders=()):
         self.name, self.machine, self.rows = name, machine, []
         self.end = time.monotonic() + seconds
-        self.only, self.keeps_going = [word.lower() for word in only], keeps_going
+        self.only, self.keeps_going, self.contenders = [word.lower() for word in only], keeps_going, contenders
         self.wrong, self.not_begun = None, []  # the check with the first wrong number; names of checks after it
 
     def log_of(self, name):

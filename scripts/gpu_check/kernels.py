@@ -5,7 +5,7 @@ import csv
 import re
 
 from checks import FAIL, PASS, Skipped, Trouble, skip
-from speed import REHEARSAL, SHAPES
+from contenders import REHEARSAL, SHAPES
 from training import Trainings
 
 STEPS, BATCH, LAYERS, LISTED = 6, 16, 2, 25

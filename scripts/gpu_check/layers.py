@@ -13,8 +13,8 @@ def rotated(x, cosine, sine):
 
 
 def attend(q, k, v):
-    """Maps q, k and v of [rows, length, heads, head width] to [rows, length, width]."""
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+    """Maps q, k and v of [rows, length, heads, head width] to [rows, length, width]. A key head may serve several query heads."""
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=q.shape[2] != k.shape[2])
     return out.transpose(1, 2).flatten(2)
 
 

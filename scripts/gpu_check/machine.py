@@ -1,6 +1,7 @@
 """Facts of this machine: programs, a launcher for ranks, PyTorch, a GPU, tools; and the environment in which they
 work together."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -21,10 +22,18 @@ class CannotRun(Exception):
     """The reason why nothing can be checked here."""
 
 
+@dataclasses.dataclass
+class Kit:
+    """Programs of another build than the machine's, and the variables with which they run."""
+    programs: pathlib.Path
+    variables: dict
+    version: str
+
+
 class Machine:
     """`rehearses`: the GPU is that of a stub driver, which computes nothing."""
 
-    def __init__(self, device, out, work, rehearses=False, llmc=None):
+    def __init__(self, device, out, work, rehearses=False, llmc=None, old=None):
         self.device, self.work, self.logs, self.llmc = device, work, out / "logs", llmc
         self.computes_nothing, self.small = rehearses, rehearses or device == "cpu"
         self.of_pytorch = {}  # PyTorch's runs by model, for all stages of a call
@@ -32,8 +41,13 @@ class Machine:
         self.programs = self.find_programs()
         self.facts = self.ask_pytorch()
         self.tests = self.programs.parent / "tests"
-        self.thin = self.fit_to_pytorch()
-        self.version = self.ask_version()
+        libraries = self.fit_to_pytorch(self.programs)
+        self.thin = bool(libraries)
+        self.environment |= libraries
+        begin = time.monotonic()
+        self.version = self.ask_version(self.programs, {})
+        self.facts["program_seconds"] = time.monotonic() - begin
+        self.old = old and self.other_kit(old)
         self.mpiexec = self.find_mpiexec()
         if device == "cuda" and not self.facts["gpus"]:
             raise CannotRun(f"no GPU: {self.facts.get('no_gpu', 'PyTorch sees none')}; --device cpu rehearses without one")
@@ -72,28 +86,31 @@ class Machine:
                 return place.resolve()
         raise CannotRun(f"no fsdp-finetune in {' nor '.join(map(str, places))}: scripts/build makes it; FSDP_BIN names another folder")
 
-    def fit_to_pytorch(self):
-        """Lets a tarball without LibTorch use Python's. Its version must be that of the build, as LibTorch has no stable C++ ABI; the
-        patch level may differ, as for the programs (scripts/packing/with_torch)."""
-        mark = self.programs.parent / "lib/torch-version"
+    def fit_to_pytorch(self, programs):
+        """Returns the variables with which a tarball without LibTorch uses Python's. Its version must be that of the build, as LibTorch
+        has no stable C++ ABI; the patch level may differ, as for the programs (scripts/packing/with_torch)."""
+        mark = programs.parent / "lib/torch-version"
         if not mark.exists():
-            return False
+            return {}
         built, here = mark.read_text(encoding="utf-8").strip(), self.facts["torch"].partition("+")[0]
         if built.split(".")[:2] != here.split(".")[:2]:
-            raise CannotRun(f"these programs were built with LibTorch {built}, and {sys.executable} has PyTorch {here}")
+            raise CannotRun(f"{programs} was built with LibTorch {built}, and {sys.executable} has PyTorch {here}")
         self.environment.pop("FSDP_TORCH", None)
-        before = self.environment.get("LD_LIBRARY_PATH")
-        self.environment["LD_LIBRARY_PATH"] = ":".join([*self.facts["folders"], *([before] if before else [])])
-        return True
+        before = os.environ.get("LD_LIBRARY_PATH")
+        return {"LD_LIBRARY_PATH": ":".join([*self.facts["folders"], *([before] if before else [])])}
 
-    def ask_version(self):
-        begin = time.monotonic()
-        asked = subprocess.run([self.programs / "fsdp-finetune", "--version"], env=self.environment, capture_output=True,
+    def ask_version(self, programs, variables):
+        asked = subprocess.run([programs / "fsdp-finetune", "--version"], env={**self.environment, **variables}, capture_output=True,
                                text=True, timeout=120, check=False)
         if asked.returncode:
-            raise CannotRun(f"fsdp-finetune --version ended with {asked.returncode}: {asked.stderr.strip()[:300]}")
-        self.facts["program_seconds"] = time.monotonic() - begin
+            raise CannotRun(f"{programs / 'fsdp-finetune'} --version ended with {asked.returncode}: {asked.stderr.strip()[:300]}")
         return asked.stdout.strip()
+
+    def other_kit(self, folder):
+        """Returns the programs of another kit, which load its own back end."""
+        programs = (folder / "bin").resolve()
+        variables = self.fit_to_pytorch(programs)
+        return Kit(programs, variables, self.ask_version(programs, variables))
 
     def find_mpiexec(self):
         """Returns the launcher that came with the programs, else one on PATH, which may belong to another MPI."""
@@ -139,7 +156,7 @@ class Machine:
     def summary(self):
         """Returns what the results depend on, without names of hosts and users."""
         found = {"device": self.device, "torch": self.facts["torch"], "cuda": self.facts["cuda"], "programs": self.version,
-                 "thin": self.thin}
+                 "thin": self.thin, **({"old_programs": self.old.version} if self.old else {})}
         if self.device == "cuda":
             found |= {name: self.facts[name] for name in ("gpu", "gpus", "gpu_bytes", "capability")}
             found |= {"driver": driver for driver in self.query_gpu("driver_version").values()}

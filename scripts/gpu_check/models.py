@@ -1,4 +1,4 @@
-"""The Llama, minGPT, Mistral and Gemma 2 of fsdp-finetune in plain PyTorch, with parameter names as in a model
+"""The Llama, Qwen2, minGPT, Mistral and Gemma 2 of fsdp-finetune in plain PyTorch, with parameter names as in a model
 directory. They share no code with the C++ side: the two implementations are independent."""
 
 import torch
@@ -11,6 +11,7 @@ from layers import ROPE_THETA, OffsetNorm, attend, attend_within, named_linears,
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
          "rope_theta": ROPE_THETA, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
          "max_position_embeddings": 16384, "bos_token_id": 1, "eos_token_id": 2}
+QWEN2 = {**LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": True, "use_sliding_window": False}
 GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-5,
           "rope_theta": ROPE_THETA, "torch_dtype": "bfloat16", "max_position_embeddings": 16384, "bos_token_id": 2, "eos_token_id": 1,
           "pad_token_id": None, "attn_logit_softcapping": 0.2, "final_logit_softcapping": 2.0}
@@ -18,9 +19,10 @@ GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidde
 
 def config_of(shape):
     """The config.json of a shape: kind, layers, width, heads, ffn, vocab, length."""
-    if shape["kind"] == "llama":
-        return {**LLAMA, "hidden_size": shape["width"], "intermediate_size": shape["ffn"], "vocab_size": shape["vocab"],
-                "num_hidden_layers": shape["layers"], "num_attention_heads": shape["heads"], "num_key_value_heads": shape["heads"]}
+    if shape["kind"] in ("llama", "qwen2"):
+        return {**(LLAMA if shape["kind"] == "llama" else QWEN2), "hidden_size": shape["width"], "intermediate_size": shape["ffn"],
+                "vocab_size": shape["vocab"], "num_hidden_layers": shape["layers"], "num_attention_heads": shape["heads"],
+                "num_key_value_heads": shape.get("kv_heads", shape["heads"])}
     if shape["kind"] in ("mistral", "gemma2"):
         sizes = {"hidden_size": shape["width"], "intermediate_size": shape["ffn"], "vocab_size": shape["vocab"], "num_hidden_layers": shape["layers"],
                  "num_attention_heads": shape["heads"], "num_key_value_heads": shape["kv_heads"], "head_dim": shape["head_width"],
@@ -33,17 +35,22 @@ def config_of(shape):
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self, width, ffn, heads):
+    """Decoder layer of Llama, or of Qwen2, whose q, k and v have biases."""
+
+    def __init__(self, shape):
         super().__init__()
-        self.heads = heads
-        self.self_attn = named_linears(("q_proj", "k_proj", "v_proj", "o_proj"), width, width)
+        width, ffn, heads = shape["width"], shape["ffn"], shape["heads"]
+        self.head_width, keys = width // heads, shape.get("kv_heads", heads)
+        self.self_attn = nn.ModuleDict({name: nn.Linear(width, each * self.head_width, bias=shape["kind"] == "qwen2")
+                                        for name, each in (("q_proj", heads), ("k_proj", keys), ("v_proj", keys))})
+        self.self_attn["o_proj"] = nn.Linear(width, width, bias=False)
         self.mlp = named_linears(("gate_proj", "up_proj"), ffn, width)
         self.mlp["down_proj"] = nn.Linear(ffn, width, bias=False)
         self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
 
     def forward(self, x, cosine, sine):
         h = self.input_layernorm(x)
-        q, k, v = (self.self_attn[name](h).unflatten(-1, (self.heads, -1)) for name in ("q_proj", "k_proj", "v_proj"))
+        q, k, v = (self.self_attn[name](h).unflatten(-1, (-1, self.head_width)) for name in ("q_proj", "k_proj", "v_proj"))
         x = x + self.self_attn["o_proj"](attend(rotated(q, cosine, sine), rotated(k, cosine, sine), v))
         h = self.post_attention_layernorm(x)
         return x + self.mlp["down_proj"](F.silu(self.mlp["gate_proj"](h)) * self.mlp["up_proj"](h))
@@ -56,9 +63,10 @@ class Llama(nn.Module):
         self.head_width = width // shape["heads"]
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(shape["vocab"], width),
-            "layers": nn.ModuleList(LlamaBlock(width, shape["ffn"], shape["heads"]) for _ in range(shape["layers"])),
+            "layers": nn.ModuleList(LlamaBlock(shape) for _ in range(shape["layers"])),
             "norm": nn.RMSNorm(width, eps=1e-5)})
-        self.lm_head = nn.Linear(width, shape["vocab"], bias=False)
+        if shape["kind"] == "llama":
+            self.lm_head = nn.Linear(width, shape["vocab"], bias=False)
 
     def blocks(self):
         return self.model["layers"]
@@ -67,7 +75,8 @@ class Llama(nn.Module):
         x, (cosine, sine) = self.model["embed_tokens"](ids), turns(ids, self.head_width)
         for block in self.blocks():
             x = block(x, cosine, sine)
-        return self.lm_head(self.model["norm"](x))
+        x = self.model["norm"](x)
+        return self.lm_head(x) if hasattr(self, "lm_head") else F.linear(x, self.model["embed_tokens"].weight)
 
 
 class SlidingBlock(nn.Module):
@@ -162,4 +171,4 @@ class MinGpt(nn.Module):
 def build(shape):
     """Returns the model on the meta device: names and shapes, no memory."""
     with torch.device("meta"):
-        return {"llama": Llama, "mingpt": MinGpt, "mistral": Sliding, "gemma2": Sliding}[shape["kind"]](shape)
+        return {"llama": Llama, "qwen2": Llama, "mingpt": MinGpt, "mistral": Sliding, "gemma2": Sliding}[shape["kind"]](shape)

@@ -3,13 +3,14 @@ of a block's shapes, GB/s of every kernel beside a copy's, copies to and from th
 
 import re
 
-from checks import NOTE, Trouble, skip
+from checks import FAIL, NOTE, Skipped, Trouble, reason_in
 from power import Sampled, words
 
 # Rows of the weights of a block, by its name in the lines.
 BLOCKS = {"CodeLlama-7b": {"q|k|v": (3 * 4096, 4096), "attention out": (4096, 4096), "inner": (2 * 11008, 4096), "down": (4096, 11008)},
           "GPT-2": {"q|k|v": (3 * 768, 768), "attention out": (768, 768), "inner": (3072, 768), "down": (768, 3072)}}
 SLOWEST = 3  # kernels that the line names
+INNER = "CodeLlama-7b, inner, forward"  # the product that is also measured for seconds
 
 
 def products_alone(rates, block):
@@ -25,25 +26,39 @@ def products_alone(rates, block):
     return operations / seconds
 
 
-def check(stage):
+def run_suite(stage, name):
+    """Runs a suite of tests/gpu_device that only prints figures. Returns its log, what it printed, and clocks."""
     if stage.machine.device != "cuda":
-        return skip("needs a GPU")
+        raise Skipped("needs a GPU")
     there = stage.machine.test_program("gpu_device")
     if there is None:
-        return skip("no tests/gpu_device beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
+        raise Skipped("no tests/gpu_device beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
     program, variables = there
     with Sampled(stage.machine) as gpu:
-        log = stage.run("rates", [program, "--test-suite=gpu/rates", "--no-skip"], 90, variables)
-    found = re.findall(r"(?m)^rate: (.*) = (\S+) (\S+)$", log.read_text(encoding="utf-8", errors="replace"))
+        log = stage.run(name, [program, f"--test-suite=gpu/{name}", "--no-skip"], 90, variables, may_fail=True)
+    return log, log.read_text(encoding="utf-8", errors="replace"), gpu.found
+
+
+def suite_failed(log, said):
+    """Returns a text to append, empty if the suite ended well: its figures count nevertheless."""
+    return "" if "Status: SUCCESS" in said else f"; but the suite failed: {log}"
+
+
+def check(stage):
+    log, said, clocks = run_suite(stage, "rates")
+    found = re.findall(r"(?m)^rate: (.*) = (\S+) (\S+)$", said)
     rates = {name: (float(value), unit) for name, value, unit in found}
     if "copy" not in rates:
-        raise Trouble(f"no rates: {log}")
+        raise Trouble(f"no rates: {reason_in(log)} ({log})")
     copy = rates["copy"][0]
     transfers = ("host", "device", "pages")
     kernels = {name: rate / copy for name, (rate, unit) in rates.items() if unit == "GB/s" and not name.startswith(transfers) and name != "copy"}
     slowest = ", ".join(f"{name} {100 * kernels[name]:.0f} %" for name in sorted(kernels, key=kernels.get)[:SLOWEST])
     blocks = ", ".join(f"{block} {rate:.0f} TFLOP/s" for block in BLOCKS if (rate := products_alone(rates, block)))
     launch, group = (rates.get(name, (0, ""))[0] for name in ("launch of a kernel of this project", "group of collectives"))
-    figures = {"rates": [{"name": name, "value": value, "unit": unit} for name, (value, unit) in rates.items()], "clocks": gpu.found}
-    return NOTE, (f"products alone: {blocks}{words(gpu.found)}; copy {copy:.0f} GB/s, slowest kernels to it: {slowest}; "
-                  f"host: {launch:.1f} us a launch, {group:.0f} us a group of collectives"), figures
+    figures = {"rates": [{"name": name, "value": value, "unit": unit} for name, (value, unit) in rates.items()], "clocks": clocks}
+    burst, sustained = (rates.get(f"{INNER}{kind}", (0, ""))[0] for kind in ("", ", sustained"))
+    failed = suite_failed(log, said)
+    return FAIL if failed else NOTE, (
+        f"products alone: {blocks}{words(clocks)}; {INNER} {burst:.0f} TFLOP/s, {sustained:.0f} after a second; copy {copy:.0f} GB/s, slowest kernels to it: {slowest}; "
+        f"host: {launch:.1f} us a launch, {group:.0f} us a group of collectives{failed}"), figures

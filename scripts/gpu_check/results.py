@@ -94,6 +94,9 @@ def markdown(found):
             if rates := row["figures"].get("rates"):
                 lines += ["| rate | | |", "|---|---|---|"]
                 lines += [f"| {cell(each['name'])} | {each['value']:.4g} | {each['unit']} |" for each in rates] + [""]
+            if contention := row["figures"].get("contention"):
+                lines += ["| thread blocks beside the products | multiprocessors cuBLAS is told of | ms | times alone |", "|---|---|---|---|"]
+                lines += [f"| {each['blocks']} | {each['target'] or 'all'} | {each['ms']} | {each['times']} |" for each in contention] + [""]
             kernels = row["figures"].get("kernels")
             if kernels:
                 lines += ["| kernel | ms a step | calls a step |", "|---|---|---|"]

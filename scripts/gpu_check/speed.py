@@ -1,88 +1,62 @@
-"""Stage speed: fsdp-finetune beside FSDP2, eager and compiled, a model compiled as a whole, and llm.c, on the same shapes in the
-same minutes, and beside itself with other kernels, other attention and graphs; rates of the GPU without a model."""
+"""Stage speed: fsdp-finetune beside an older one, FSDP2, eager and compiled, a model compiled as a whole, and llm.c, on the same
+shapes in the same minutes, and beside itself with other kernels, other attention and graphs; rates of the GPU without a model."""
 
-import dataclasses
+import json
 import os
 import shutil
 import statistics
 
+import contention
 import llmc
 import rates
 from checks import FAIL, LATE, NOTE, PASS, Late, Trouble, skip, verdict_of
+from contenders import ACCUMULATED, BY_FLASH, CASES, COMPILED, EAGER, IN_FP8, LLMC, OF_PYTORCH, OFFLOADED, OLD, OTHERS, OURS, PACKED, VARIANTS, WHOLE, shapes
 from machine import NO_MPIEXEC
 from power import Sampled, words
 from training import Trainings, spread
 
-STEPS, WARM_UP = 20, 8  # the first steps compile, choose kernels and fill the allocator
+STEPS, WARM_UP = 20, 8  # on all GPUs
 GOAL_GPUS = ("H100", "H200")  # on other GPUs the figures are only printed
-SHAPES = {
-    "codellama": dict(kind="llama", layers=8, width=4096, heads=32, ffn=11008, vocab=32016, length=512, rows=64),
-    "mingpt": dict(kind="mingpt", layers=12, width=768, heads=12, ffn=3072, vocab=50257, length=1024, rows=32)}
-REHEARSAL = dict(layers=2, width=64, heads=4, ffn=176, vocab=1000, length=64)
-OURS, EAGER, COMPILED, WHOLE, LLMC = "ours", "FSDP2", "FSDP2 compiled", "PyTorch compiled, not sharded", "llm.c"
-IN_FP8, BY_FLASH, PLAIN, OFFLOADED = "ours with fp8", "ours with flash attention", "ours with plain operators", "ours with CPU offload"
-GRAPHS_ON, GRAPHS_OFF = "ours with graphs", "ours without graphs"
-# Options and variables of the contenders that are fsdp-finetune.
-VARIANTS = {OURS: ((), {}), IN_FP8: (("--compute-dtype", "fp8"), {}), BY_FLASH: ((), {"FSDP_CUDA_ATTENTION": "flash"}),
-            PLAIN: ((), {"FSDP_CUDA_KERNELS": "off"}), OFFLOADED: (("--cpu-offload",), {}),
-            GRAPHS_ON: (("--cuda-graphs", "on"), {}), GRAPHS_OFF: (("--cuda-graphs", "off"), {})}
-OF_PYTORCH = {EAGER: (), COMPILED: ("--compile",), WHOLE: ("--whole",)}  # options of reference.py
-OTHERS = (*OF_PYTORCH, LLMC)
-# Variables with which NCCL's kernels take fewer multiprocessors from the products.
-FEWER = {"registered buffers": {"FSDP_NCCL_REGISTER": "on"}, "16 blocks for NCCL": {"NCCL_MAX_CTAS": "16"}, "4 blocks for NCCL": {"NCCL_MAX_CTAS": "4"}}
-
-
-@dataclasses.dataclass
-class Case:
-    """`first` takes turns once, then `again`. `goals`: our tokens/s over theirs."""
-    name: str
-    batch: int
-    first: tuple
-    again: tuple = ()
-    goals: dict = dataclasses.field(default_factory=dict)
-
-
-CASES = [
-    Case("codellama", 16, (OURS, COMPILED, BY_FLASH, IN_FP8, PLAIN), (OURS, COMPILED), {COMPILED: 1.05}),
-    Case("mingpt", 8, (OURS, COMPILED, WHOLE, LLMC, GRAPHS_ON, GRAPHS_OFF, PLAIN, OFFLOADED), (OURS, COMPILED, LLMC), {COMPILED: 1.0, LLMC: 1.0}),
-    Case("mingpt", 1, (OURS, GRAPHS_ON, GRAPHS_OFF)),
-    Case("codellama", 4, (OURS, EAGER, COMPILED))]
-
-
-def layers_that_fit(gpu_bytes, shape):
-    """Returns 8, 4, 2 or 1 layers, at 20 bytes per parameter (16 of states on PyTorch's side, 4 of copies) and 8 GiB for
-    activations and logits."""
-    layer = 4 * shape["width"] ** 2 + 3 * shape["width"] * shape["ffn"]
-    rest = 2 * shape["width"] * shape["vocab"]
-    return next((n for n in (8, 4, 2) if 20 * (n * layer + rest) + 2**33 <= gpu_bytes), 1)
+FEWER = {"16 blocks for NCCL": {"NCCL_MAX_CTAS": "16"}}  # which leaves more multiprocessors to the products
 
 
 class Speed:
     def __init__(self, stage):
         self.stage, self.machine, self.trainings = stage, stage.machine, Trainings(stage, "speed")
-        self.shapes = {name: dict(shape) for name, shape in SHAPES.items()}
-        if self.machine.small:
-            for shape in self.shapes.values():
-                shape |= REHEARSAL
-        else:
-            self.shapes["codellama"]["layers"] = layers_that_fit(self.machine.facts["gpu_bytes"], SHAPES["codellama"])
+        self.shapes = shapes(self.machine)
 
     def run(self):
         def check(name, function, *arguments):
             self.stage.check(name, function, *arguments, stops=False)
         check("rates", rates.check, self.stage)
+        check("contention", contention.check, self.stage)
         if not self.machine.has_bf16():
             check("tokens/s", lambda: skip("this GPU has no units for bf16"))
             return
         for case in CASES:
-            runs = {}
-            title = f"{case.name} {case.batch} x {self.shapes[case.name]['length']}"
+            if not self.chosen(case.first):
+                continue
+            runs, title = {}, self.title(case)
             check(f"{title}, tokens/s", self.turns, case, runs)
             if OURS in runs:
-                check(f"{title}, to others", self.ratio, case, runs)
+                if len(runs) > 1 or case.goals:
+                    check(f"{title}, to others", self.ratio, case, runs)
                 check(f"{title}, MFU", self.share_of_peak, runs)
                 check(f"{title}, between steps", self.between_steps, runs)
+            if sum(case.model == other.model for other in CASES) == 1:  # room on the disk for the next one
+                shutil.rmtree(self.trainings.folder(case.model), ignore_errors=True)
         check("codellama on all GPUs, tokens/s", self.on_all_gpus)
+
+    def title(self, case):
+        by = f" x {case.micro_batches}" if case.micro_batches > 1 else ""
+        return f"{case.name} {case.batch} x {self.length(case)}{by}"
+
+    def length(self, case):
+        return self.shapes[case.model]["long" if case.long else "length"]
+
+    def chosen(self, contenders):
+        """Returns those that --contenders names and that are possible here."""
+        return [each for each in contenders if (not self.stage.contenders or each in self.stage.contenders) and self.is_possible(each)]
 
     def is_possible(self, contender):
         # Triton compiles the launchers of its kernels and inductor the CPU code with a C compiler.
@@ -90,11 +64,13 @@ class Speed:
             return bool(os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))) and not self.machine.computes_nothing
         if contender == LLMC:
             return self.machine.llmc is not None and not self.machine.small
+        if contender == OLD:
+            return self.machine.old is not None
         if contender == IN_FP8:
             return self.machine.has_fp8()
         if contender == BY_FLASH:  # elsewhere flash is ours anyway
             return self.machine.device == "cuda" and self.machine.facts["capability"].partition(".")[0] in ("9", "10")
-        return contender in (OURS, EAGER, OFFLOADED) or self.machine.device == "cuda"
+        return contender in (OURS, EAGER, OFFLOADED, ACCUMULATED, PACKED) or self.machine.device == "cuda"
 
     def make(self, model):
         if not self.trainings.folder(model).exists():
@@ -102,73 +78,109 @@ class Speed:
 
     def turns(self, case, runs):
         """Lets the contenders run in turns, so that drift of the machine affects all; a turn's rate is the median of its steps."""
-        self.make(case.name)
-        failed, shape = {}, self.shapes[case.name]
+        self.make(case.model)
+        failed, shape = {}, self.shapes[case.model]
+        batch = self.rows_that_fit(case)
         for turn, contenders in enumerate((case.first, case.again)):
-            for contender in filter(self.is_possible, contenders):
+            for contender in self.chosen(contenders):
                 if contender not in failed:
                     try:
-                        self.one_turn(case, contender, turn, runs)
+                        self.one_turn(case, contender, turn, runs, batch)
                     except (Late, Trouble) as trouble:  # keep the figures of the others, and of its first turn
                         failed[contender] = trouble
                         if isinstance(trouble, Trouble):
                             runs.pop(contender, None)
-        parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.memory(found)}{words(found['clocks'][-1])}" for contender, found in runs.items()]
+        parts = [f"{contender} {spread(found['tokens_per_second'], 0)}{self.prediction(found)}{self.memory(found)}{words(found['clocks'][-1])}"
+                 for contender, found in runs.items()]
         parts += [f"{contender} failed: {why}" for contender, why in failed.items()]
+        fewer = f", as {case.micro_batches * case.batch // batch} micro-batches of {batch} rows, which fit" if batch < case.batch else ""
         verdict = FAIL if any(isinstance(why, Trouble) for why in failed.values()) else LATE if failed else PASS
-        return verdict, f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}", runs
+        return verdict, f"{', '.join(parts)}; {shape['layers']} layers x {shape['width']}{fewer}", runs
 
-    def one_turn(self, case, contender, turn, runs):
+    def rows_that_fit(self, case):
+        """Returns the rows of a micro-batch: those of the case, or for an accumulated one a power of two that fsdp-memprobe finds to fit."""
+        if case.micro_batches == 1 or self.machine.device != "cuda":
+            return case.batch
+        log = self.stage.run(f"{case.name} rows", [self.machine.programs / "fsdp-memprobe", "--model", self.trainings.folder(case.model) / "config.json",
+                                                   "--precision", "bf16", "--seq-len", self.length(case), "--device", "cuda", "--max-batch", case.batch, "--search",
+                                                   "--gradient-accumulation-steps", case.micro_batches, "--json", "--quiet"], 60)
+        text = log.read_text(encoding="utf-8")
+        most = json.loads(text[text.index("{"):text.rindex("}") + 1])["largest_batch_per_device"]
+        return next((case.batch >> i for i in range(8) if case.batch >> i and case.batch >> i <= most), 1)
+
+    def one_turn(self, case, contender, turn, runs, batch):
         what = f"{case.name} {case.batch} {contender} turn {turn + 1}"
         if contender == LLMC:
             llmc.program(self.stage)  # before the clocks are sampled
+        micro_batches = max(case.micro_batches, VARIANTS[contender].micro_batches if contender in VARIANTS else 1)
+        steps, warm_up = case.steps_of(micro_batches)
         with Sampled(self.machine) as gpu:
-            lines, peak = self.trained(case, contender, what)
-        found = runs.setdefault(contender, {key: [] for key in ("tokens_per_second", "mfu", "reserved_memory_bytes", "clocks", "step_seconds", "gap_seconds",
-                                                                "first_step_seconds")})
-        usual = statistics.median(line["step_seconds"] for line in lines[WARM_UP:])
-        found["tokens_per_second"].append(case.batch * self.shapes[case.name]["length"] / usual)
+            lines, peak, predicted = self.trained(case, contender, what, (batch, micro_batches * case.batch // batch, steps))
+        found = runs.setdefault(contender, {key: [] for key in ("tokens_per_second", "predicted_tokens_per_second", "mfu", "reserved_memory_bytes", "clocks",
+                                                                "step_seconds", "gap_seconds", "first_step_seconds")})
+        usual = statistics.median(line["step_seconds"] for line in lines[warm_up:])
+        found["tokens_per_second"].append(micro_batches * case.batch * self.length(case) / usual)
+        if predicted:
+            found["predicted_tokens_per_second"].append(predicted)
         found["step_seconds"].append(usual)
         found["first_step_seconds"].append(lines[0]["step_seconds"])
-        found["gap_seconds"] += [line["device_gap_seconds"] for line in lines[WARM_UP:] if "device_gap_seconds" in line]
-        found["mfu"] += [line["mfu"] for line in lines[WARM_UP:] if "mfu" in line]
+        found["gap_seconds"] += [line["device_gap_seconds"] for line in lines[warm_up:] if "device_gap_seconds" in line]
+        found["mfu"] += [line["mfu"] for line in lines[warm_up:] if "mfu" in line]
         found["reserved_memory_bytes"].append(peak)
         found["clocks"].append(gpu.found)
 
-    def trained(self, case, contender, what):
-        """Returns a line per step, and the peak of reserved memory."""
+    def trained(self, case, contender, what, sizes):
+        """Returns a line per step, the peak of reserved memory, and the tokens/s that fsdp-finetune predicted."""
+        batch, micro_batches, steps = sizes
         if contender == LLMC:
-            return [{"step_seconds": each} for each in llmc.seconds_of_steps(self.stage, what, self.shapes[case.name], case.batch, STEPS, 100)], None
-        if contender in VARIANTS:
-            options, variables = VARIANTS[contender]
-            lines = self.trainings.ours(what, case.name, "bf16", STEPS, case.batch, 100, options, variables)
-            totals = lines[-1]
-        else:
-            lines, totals = self.trainings.pytorch(what, case.name, ["bf16"], STEPS, case.batch, 150, OF_PYTORCH[contender])
-            lines = lines["bf16"]
-        return lines, totals.get("reserved_memory_bytes")
+            return [{"step_seconds": each} for each in llmc.seconds_of_steps(self.stage, what, self.shapes[case.model], batch, steps, 100)], None, None
+        if contender in OF_PYTORCH:
+            lines, totals = self.trainings.pytorch(what, case.model, ["bf16"], steps, batch, 150, OF_PYTORCH[contender])
+            return lines["bf16"], totals.get("reserved_memory_bytes"), None
+        folder, variant = self.trainings.folder(case.model), VARIANTS[contender]
+        data = ("--train-data", folder / "long.h5") if case.long else ()
+        options = (*data, "--seq-len", self.length(case), "--gradient-accumulation-steps", micro_batches, *case.options,
+                   *(str(word).replace("{folder}", str(folder)) for word in variant.options))
+        lines = self.trainings.ours(what, case.model, "bf16", steps, batch, 100, options, variant.variables, kit=self.machine.old if contender == OLD else None)
+        return lines, lines[-1].get("reserved_memory_bytes"), self.trainings.take_prediction(what)
 
     @staticmethod
     def memory(found):
         peak = found["reserved_memory_bytes"][-1]
         return f" in {peak / 2**30:.1f} GiB" if peak else ""
 
+    @staticmethod
+    def prediction(found):
+        """Returns " (predicted 51500, +3.2 %)": how far the prediction is above the measured rate."""
+        if not found["predicted_tokens_per_second"]:
+            return ""
+        predicted = statistics.median(found["predicted_tokens_per_second"])
+        return f" (predicted {predicted:.0f}, {100 * (predicted / statistics.median(found['tokens_per_second']) - 1):+.1f} %)"
+
     def ratio(self, case, runs):
         """Compares tokens/s. PASS or FAIL if a goal is set for this GPU and case, else NOTE."""
         rate = {contender: found["tokens_per_second"] for contender, found in runs.items()}
-        per_turn = {other: [a / b for a, b in zip(rate[OURS], rate[other])] for other in OTHERS if other in rate}
-        parts = [f"{spread(ratios)} times {other}" for other, ratios in per_turn.items()]
-        parts += [f"{variant} {spread([a / b for a, b in zip(rate[variant], rate[OURS])])} times ours" for variant in VARIANTS if variant in rate and variant != OURS]
-        missing = [f"nothing of {other} ({self.why_not(other)})" for other in case.goals if other not in rate]
+        per_turn = {other: [a / b for a, b in zip(rate[OURS], rate[other])] for other in OTHERS if other in rate and self.compares(other, case, rate)}
+        parts = [f"{spread(ratios, 3 if other == OLD else 2)} times {other}" for other, ratios in per_turn.items()]
+        parts += [f"{variant} {spread([a / b for a, b in zip(rate[variant], rate[OURS])])} times ours" for variant in VARIANTS if variant in rate and variant not in (OURS, OLD)]
+        missing = [f"nothing of {other} ({self.why_not(other)})" for other in case.goals if other not in rate and self.is_wanted(other)]
         text = ", ".join((*parts, *missing))
         asked = {other: goal for other, goal in case.goals.items() if other in rate}
-        if case.goals and not asked:
-            return skip(text)
-        if case.goals:
-            text += f" (goals: {', '.join(f'{goal} times {other}' for other, goal in case.goals.items())})"
+        if not per_turn and not parts:
+            return skip(text or "no other ran")
+        if asked:
+            text += f" (goals: {', '.join(f'{goal} times {other}' for other, goal in asked.items())})"
         if not asked or self.machine.small or not any(name in self.machine.facts["gpu"] for name in GOAL_GPUS):
             return NOTE, text, per_turn
         return verdict_of(all(statistics.median(per_turn[other]) >= goal for other, goal in asked.items())), text, per_turn
+
+    @staticmethod
+    def compares(other, case, rate):
+        """Returns False for FSDP2 on a model whose yardstick is PyTorch's whole one, unless that ran: its ratio alone would mislead."""
+        return other not in (EAGER, COMPILED) or WHOLE not in case.goals or WHOLE in rate
+
+    def is_wanted(self, other):
+        return not self.stage.contenders or other in self.stage.contenders
 
     def why_not(self, other):
         if self.is_possible(other):

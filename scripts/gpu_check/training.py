@@ -63,19 +63,29 @@ class Trainings:
         lines = {precision: read_lines(to / f"{precision}.jsonl") for precision in precisions}
         return {precision: found[:-1] for precision, found in lines.items()}, lines[precisions[-1]][-1]
 
-    def ours_command(self, model, run, precision, steps, batch, more=(), saves=False):
-        return [self.machine.programs / "fsdp-finetune", "--model", self.folder(model), "--train-data", self.folder(model) / "rows.h5",
+    def ours_command(self, model, run, precision, steps, batch, more=(), saves=False, programs=None):
+        return [(programs or self.machine.programs) / "fsdp-finetune", "--model", self.folder(model), "--train-data", self.folder(model) / "rows.h5",
                 *HYPER_PARAMETERS, "--lr", self.rates[model], "--device", self.machine.device, "--precision", precision,
                 "--max-steps", steps, "--batch-size", batch, *([] if saves else ["--no-save"]), "--log-every", 1, "--out-dir", self.machine.work / "runs", "--run-name", run, *more]
 
-    def ours(self, name, model, precision, steps, batch, limit, more=(), env=None, launch=None, saves=False):
+    def ours(self, name, model, precision, steps, batch, limit, more=(), env=None, launch=None, saves=False, kit=None):
         """Returns fsdp-finetune's lines of metrics.jsonl, one per step. `launch` makes the command line of several ranks;
-        a run that `saves` leaves a checkpoint."""
+        a run that `saves` leaves a checkpoint; `kit`: other programs than the machine's."""
         run = name.replace(" ", "-")
         shutil.rmtree(self.machine.work / "runs" / run, ignore_errors=True)
-        command = self.ours_command(model, run, precision, steps, batch, more, saves)
-        self.stage.run(name, launch(command) if launch else command, limit, env)
+        command = self.ours_command(model, run, precision, steps, batch, more, saves, kit and kit.programs)
+        self.stage.run(name, launch(command) if launch else command, limit, {**(kit.variables if kit else {}), **(env or {})})
         return [line for line in read_lines(self.machine.work / "runs" / run / "metrics.jsonl") if "loss" in line]
+
+    def take_prediction(self, name):
+        """Returns the tokens/s that a run predicted for itself, None if it wrote none. Deletes the file, by which later runs beside it
+        would correct their predictions."""
+        file = self.machine.work / "runs" / name.replace(" ", "-") / "speed.json"
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text(encoding="utf-8"))
+        file.unlink()
+        return found["predicted"]["tokens_per_second"]
 
 
 def differences(run, truth):

@@ -71,10 +71,10 @@ class GpuCheck(fsdp_cli.Case):
         """One call, whose programs give wrong numbers for bf16 alone. The stage ends there, and the next one begins."""
         out = self.folder / "few"
         done = self.check("truth", "--device", "cpu", "--out", out, "--json", self.folder / "few.json", "--only", "own MINGPT", "minGPT float32", "minGPT bf16",
-                          "learning rate", "racecheck", code=3, FSDP_BIN=self.planted("bf16"))
+                          "learning rate", "memcheck", code=3, FSDP_BIN=self.planted("bf16"))
         rows = self.rows(out)
         self.assertEqual({name: row["verdict"] for name, row in rows.items()},
-                         {"PyTorch's own mingpt": "PASS", "minGPT float32": "PASS", "minGPT bf16": "FAIL", "compute-sanitizer racecheck": "SKIP"})
+                         {"PyTorch's own mingpt": "PASS", "minGPT float32": "PASS", "minGPT bf16": "FAIL", "compute-sanitizer memcheck": "SKIP"})
         self.assertRegex(done.stdout, "(?m)^FAIL  minGPT bf16 .* from float32: loss ")
         self.assertIn("-- contact ended at its first wrong number, minGPT bf16: 1 checks did not begin", done.stdout)
         self.assertEqual(self.stages(out)["contact"]["not_begun"], ["a learning rate 1 % off is noticed"])
@@ -113,8 +113,8 @@ class GpuCheck(fsdp_cli.Case):
         self.assertAlmostEqual(rows["memory of llama, bf16"]["figures"]["relative_error"], -0.1)
         self.assertIn("## profile: 1 SKIP", (out / "gpu-check.md").read_text())
         # --only repeats some checks, with what they need, and keeps the other rows.
-        done = self.check("truth", "--device", "cpu", "--out", out, "--only", "mingpt BF16", "racecheck")
-        self.assertEqual(re.findall(r"(?m)^[A-Z]{4}  (.*?)  ", done.stdout), ["minGPT bf16", "compute-sanitizer racecheck"])
+        done = self.check("truth", "--device", "cpu", "--out", out, "--only", "mingpt BF16", "memcheck")
+        self.assertEqual(re.findall(r"(?m)^[A-Z]{4}  (.*?)  ", done.stdout), ["minGPT bf16", "compute-sanitizer memcheck"])
         again = self.rows(out)
         self.assertEqual(list(again), list(rows))
         self.assertEqual((again["minGPT bf16"]["verdict"], again["llama fp16"]["verdict"]), ("PASS", "FAIL"))
@@ -129,6 +129,11 @@ class GpuCheck(fsdp_cli.Case):
         stage = self.stage(seconds=60)
         stage.check("too slow", lambda: stage.run("sleep", ["sleep", 60], 1))
         self.assertEqual([row["verdict"] for row in stage.rows], ["FAIL"])
+
+    def test_a_stage_whose_time_is_shortened_keeps_what_it_has(self):
+        out = self.folder / "late"
+        self.check("contact", "--device", "cpu", "--out", out, "--only", "machine", "minGPT float32", "--seconds", 0.1, code=1)
+        self.assertEqual({name: row["verdict"] for name, row in self.rows(out).items()}, {"machine": "NOTE", "minGPT float32": "LATE"})
 
     def test_a_stage_ends_at_a_wrong_number_and_not_at_a_slow_one(self):
         stage, number = self.stage(60), lambda verdict: (verdict, "text", {})
@@ -178,6 +183,7 @@ class GpuCheck(fsdp_cli.Case):
     def test_speed_beside_llm_c_and_fsdp2(self):
         """llm.c is built once by a stand-in for nvcc; rates are compared within a turn; goals are judged on some GPUs alone."""
         stage = self.stage(60)
+        import contenders
         import llmc
         import speed
         nvcc = self.folder / "nvcc"
@@ -187,26 +193,115 @@ class GpuCheck(fsdp_cli.Case):
         nvcc.chmod(0o755)
         stage.machine.tool = lambda name: str(nvcc)
         stage.machine.llmc = self.folder
-        shape = speed.SHAPES["mingpt"]
+        shape = contenders.SHAPES["mingpt"]
         for _ in range(2):
             self.assertEqual(llmc.seconds_of_steps(stage, "llm.c", shape, 8, 3, 9), [0.0215, 0.0225, 0.0235])
         self.assertEqual(len((self.folder / "nvcc.log").read_text().splitlines()), 1)
         self.assertIn("-arch=sm_90", (self.folder / "nvcc.log").read_text())
         self.assertEqual((self.folder / "llmc.bin").stat().st_size, 1024 + 2 * (4 * 8 * 1024 + 1))
-        runs = {name: {"tokens_per_second": rates} for name, rates in (("ours", [100.0, 110.0]), ("FSDP2 compiled", [90.0, 100.0]), ("llm.c", [101.0]))}
-        part, case = speed.Speed(stage), speed.CASES[1]
+        runs = {name: {"tokens_per_second": rates} for name, rates in (("ours", [100.0, 110.0]), (speed.COMPILED, [90.0, 100.0]), (speed.LLMC, [101.0]))}
+        part, case = speed.Speed(stage), next(case for case in speed.CASES if case.name == "mingpt")
         verdict, text, figures = part.ratio(case, runs)
         self.assertEqual(verdict, "FAIL")  # 100 / 101
         self.assertIn("times llm.c", text)
-        self.assertEqual([round(ratio, 2) for ratio in figures["FSDP2 compiled"]], [1.11, 1.1])
+        self.assertNotIn(speed.COMPILED, figures)  # alone it would mislead
+        runs[speed.WHOLE] = {"tokens_per_second": [80.0]}
+        text, figures = part.ratio(case, runs)[1:]
+        self.assertEqual([round(ratio, 2) for ratio in figures[speed.COMPILED]], [1.11, 1.1])
+        self.assertIn("1.25 (1.25..1.25) times PyTorch compiled, not sharded", text)
         stage.machine.facts["gpu"] = "NVIDIA A100"
         self.assertEqual(part.ratio(case, runs)[0], "NOTE")
         stage.machine.facts["gpu"] = "NVIDIA H100"
-        runs.pop("llm.c")
+        runs.pop(speed.LLMC)
         stage.machine.llmc = None
         verdict, text, _ = part.ratio(case, runs)
         self.assertEqual(verdict, "PASS")
         self.assertIn("nothing of llm.c (--llmc names no source)", text)
+        stage.contenders = [speed.OURS, speed.WHOLE]  # what was not asked for is not missing
+        self.assertNotIn("nothing of", part.ratio(case, runs)[1])
+
+    def test_contenders_and_their_rates(self):
+        """A stand-in trains at given rates: which contenders run, with which programs, options and steps, and what is said of them."""
+        stage = self.stage(60, ["ours", "old", "ours accumulated"])
+        import speed
+        machine, started = stage.machine, []
+        machine.old = type("Kit", (), {"programs": pathlib.Path("/old/bin"), "variables": {"LD_LIBRARY_PATH": "there"}})
+        part = speed.Speed(stage)
+
+        def train(name, model, precision, steps, batch, limit, more, env, kit=None):
+            started.append((name, steps, [str(word) for word in more], env, kit and kit.programs))
+            seconds = 0.1 if "old" in name else 0.8 if "accumulated" in name else 0.08
+            return [{"step_seconds": 9.0}] * 3 + [{"step_seconds": seconds, "mfu": 0.5, "reserved_memory_bytes": 2**30}] * (steps - 3)
+        part.trainings.ours, part.trainings.make_model = train, lambda *_: None
+        part.trainings.take_prediction = lambda name: 112640.0
+        case, runs = speed.CASES[0], {}
+        verdict, text, figures = part.turns(case, runs)
+        self.assertEqual((verdict, list(figures)), ("PASS", ["ours", "old", "ours accumulated"]))
+        self.assertEqual(figures["ours"]["tokens_per_second"], [102400.0, 102400.0])
+        self.assertEqual(figures["ours accumulated"]["tokens_per_second"], [81920.0])  # eight times the tokens of a step
+        self.assertIn("ours 102400 (102400..102400) (predicted 112640, +10.0 %) in 1.0 GiB, old 81920", text)
+        self.assertEqual([(name, steps, kit) for name, steps, _, _, kit in started],
+                         [("codellama 16 ours turn 1", 20, None), ("codellama 16 old turn 1", 20, pathlib.Path("/old/bin")),
+                          ("codellama 16 ours accumulated turn 1", 8, None), ("codellama 16 ours turn 2", 20, None), ("codellama 16 old turn 2", 20, pathlib.Path("/old/bin"))])
+        self.assertEqual(started[2][2], ["--seq-len", "512", "--gradient-accumulation-steps", "8"])
+        self.assertEqual(part.ratio(case, runs)[1], "1.250 (1.250..1.250) times old, ours accumulated 0.80 (0.80..0.80) times ours")
+        self.assertEqual(part.share_of_peak(runs)[1], "ours 50.0 %, old 40.0 %, ours accumulated 40.0 %")
+        self.assertEqual([part.title(case) for case in speed.CASES if part.chosen(case.first)],
+                         ["codellama 16 x 512", "mingpt 8 x 1024", "mingpt 1 x 1024", "codellama 4 x 512", "lora 16 x 512", "qlora 16 x 512", "packed 4 x 4096",
+                          "Qwen2.5-1.5B 16 x 1024 x 16", "Qwen2.5-3B 16 x 1024 x 16"])
+        stage.contenders, machine.llmc = ["llm.c"], self.folder
+        self.assertEqual([case.name for case in speed.CASES if part.chosen(case.first)], ["mingpt"])
+
+    def test_an_older_kit_and_documents(self):
+        """The same programs as those of an older kit; rows of documents; each rate beside the one that the run predicted."""
+        out = self.folder / "old"
+        done = self.check("speed", "--device", "cpu", "--out", out, "--only", "packed", "--contenders", "ours", "packed", "old", "--old", fsdp_cli.folder("FSDP_BIN").parent)
+        self.assertIn(", old: fsdp-finetune ", done.stdout)
+        row = self.rows(out)["packed 4 x 128, tokens/s"]
+        self.assertEqual((row["verdict"], list(row["figures"])), ("PASS", ["ours", "ours packed", "old"]))
+        for found in row["figures"].values():
+            self.assertGreater(found["predicted_tokens_per_second"][0], 0)
+        self.assertRegex((out / "gpu-check.md").read_text(), r"ours \d+ \(\d+\.\.\d+\) \(predicted \d+, [+-]\d+\.\d %\)")
+        self.assertIn("old_programs", self.stages(out)["speed"]["machine"])
+        self.assertRegex((out / "logs/speed-packed-4-ours-packed-turn-1.log").read_text(), "(?m)^ *packed +64 texts in 64 rows")
+
+    def test_micro_batches_that_fit(self):
+        """A stand-in for fsdp-memprobe finds that six rows fit: a micro-batch has four, and a step as many rows as before."""
+        stage = self.stage(60)
+        import speed
+        probe = self.folder / "fsdp-memprobe"
+        probe.write_text("#!/bin/sh\necho '{\"largest_batch_per_device\": 6}'\n")
+        probe.chmod(0o755)
+        stage.machine.programs = self.folder
+        part, started = speed.Speed(stage), []
+
+        def train(name, model, precision, steps, batch, limit, more, env, kit=None):
+            started.append((steps, batch, more[more.index("--gradient-accumulation-steps") + 1]))
+            return [{"step_seconds": 2.0}] * steps
+        part.trainings.ours, part.trainings.make_model = train, lambda *_: None
+        case = speed.CASES[-1]
+        verdict, text, figures = part.turns(case, {})
+        self.assertEqual((verdict, started), ("PASS", [(4, 4, 64)]))
+        self.assertEqual(figures["ours"]["tokens_per_second"], [16 * 16 * 1024 / 2])
+        self.assertTrue(text.endswith("36 layers x 2048, as 64 micro-batches of 4 rows, which fit"), text)
+
+    def test_contention_in_one_line(self):
+        """A stand-in for tests/gpu_device prints what the suite prints."""
+        stage = self.stage(60)
+        import contention
+        program = self.folder / "gpu_device"
+        program.write_text("#!/bin/sh\necho 'contention: 0 blocks, no target: 14.2 ms, 1.000 times'\necho 'contention: 4 blocks, no target: 17.04 ms, 1.200 times'\n"
+                           "echo 'contention: 4 blocks, target 128: 14.91 ms, 1.050 times'\necho 'contention: 0 blocks, target 128: 14.6 ms, 1.028 times'\n"
+                           "echo 'product: 4 blocks, no target, inner, forward: 3.2 ms, 1.900 times'\necho 'Status: SUCCESS!'\n")
+        program.chmod(0o755)
+        stage.machine.test_program = lambda name: (program, {})
+        verdict, text, figures = contention.check(stage)
+        self.assertEqual((verdict, text), ("NOTE", "twelve products 14.20 ms alone; times that: 1.200 beside 4 blocks; with a target: 1.050 beside 4"))
+        program.write_text(program.read_text().replace("SUCCESS", "FAILURE") + "exit 1\n")
+        verdict, text, again = contention.check(stage)
+        self.assertEqual((verdict, again), ("FAIL", figures))
+        self.assertIn("; but the suite failed: ", text)
+        self.assertEqual([(each["blocks"], each["target"]) for each in figures["contention"]], [(0, None), (4, None), (4, 128), (0, 128)])
 
     def test_all_gpus_against_one(self):
         """A stand-in trains at given rates: the ratios, the rows per GPU, and which runs have a launcher and variables."""
@@ -218,34 +313,24 @@ class GpuCheck(fsdp_cli.Case):
         machine.facts["gpus"] = 8
         self.assertEqual(part.on_all_gpus()[0], "SKIP")
         machine.mpiexec = "mpiexec"
-        seconds, started = iter((0.5, 0.625, 0.5, 0.625, 1.0)), []  # of steps
+        seconds, started = iter((0.5, 0.625, 0.5)), []  # of steps
 
         def train(name, model, precision, steps, batch, limit, more, env, launch):
             started.append((batch, env, launch and launch(["program"])))
             return [{"step_seconds": 9.0}] * speed.WARM_UP + [{"step_seconds": next(seconds)}] * (steps - speed.WARM_UP)
         part.trainings.ours, part.trainings.make_model = train, lambda *_: None
         verdict, text, figures = part.on_all_gpus()
-        self.assertEqual((verdict, text), ("NOTE", "8 GPUs 6554 each, 0.800 times one alone, with registered buffers 1.250 times that, with 16 blocks for NCCL 1.000 "
-                                           "times that, with 4 blocks for NCCL 0.625 times that; 8 rows per GPU"))
-        self.assertEqual((figures["alone"], figures["all"], figures["registered buffers"]), (8192.0, 6553.6, 8192.0))
+        self.assertEqual((verdict, text), ("NOTE", "8 GPUs 13107 each, 0.800 times one alone, with 16 blocks for NCCL 1.250 times that; 16 rows per GPU"))
+        self.assertEqual((figures["alone"], figures["all"], figures["16 blocks for NCCL"]), (16384.0, 13107.2, 16384.0))
         ranks = ["mpiexec", "-n", 8, "program"]
-        self.assertEqual(started, [(8, None, None), (8, None, ranks), (8, {"FSDP_NCCL_REGISTER": "on"}, ranks), (8, {"NCCL_MAX_CTAS": "16"}, ranks), (8, {"NCCL_MAX_CTAS": "4"}, ranks)])
+        self.assertEqual(started, [(16, None, None), (16, None, ranks), (16, {"NCCL_MAX_CTAS": "16"}, ranks)])
 
-    def stage(self, seconds):
+    def stage(self, seconds, contenders=()):
         sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
         from checks import Stage
-        machine = type("Machine", (), {"logs": self.folder, "work": self.folder, "environment": dict(os.environ), "computes_nothing": False, "small": False,
+        machine = type("Machine", (), {"logs": self.folder, "work": self.folder, "environment": dict(os.environ), "computes_nothing": False, "small": False, "old": None, "llmc": None,
                                        "device": "cuda", "facts": {"uuid": "GPU-0", "gpu": "NVIDIA H100", "capability": "9.0", "gpu_bytes": 2**36}})
-        return Stage("any", machine(), seconds)
-
-    def test_kernels_with_shared_memory_are_listed(self):
-        sys.path.insert(0, str(SCRIPT.parent / "gpu_check"))
-        from sanitizers import SHARED_MEMORY
-        found = set()
-        for source in (SCRIPT.parents[1] / "lib/compute/cuda/kernels").glob("*.cu"):
-            kernels = re.split(r"__global__ void (?:__launch_bounds__\((?:[^()]|\(\w*\))*\)\s+)?", source.read_text())[1:]
-            found |= {re.match(r"\w+", kernel)[0] for kernel in kernels if "__shared__" in kernel}
-        self.assertEqual(found, set(SHARED_MEMORY))
+        return Stage("any", machine(), seconds, contenders=contenders)
 
     def test_a_stop_leaves_nothing(self):
         out = self.folder / "stopped"
@@ -272,6 +357,10 @@ class GpuCheck(fsdp_cli.Case):
         self.assertIn("stages are given before --only", self.check("--only", "bf16", "truth", code=2).stderr)
         self.assertIn("there is no folder", self.check("truth", "--json", "none/x.json", code=2).stderr)
         self.assertIn("there is no train_gpt2.cu", self.check("speed", "--llmc", self.runs, code=2).stderr)
+        self.assertIn("a stage needs time", self.check("speed", "--seconds", 0, code=2).stderr)
+        self.assertIn("there is no bin/fsdp-finetune", self.check("speed", "--old", self.runs, code=2).stderr)
+        self.assertIn("no contender is called 'fast'", self.check("speed", "--contenders", "ours", "fast", code=2).stderr)
+        self.assertIn("--contenders old needs --old DIR", self.check("speed", "--contenders", "ours", "old", code=2).stderr)
         self.assertIn("--rehearse is for a stub driver", self.check("--rehearse", "--device", "cpu", code=2).stderr)
         (self.folder / "other").mkdir()
         (self.folder / "other/gpu-check.json").write_text("[1]")

@@ -3,7 +3,8 @@
 //
 //   gpu_device --test-suite=gpu/rates --no-skip
 //
-// "rate: NAME = VALUE UNIT". GB/s counts the bytes that a pass must read and write, once each.
+// "rate: NAME = VALUE UNIT". GB/s counts the bytes that a pass must read and write, once each. A pass takes turns on
+// several sets of buffers, so that none is still in the GPU's cache (50 MB on an H100) when its turn comes again.
 #include "tests/support/torch_doctest.hpp"
 
 #include <algorithm>
@@ -19,6 +20,7 @@ namespace {
 using namespace fsdp;
 
 constexpr std::int64_t kTokens = 8192;
+constexpr std::int64_t kCold = std::int64_t{1} << 28;  // bytes after which nothing is left in a cache
 
 /// Shapes of a block: width, and rows of the weights q|k|v, attention output, first and second product of the
 /// feed-forward part.
@@ -60,6 +62,26 @@ class Rates {
     return of(std::clamp(static_cast<int>(0.02 / std::max(of(2), 1e-6)), 3, 200));
   }
 
+  /// Seconds of one call in the second of two seconds, when the clock has settled at the limit of power.
+  double sustained_seconds(const std::function<void()>& body) const {
+    using Seconds = std::chrono::duration<double>;
+    const int calls = std::max(1, static_cast<int>(0.1 / seconds(body)));
+    const auto begin = std::chrono::steady_clock::now();
+    auto settled = begin, now = begin;
+    int counted = 0;
+    while (Seconds(now - begin).count() < 2) {
+      for (int i = 0; i < calls; ++i) body();
+      backend_->synchronize(0);
+      now = std::chrono::steady_clock::now();
+      if (Seconds(now - begin).count() < 1) {
+        settled = now;
+      } else {
+        counted += calls;
+      }
+    }
+    return Seconds(now - settled).count() / counted;
+  }
+
   static void print(const std::string& name, double value, const char* unit) {
     CHECK(value > 0);
     std::printf("rate: %s = %.6g %s\n", name.c_str(), value, unit);
@@ -73,11 +95,22 @@ class Rates {
   void kernel(const std::string& name, std::int64_t bytes, const std::function<void()>& body) const {
     print(name, static_cast<double>(bytes) / seconds(body) / 1e9, "GB/s");
   }
+  /// `make` returns a pass over buffers of its own, which also keeps what it allocates until its next turn.
+  template <class Make>
+  void cold_kernel(const std::string& name, std::int64_t bytes, const Make& make) const {
+    std::vector<std::function<void()>> passes;
+    for (std::int64_t made = 0; passes.size() < 2 || made < kCold; made += bytes) passes.emplace_back(make());
+    for (auto& pass : passes) pass();
+    std::size_t turn = 0;
+    kernel(name, bytes, [&] { passes[turn++ % passes.size()](); });
+  }
 
  private:
   std::shared_ptr<DeviceBackend> backend_;
   std::unique_ptr<Ops> ops_;
 };
+
+constexpr std::int64_t kSustained = 22016;  // rows of the one product that is also measured for seconds
 
 /// The four products of a forward, and the eight of a backward with gradients of weights in bf16 and float32.
 void products_of(const Rates& rates, const Shapes& shapes) {
@@ -95,7 +128,12 @@ void products_of(const Rates& rates, const Shapes& shapes) {
     const auto name = [&](const char* what) { return std::string(shapes.name) + ", " + w.name + ", " + what; };
     auto out = at::empty_like(grad);
     auto dx = at::empty_like(x);
-    rates.product(name("forward"), kTokens, w.out, w.in, [&] { ops.linear_into(out, x, weight); });
+    const auto forward = [&] { ops.linear_into(out, x, weight); };
+    rates.product(name("forward"), kTokens, w.out, w.in, forward);
+    if (w.out == kSustained) {
+      const auto operations = 2.0 * static_cast<double>(kTokens * w.out) * static_cast<double>(w.in);
+      Rates::print(name("forward, sustained"), operations / rates.sustained_seconds(forward) / 1e12, "TFLOP/s");
+    }
     rates.product(name("input's gradient"), kTokens, w.out, w.in, [&] { ops.linear_backward_into(dx, grad, weight); });
     for (const auto dtype : {at::kBFloat16, at::kFloat}) {
       for (const bool adds : {false, true}) {
@@ -137,52 +175,72 @@ void gpt_kernels(const Rates& rates, std::int64_t width) {
   const auto row = 2 * kTokens * width, inner_row = 4 * row;  // bytes in bf16
   const auto name = [&](const char* what) { return what + (", " + std::to_string(width)); };
   const auto slot_of = [&](std::int64_t n) { return GradSlot{.grad = rates.floats(n), .written = true}; };
-  const auto x = rates.random({kTokens, width}), y = rates.random({kTokens, width}),
-             grad = rates.random({kTokens, width});
-  const auto gamma = rates.random({width}), beta = rates.random({width});
-  const auto layer = ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5);
-  rates.kernel(name("LayerNorm and residual"), 4 * row,
-               [&] { static_cast<void>(ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5)); });
-  auto of_gamma = slot_of(width), of_beta = slot_of(width), of_dx = slot_of(width);
-  rates.kernel(name("LayerNorm backward"), 4 * row, [&] {
-    static_cast<void>(ops.layer_norm_backward({grad, y, layer.sum_ND, layer, gamma}, {&of_gamma, &of_beta, &of_dx}));
+  const auto rows = [&](std::int64_t columns) { return rates.random({kTokens, columns}); };
+  const auto gamma = rates.random({width}), beta = rates.random({width}), bias = rates.random({4 * width});
+  rates.cold_kernel(name("LayerNorm and residual"), 4 * row, [&] {
+    return [&, x = rows(width), y = rows(width), made = NormResult{}]() mutable {
+      made = ops.add_layer_norm(x, y, {}, gamma, beta, 1e-5);
+    };
   });
-  auto inner = rates.random({kTokens, 4 * width}), wide = rates.random({kTokens, 4 * width});
-  const auto bias = rates.random({4 * width});
-  auto of_bias = slot_of(4 * width);
-  rates.kernel(name("bias and GELU"), 3 * inner_row, [&] { static_cast<void>(ops.bias_gelu(wide, bias)); });
-  rates.kernel(name("GELU backward, bias"), 3 * inner_row, [&] { ops.bias_gelu_backward(inner, wide, &of_bias); });
-  rates.kernel(name("gradient of a bias"), row, [&] { ops.bias_grad(&of_dx, grad); });
+  auto of_gamma = slot_of(width), of_beta = slot_of(width), of_dx = slot_of(width), of_bias = slot_of(4 * width);
+  rates.cold_kernel(name("LayerNorm backward"), 4 * row, [&] {
+    const auto layer = ops.add_layer_norm(rows(width), rows(width), {}, gamma, beta, 1e-5);
+    return [&, layer, grad = rows(width), residual = rows(width), made = at::Tensor{}]() mutable {
+      made = ops.layer_norm_backward({grad, residual, layer.sum_ND, layer, gamma}, {&of_gamma, &of_beta, &of_dx});
+    };
+  });
+  rates.cold_kernel(name("bias and GELU"), 3 * inner_row, [&] {
+    return [&, wide = rows(4 * width), made = at::Tensor{}]() mutable { made = ops.bias_gelu(wide, bias); };
+  });
+  rates.cold_kernel(name("GELU backward, bias"), 3 * inner_row, [&] {
+    return [&, inner = rows(4 * width), wide = rows(4 * width)]() mutable {
+      ops.bias_gelu_backward(inner, wide, &of_bias);
+    };
+  });
+  rates.cold_kernel(name("gradient of a bias"), row,
+                    [&] { return [&, grad = rows(width)] { ops.bias_grad(&of_dx, grad); }; });
 }
 
 void row_kernels(const Rates& rates) {
   const auto& ops = rates.ops();
   constexpr std::int64_t kWidth = 4096, kInner = 11008,
                          kRow = 2 * kTokens * kWidth;  // bytes of [tokens, width] in bf16
-  const auto x = rates.random({kTokens, kWidth}), y = rates.random({kTokens, kWidth}),
-             grad = rates.random({kTokens, kWidth});
+  const auto rows = [&](std::int64_t columns) { return rates.random({kTokens, columns}); };
   const auto gamma = rates.random({kWidth});
-  auto out = at::empty_like(x);
-  rates.kernel("copy", 2 * kRow, [&] { out.copy_(x); });
-  const auto normed = ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5));
-  rates.kernel("RMSNorm and residual", 4 * kRow,
-               [&] { static_cast<void>(ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5))); });
+  rates.cold_kernel("copy", 2 * kRow, [&] { return [x = rows(kWidth), out = rows(kWidth)] { out.copy_(x); }; });
+  rates.cold_kernel("RMSNorm and residual", 4 * kRow, [&] {
+    return [&, x = rows(kWidth), y = rows(kWidth), made = NormResult{}]() mutable {
+      made = ops.add_rms_norm(x, y, {}, gamma, RmsNorm(1e-5));
+    };
+  });
   GradSlot slot{.grad = at::zeros({kWidth}, gamma.options().dtype(at::kFloat)), .written = true};
-  rates.kernel("RMSNorm backward, output again", 5 * kRow, [&] {
-    NormAgain again{.beta_D = {}, .out_ND = out};
-    static_cast<void>(
-        ops.rms_norm_backward({grad, y, normed.sum_ND, normed, gamma}, {&slot, nullptr, nullptr}, &again));
+  rates.cold_kernel("RMSNorm backward, output again", 5 * kRow, [&] {
+    const auto normed = ops.add_rms_norm(rows(kWidth), rows(kWidth), {}, gamma, RmsNorm(1e-5));
+    return [&, normed, grad = rows(kWidth), residual = rows(kWidth), out = rows(kWidth),
+            made = at::Tensor{}]() mutable {
+      NormAgain again{.beta_D = {}, .out_ND = out};
+      made = ops.rms_norm_backward({grad, residual, normed.sum_ND, normed, gamma}, {&slot, nullptr, nullptr}, &again);
+    };
   });
   const auto table = ops.rope_table(std::vector<float>(64, 0.01F), 512);
-  auto qkv = rates.random({kTokens, 3 * kWidth});
-  rates.kernel("rotary positions of q and k", 4 * kRow, [&] { ops.rope(qkv, 64, 128, table, {512, 0}, false); });
-  auto both = rates.random({kTokens, 2 * kInner}), inner = rates.random({kTokens, kInner});
-  auto gate = both.narrow(1, 0, kInner), up = both.narrow(1, kInner, kInner);
+  rates.cold_kernel("rotary positions of q and k", 4 * kRow, [&] {
+    return [&, qkv = rows(3 * kWidth)]() mutable { ops.rope(qkv, 64, 128, table, {512, 0}, false); };
+  });
   constexpr std::int64_t kInnerRow = 2 * kTokens * kInner;
-  rates.kernel("SwiGLU", 3 * kInnerRow, [&] { static_cast<void>(ops.gated(GateActivation::silu, gate, up)); });
-  rates.kernel("SwiGLU backward", 6 * kInnerRow, [&] { ops.gated_backward(GateActivation::silu, inner, gate, up); });
+  rates.cold_kernel("SwiGLU", 3 * kInnerRow, [&] {
+    return [&, both = rows(2 * kInner), made = at::Tensor{}]() mutable {
+      made = ops.gated(GateActivation::silu, both.narrow(1, 0, kInner), both.narrow(1, kInner, kInner));
+    };
+  });
+  rates.cold_kernel("SwiGLU backward", 6 * kInnerRow, [&] {
+    return [&, both = rows(2 * kInner), inner = rows(kInner)]() mutable {
+      auto gate = both.narrow(1, 0, kInner), up = both.narrow(1, kInner, kInner);
+      ops.gated_backward(GateActivation::silu, inner, gate, up);
+    };
+  });
   const auto keys = at::arange(kTokens, at::TensorOptions(at::kLong).device(ops.device()));
-  rates.kernel("dropout", 2 * kRow, [&] { ops.dropout(out, keys, 0.1); });
+  rates.cold_kernel("dropout", 2 * kRow,
+                    [&] { return [&, out = rows(kWidth)]() mutable { ops.dropout(out, keys, 0.1); }; });
 }
 
 /// Casts to fp8, which read the matrix twice: for its largest value and for the codes.
@@ -190,13 +248,17 @@ void fp8_rates(const Rates& rates) {
   const auto& ops = rates.ops();
   if (!ops.fp8_problem().empty()) return;
   constexpr std::int64_t kWidth = 4096, kInner = 22016, kElements = kTokens * kWidth;
-  const auto x = rates.random({kTokens, kWidth}), weight = rates.random({kInner, kWidth});
-  rates.kernel("cast to fp8", 5 * kElements,
-               [&] { static_cast<void>(ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows)); });
-  rates.kernel("cast to fp8, also transposed", 6 * kElements,
-               [&] { static_cast<void>(ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::both)); });
-  const auto a = ops.to_fp8(x, Fp8Format::e4m3, Fp8Sides::rows),
-             b = ops.to_fp8(weight, Fp8Format::e4m3, Fp8Sides::rows);
+  const auto cast = [&](Fp8Sides sides) {
+    return [&, sides] {
+      return [&ops, sides, x = rates.random({kTokens, kWidth}), made = Fp8Matrix{}]() mutable {
+        made = ops.to_fp8(x, Fp8Format::e4m3, sides);
+      };
+    };
+  };
+  rates.cold_kernel("cast to fp8", 5 * kElements, cast(Fp8Sides::rows));
+  rates.cold_kernel("cast to fp8, also transposed", 6 * kElements, cast(Fp8Sides::both));
+  const auto a = ops.to_fp8(rates.random({kTokens, kWidth}), Fp8Format::e4m3, Fp8Sides::rows),
+             b = ops.to_fp8(rates.random({kInner, kWidth}), Fp8Format::e4m3, Fp8Sides::rows);
   auto out = rates.random({kTokens, kInner});
   rates.product("CodeLlama-7b, inner, fp8", kTokens, kInner, kWidth, [&] {
     ops.fp8_product(out, {a.rows_RC, a.inverse}, {b.rows_RC, b.inverse}, Fp8Sums::fast, false);
@@ -206,16 +268,23 @@ void fp8_rates(const Rates& rates) {
 void token_kernels(const Rates& rates) {
   const auto& ops = rates.ops();
   constexpr std::int64_t kWidth = 4096, kVocab = 32016, kRow = 2 * kTokens * kWidth;
-  const auto grad = rates.random({kTokens, kWidth}), table = rates.random({kVocab, kWidth});
+  const auto table = rates.random({kVocab, kWidth});
   const auto ids = rates.ids(kTokens, kVocab);
   auto hot = ids.clone();
   hot.narrow(0, 0, kTokens / 2).fill_(7);  // half of the tokens are one id
   auto of_tokens = at::zeros_like(table);
-  rates.kernel("embedding", 2 * kRow, [&] { static_cast<void>(ops.embed(table, {}, ids, {512, 0})); });
-  rates.kernel("embedding backward", 2 * kRow, [&] { ops.embed_backward(&of_tokens, nullptr, grad, ids, {512, 0}); });
-  rates.kernel("embedding backward, half of the tokens equal", 2 * kRow, [&] {
-    ops.embed_backward(&of_tokens, nullptr, grad, hot, {512, 0});
+  rates.cold_kernel("embedding", 2 * kRow, [&] {
+    return [&, made = at::Tensor{}]() mutable { made = ops.embed(table, {}, ids, {512, 0}); };
   });
+  const auto backward = [&](const at::Tensor& of_ids) {
+    return [&] {
+      return [&, grad = rates.random({kTokens, kWidth})] {
+        ops.embed_backward(&of_tokens, nullptr, grad, of_ids, {512, 0});
+      };
+    };
+  };
+  rates.cold_kernel("embedding backward", 2 * kRow, backward(ids));
+  rates.cold_kernel("embedding backward, half of the tokens equal", 2 * kRow, backward(hot));
   for (const std::int64_t vocab : {32016, 50257}) {
     auto logits = rates.random({kTokens, (vocab + 7) / 8 * 8});
     const auto targets = rates.ids(kTokens, vocab);

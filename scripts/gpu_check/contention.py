@@ -1,0 +1,27 @@
+"""Part of stage speed: how much longer the products of a block take beside kernels that hold multiprocessors as NCCL's do, and
+whether cuBLAS's target of multiprocessors helps, from tests/gpu_device (tests/gpu/contention_test.cpp)."""
+
+import re
+
+from checks import FAIL, NOTE, Trouble, reason_in
+from power import words
+from rates import run_suite, suite_failed
+
+LINE = r"(?m)^contention: (\d+) blocks, (no target|target (\d+)): (\S+) ms, (\S+) times$"
+
+
+def check(stage):
+    log, said, clocks = run_suite(stage, "contention")
+    found = [{"blocks": int(blocks), "target": int(target) if target else None, "ms": float(ms), "times": float(times)}
+             for blocks, _, target, ms, times in re.findall(LINE, said)]
+    alone = next((each["ms"] for each in found if each["blocks"] == 0), None)
+    if alone is None:
+        raise Trouble(f"no figures: {reason_in(log)} ({log})")
+
+    def times(with_target):
+        return ", ".join(f"{each['times']:.3f} beside {each['blocks']}" for each in found if each["blocks"] and (each["target"] is not None) == with_target)
+    missing = re.search(r"(?m)^contention: (no target .*)$", said)
+    with_target = times(True) or (missing[1] if missing else "nothing")
+    failed = suite_failed(log, said)
+    return FAIL if failed else NOTE, (f"twelve products {alone:.2f} ms alone; times that: {times(False)} blocks; with a target: {with_target}{words(clocks)}"
+                                      f"{failed}"), {"contention": found, "clocks": clocks}
