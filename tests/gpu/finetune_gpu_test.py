@@ -6,7 +6,6 @@ program's NCCL path. FSDP_ALL=1: all combinations; without it a share of them.
 
 import json
 import os
-import re
 import subprocess
 import unittest
 
@@ -113,33 +112,6 @@ class Gpu(fsdp_cli.Case):
                                                                    "--device", "cuda", "--measure", "--json", "--quiet"], ranks=2)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertEqual(result.json()["relative_error"], 0, str(result))
-
-    def test_gathers_into_registered_buffers(self):
-        """The buffers are beside the allocator, in a run as in a prediction; a rank without them trains as before."""
-        job, on = ["--precision", "bf16"], {"FSDP_NCCL_REGISTER": "on"}
-        outside = {}
-        for name, env in ("usual", {}), ("registered", on):
-            result = self.train(name, *job, env=env)
-            self.assertEqual(result.code, 0, str(result))
-            self.assertEqual(len(re.findall("gathers   into 3 registered buffers of ", result.err)), 1 if env else 0, result.err)
-            found = self.outcome(name)
-            self.assertEqual(found["predicted_bytes"], found["measured_bytes"])
-            outside[name] = found["overhead_bytes"]
-            predicted = fsdp_cli.run("fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--ranks", 2, "--gpu", "a100-40g", "--json", "--quiet"], env=env)
-            outside[name] -= predicted.json()["breakdown"]["nccl"]
-        self.assertEqual(outside["usual"], outside["registered"])
-        for alone in [], ["--alone", "--ranks", 2, "--gpu", "a100-40g"]:
-            measured = self.run_on("a100-40g", "fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--device", "cuda", "--measure", *alone, "--json", "--quiet"],
-                                   ranks=0 if alone else 2, env=on)
-            self.assertEqual(measured.code, 0, str(measured))
-            self.assertEqual(measured.json()["relative_error"], 0, str(measured))
-        refused = self.train("refused", *job, env={**on, "FSDP_STUB_NCCL_REFUSES": "1"})
-        self.assertEqual(refused.code, 0, str(refused))
-        self.assertEqual(len(re.findall(r"warning: FSDP_NCCL_REGISTER=on: gathers go into other memory: ncclCommRegister failed", refused.err)), 1, refused.err)
-        self.assertEqual(self.outcome("refused")["overhead_bytes"], OUTSIDE)
-        wrong = self.train("wrong", env={"FSDP_NCCL_REGISTER": "yes"})
-        self.assertEqual(wrong.code, 2, str(wrong))
-        self.assertIn("FSDP_NCCL_REGISTER=yes: expected on or off", wrong.err)
 
     def test_retries_are_foreseen_and_reported(self):
         self.train("roomy", ranks=1)

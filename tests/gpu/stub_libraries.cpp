@@ -4,12 +4,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "tests/gpu/stub_capture.hpp"
-#include "tests/gpu/stub_card.hpp"
 #include "tests/gpu/stub_log.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
@@ -52,12 +50,7 @@ int product(const char* name, const std::array<Matrices, 3>& factors, std::int64
 struct Communicator {
   std::int64_t ranks;
   bool alive = true;
-  std::map<const char*, std::int64_t> registered;  ///< bytes by address
 };
-/// Memory of ncclMemAlloc by address: registered with how many communicators.
-std::map<const void*, int> nccl_memory;
-std::array<int, 2> gathers{};  ///< into other memory, into registered memory
-
 Communicator& checked(void* comm) {
   auto& communicator = *static_cast<Communicator*>(comm);
   if (communicator.alive) return communicator;
@@ -81,24 +74,6 @@ thread_local Group group;
 std::int64_t size_of_nccl(int type) {
   constexpr std::array<std::int64_t, 12> kSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   return kSizes.at(static_cast<std::size_t>(type));
-}
-
-constexpr int kUnhandledCudaError = 1;
-
-[[noreturn]] void refuse(const char* why) {
-  std::fprintf(stderr, "stub driver: %s\n", why);
-  std::abort();
-}
-
-/// True if the memory is in one registered buffer. Ends the program if only a part of it is.
-bool is_registered(const Communicator& communicator, const void* data, std::int64_t bytes) {
-  const auto* const begin = static_cast<const char*>(data);
-  for (const auto& [address, size] : communicator.registered) {
-    if (begin + bytes <= address || begin >= address + size) continue;
-    if (begin < address || begin + bytes > address + size) refuse("a gather exceeds its registered buffer");
-    return true;
-  }
-  return false;
 }
 
 int collective(const void* from, std::int64_t sent, void* to, std::int64_t received, int type, const void* stream) {
@@ -165,7 +140,7 @@ int cublasLtMatmul(void*, void*, const void*, const void* a, void*, const void* 
 
 // A receive buffer keeps its contents.
 int ncclCommInitRankConfig(void** comm, int ranks, ...) {
-  *comm = new Communicator{.ranks = ranks, .registered = {}};
+  *comm = new Communicator{ranks};
   stub::communicator_made();
   return 0;
 }
@@ -183,44 +158,13 @@ int ncclGroupStart() {
 int ncclGroupEnd() {
   stub::collective_queued();
   if (group.touched.empty()) return 0;
+  constexpr int kUnhandledCudaError = 1;
   const auto done = std::exchange(group, {});
   return stub::issue({stub::EventKind::collective, "NCCL"}, done.touched, done.stream) == 0 ? 0 : kUnhandledCudaError;
 }
 int ncclAllGather(const void* from, void* to, std::size_t count, int type, void* comm, const void* stream) {
   const auto each = static_cast<std::int64_t>(count);
-  const auto& communicator = checked(comm);
-  ++gathers.at(is_registered(communicator, to, each * communicator.ranks * size_of_nccl(type)) ? 1 : 0);
-  return collective(from, each, to, each * communicator.ranks, type, stream);
-}
-int ncclMemAlloc(void** memory, std::size_t bytes) {
-  // FSDP_STUB_NCCL_MEMORY: as much as there is for registered buffers.
-  const char* limit = std::getenv("FSDP_STUB_NCCL_MEMORY");
-  const bool fits = limit == nullptr || bytes <= static_cast<std::size_t>(std::atoll(limit));
-  *memory = fits ? stub::memory().allocate(bytes) : nullptr;
-  if (*memory == nullptr) return kUnhandledCudaError;
-  nccl_memory[*memory] = 0;
-  return 0;
-}
-int ncclMemFree(void* memory) {
-  const auto found = nccl_memory.find(memory);
-  if (found == nccl_memory.end() || found->second != 0)
-    refuse("ncclMemFree of memory that is registered, or not its own");
-  nccl_memory.erase(found);
-  return stub::memory().free(memory) ? 0 : kUnhandledCudaError;
-}
-int ncclCommRegister(void* comm, void* memory, std::size_t bytes, void** handle) {
-  if (std::getenv("FSDP_STUB_NCCL_REFUSES") != nullptr) return kUnhandledCudaError;
-  const auto found = nccl_memory.find(memory);
-  if (found == nccl_memory.end()) refuse("ncclCommRegister of memory that is not ncclMemAlloc's");
-  ++found->second;
-  checked(comm).registered[static_cast<const char*>(memory)] = static_cast<std::int64_t>(bytes);
-  *handle = memory;
-  return 0;
-}
-int ncclCommDeregister(void* comm, void* handle) {
-  if (checked(comm).registered.erase(static_cast<const char*>(handle)) != 1) refuse("no such registered memory");
-  --nccl_memory.at(handle);
-  return 0;
+  return collective(from, each, to, each * checked(comm).ranks, type, stream);
 }
 int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int, void* comm, const void* stream) {
   const auto each = static_cast<std::int64_t>(count);
@@ -239,9 +183,6 @@ int ncclRecv(void* to, std::size_t count, int type, int, void* comm, const void*
   checked(comm);
   return collective(nullptr, 0, to, static_cast<std::int64_t>(count), type, stream);
 }
-
-/// For the program that runs on the driver: gathers since the last call, into registered or into other memory.
-int fsdp_stub_take_gathers(int into_registered) { return std::exchange(gathers.at(into_registered == 0 ? 0 : 1), 0); }
 
 }  // extern "C"
 #pragma GCC visibility pop

@@ -39,7 +39,6 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
   first_gathers_ = first_gathers();
-  register_buffers();
   // On a shard axis of one rank only reductions over replicas cross ranks, and parameters keep their addresses, as
   // graphs require.
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
@@ -419,26 +418,6 @@ void Engine::build_units() {
     for (std::size_t i = 0; i < unit->params.size(); ++i) add_parameter(*unit, i);
     units_.push_back(std::move(unit));
   }
-}
-
-void Engine::register_buffers() {
-  if (!input_.registered_buffers) return;
-  std::vector<std::int64_t> unit_bytes;
-  for (const auto& unit : units_) unit_bytes.push_back(unit->gathered->buffer_bytes());
-  constexpr std::int64_t kPage_bytes = 2 << 20;  // of the driver's memory with handles
-  auto bytes = gather_buffer_bytes({plan(true, {}), plan(false, {})}, unit_bytes);
-  for (auto& each : bytes) each = (each + kPage_bytes - 1) / kPage_bytes * kPage_bytes;
-  if (bytes.empty()) {
-    gather_memory_.why_not = "all units stay gathered";
-    return;
-  }
-  auto made = input_.shard_collectives->registered_buffers(bytes);
-  gather_memory_.why_not = std::move(made.why_not);
-  if (made.buffers.empty()) return;
-  gather_memory_.buffers = bytes.size();
-  gather_memory_.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  gather_buffers_ = std::make_unique<GatherBuffers>(std::move(made.buffers));
-  for (auto& unit : units_) unit->gathered->use_buffers(*gather_buffers_);
 }
 
 void Engine::add_parameter(Unit& unit, std::size_t place) {

@@ -40,7 +40,6 @@ struct EngineInput {
   TensorStore* store = nullptr;                        ///< for master weights and gradients; null: they stay in memory
   bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
   int accumulation_steps = 1;                          ///< micro-batches per optimizer step
-  bool registered_buffers = false;                     ///< ask shard_collectives for buffers of gathered units
 };
 
 /// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and
@@ -137,14 +136,6 @@ class Engine {
   EngineObservers& observers() { return observers_; }
   /// True when the ranks of the shard axis exchange parameters and gradients through shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
-  /// Registered buffers for gathered units: how many, their bytes, and if there are none the reason. Empty unless
-  /// EngineInput asked for them.
-  struct GatherMemory {
-    std::size_t buffers = 0;
-    std::int64_t bytes = 0;
-    std::string why_not;
-  };
-  const GatherMemory& gather_memory() const { return gather_memory_; }
 
  private:
   struct Unit;
@@ -161,7 +152,6 @@ class Engine {
   Unit& unit_of(int param);
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
   void build_units();
-  void register_buffers();
   void add_parameter(Unit& unit, std::size_t place);
   StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
   std::vector<StoredTensor> store_gradients(Unit& unit);
@@ -198,8 +188,6 @@ class Engine {
 
   EngineInput input_;
   EnginePolicy policy_;
-  std::unique_ptr<GatherBuffers> gather_buffers_;  ///< null: gathers allocate
-  GatherMemory gather_memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> unit_index_;  ///< by parameter
   std::vector<int> slot_index_;  ///< by parameter: its index within its unit

@@ -77,15 +77,6 @@ void check_offload(const ShardingOptions& options) {
         "other: leave one of the two out");
 }
 
-/// The environment variable FSDP_NCCL_REGISTER. Gathers into registered buffers have not run on a GPU, so that they
-/// must be asked for. \throws UsageError
-bool wants_registered_buffers() {
-  const char* wish = std::getenv("FSDP_NCCL_REGISTER");
-  const std::string word = wish == nullptr ? "off" : wish;
-  if (word != "on" && word != "off") throw UsageError("FSDP_NCCL_REGISTER=" + word + ": expected on or off");
-  return word == "on";
-}
-
 DeviceChoice with_ops(DeviceChoice device) {
   if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
   if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
@@ -245,7 +236,6 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.allow_peer_memory = !options.host_staged;
   input.accumulation_steps = accumulation_steps;
-  input.registered_buffers = wants_registered_buffers() && !staged && mesh_.shard->size() > 1;
   policy_.graph_max_tokens = graph_max_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);
 }

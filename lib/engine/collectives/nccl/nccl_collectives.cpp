@@ -1,6 +1,5 @@
 // TensorCollectives on NCCL. No function here makes the host wait for the device.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -82,10 +81,6 @@ class NcclComm final : public DeviceConnection {
   std::shared_ptr<UniqueEvent> submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls);
 
-  /// Allocates memory and registers it. Collective. \param why_not  receives the reason where no rank gets any
-  /// \return the addresses; they end with this object
-  std::vector<void*> register_memory(std::span<const std::int64_t> bytes, std::string& why_not);
-
   void check() override;
   bool poll() override;
 
@@ -115,12 +110,6 @@ class NcclComm final : public DeviceConnection {
   void wait_while_in_progress(const std::string& what);
   void drop_finished();
   [[noreturn]] void fail(const std::string& what);
-  /// \return the error; empty: none
-  std::string register_one(std::int64_t bytes);
-  /// Call when no collective is under way.
-  void release_registered();
-  /// Waits for the end of all collectives and frees registered memory. \return false if they do not end
-  bool freed_within(std::chrono::milliseconds limit) noexcept;
   bool flushed_within(std::chrono::milliseconds limit) noexcept;
 
   ProcessGroup& group_;
@@ -132,11 +121,6 @@ class NcclComm final : public DeviceConnection {
   int exceptions_at_birth_;
   bool failed_ = false;
   UniqueStream stream_;
-  struct Registered {
-    void* memory = nullptr;
-    void* handle = nullptr;
-  };
-  std::vector<Registered> registered_;
   std::uint64_t num_submitted_ = 0;
   std::uint64_t watched_ = 0;  ///< number of the collective that was first in the queue at the last poll()
   Clock::time_point watched_since_;
@@ -329,19 +313,6 @@ class NcclCollectives final : public TensorCollectives {
     return work;
   }
 
-  RegisteredBuffers registered_buffers(std::span<const std::int64_t> bytes) override {
-    const c10::cuda::CUDAGuard guard(device_);
-    RegisteredBuffers made;
-    const auto memory = comm_->register_memory(bytes, made.why_not);
-    for (std::size_t i = 0; i < memory.size(); ++i) {
-      made.buffers.push_back(at::for_blob(memory[i], bytes[i])
-                                 .target_device(device_)
-                                 .options(at::TensorOptions(at::kByte).device(device_))
-                                 .make_tensor());
-    }
-    return made;
-  }
-
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
@@ -512,66 +483,13 @@ NcclComm::~NcclComm() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_birth_;
   watchdog_.request_stop();
   watchdog_.join();
-  const auto limit = std::min(timeout_, std::chrono::milliseconds(60000));
-  if (!unwinding && !failed_ && comm_ != nullptr && freed_within(limit) && flushed_within(limit)) {
+  if (!unwinding && !failed_ && comm_ != nullptr &&
+      flushed_within(std::min(timeout_, std::chrono::milliseconds(60000)))) {
     static_cast<void>(ncclCommDestroy(comm_));
     return;
   }
-  // The peers may have died, and an orderly end would wait for them. Registered memory stays, as the device may still
-  // use it: the process is about to end.
+  // The peers may have died, and an orderly end would wait for them.
   abort_within(kAbort, comm_);
-}
-
-std::vector<void*> NcclComm::register_memory(std::span<const std::int64_t> bytes, std::string& why_not) {
-  std::string problem;
-  for (auto each = bytes.begin(); each != bytes.end() && problem.empty(); ++each) problem = register_one(*each);
-  std::vector<void*> memory;
-  // A gather of one rank into registered memory and of another into other memory do not match.
-  double all = problem.empty() ? 1 : 0;
-  group_.all_reduce(std::span(&all, 1), Reduce::min);
-  if (all > 0) {
-    for (const auto& one : registered_) memory.push_back(one.memory);
-    return memory;
-  }
-  why_not = problem.empty() ? "another rank has no memory for them" : problem;
-  release_registered();
-  static_cast<void>(cudaGetLastError());  // what was refused must not fail the next launch
-  return memory;
-}
-
-std::string NcclComm::register_one(std::int64_t bytes) {
-  Registered one;
-  if (const auto made = ncclMemAlloc(&one.memory, static_cast<std::size_t>(bytes)); made != ncclSuccess)
-    return fmt::format("ncclMemAlloc of {} bytes failed: {}", bytes, nccl_text(made, nullptr));
-  const auto lock = lock_communicator();
-  const auto known = ncclCommRegister(comm_, one.memory, static_cast<std::size_t>(bytes), &one.handle);
-  registered_.push_back(one);
-  return known == ncclSuccess ? "" : "ncclCommRegister failed: " + nccl_text(known, comm_);
-}
-
-bool NcclComm::freed_within(std::chrono::milliseconds limit) noexcept {
-  if (registered_.empty()) return true;
-  try {
-    const auto start = Clock::now();
-    for (drop_finished(); !pending_.empty(); drop_finished()) {
-      const auto waited = Clock::now() - start;
-      if (waited > limit) return false;
-      pause(waited);
-    }
-    release_registered();
-    return true;
-  } catch (const std::exception&) {
-    return false;  // the device or the communicator has failed
-  }
-}
-
-void NcclComm::release_registered() {
-  const auto lock = lock_communicator();
-  for (const auto& one : registered_) {
-    if (one.handle != nullptr) static_cast<void>(ncclCommDeregister(comm_, one.handle));
-    static_cast<void>(ncclMemFree(one.memory));
-  }
-  registered_.clear();
 }
 
 void NcclComm::connect(ProcessGroup& group) {
