@@ -132,7 +132,6 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
     auto& unit = unit_of(param);
     const int place = unit.trained[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])];
     if (place >= 0) {
-      progress_.changed = true;
       unit.grads->begin();
     }
     slots.push_back(place < 0 ? nullptr : &unit.grads->slots()[static_cast<std::size_t>(place)]);
@@ -162,31 +161,21 @@ LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition pla
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
   }
-  return with_room(place.first ? Redo::micro_batch : Redo::step, [&] {
-    if (graph_cache_ != nullptr) {
-      if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
-    }
-    Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
-    return run(plan(true, place), state);
-  });
+  if (graph_cache_ != nullptr) {
+    if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
+  }
+  Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
+  return run(plan(true, place), state);
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch) {
-  return with_room(Redo::nothing, [&] {
-    Run state{.batch = batch};
-    return run(plan(false, {}), state);
-  });
+  Run state{.batch = batch};
+  return run(plan(false, {}), state);
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
-  return with_room(Redo::nothing, [&] {
-    Run state{.batch = batch, .head = &head};
-    return run(plan(false, {}), state);
-  });
-}
-
-LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
-  return graph_cache_ == nullptr ? micro_batch() : graph_cache_->with_room(redo, micro_batch);
+  Run state{.batch = batch, .head = &head};
+  return run(plan(false, {}), state);
 }
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
@@ -225,10 +214,7 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   }
   drain_reduction();
   draining_ = &unit;
-  if (to_replicas) {
-    progress_.crossed = true;
-    start_replicas(unit);
-  }
+  if (to_replicas) start_replicas(unit);
   if (unit.held) {
     drain_reduction();
     if (state.place.last) measure_stored(unit);
@@ -316,7 +302,6 @@ void Engine::execute(const Action& action, Run& state) {
       auto& unit = *units_[index];
       const bool accumulate = accumulates(state);
       if (accumulate && unit.grad_group) unit.held.emplace(*input_.store, *unit.grad_group, Access::update);
-      progress_.changed = true;
       unit.grads->begin();  // on a rank with an empty batch no layer has called it
       unit.grads->start_reduce(accumulate);
       return;
@@ -347,7 +332,6 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
 void Engine::run_loss(Run& state) {
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
-    progress_.changed = state.head != nullptr;
     state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
                                        : input_.loss->forward(params, state.batch, state.x_ND);
     return;
