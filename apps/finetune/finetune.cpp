@@ -413,12 +413,18 @@ class Training {
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
         {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
-        {.measured = [this](const StepReport& step) { life_.step_measured(step); },
+        {.measured =
+             [this](const StepReport& step) {
+               context_.world.end_waits({});
+               life_.step_measured(step);
+             },
          .done = [this](bool last) { life_.step_done(last); },
          .stop_wanted =
              [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; },
          .needs_state = [this] { return life_.needs_state(); },
          .ends_early = [this] { return life_.out_of_patience(); }});
+    const bool saves_before_a_step = loop.is_over() || context_.trainer.optimizer().is_choosing_child();
+    if (saves_before_a_step) context_.world.end_waits({});
     bool stopped = !choose_child(
         context_, stop_wanted, [this] { life_.after_fisher_batch(); }, report);
     if (!stopped) {
