@@ -18,6 +18,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/fsdp/trace.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -397,7 +398,7 @@ class Training {
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
         log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
-        speed_(context.world, context.setup, memory, timer, context.log),
+        speed_(context, memory, timer),
         validation_(context, record_, memory, clock_),
         life_(context, record_, validation_, memory, taken && !begins_a_run(context.setup, taken),
               {[this] { save_adapters(); }, [this] { return write_exports(); }}),
@@ -587,6 +588,12 @@ class Training {
   std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };
 
+/// \return what tells NCCL's transport of a training job; null where there is none
+std::unique_ptr<NcclLog> log_of_nccl(ProcessGroup& world, const RunSetup& setup) {
+  const bool is_used = setup.device.backend != nullptr && world.size() > 1 && !setup.options.sharding.host_staged;
+  return is_used && setup.train_data && world.rank() == 0 ? std::make_unique<NcclLog>(false) : nullptr;
+}
+
 /// \return the message of a job that ends because a GPU's memory is full
 std::string without_room(const c10::OutOfMemoryError& error, const RecordingCounts& graphs) {
   const std::string text = error.what_without_backtrace();
@@ -614,6 +621,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
   sharding.lora = setup.lora;
+  const auto nccl_log = log_of_nccl(world, setup);
   ModelRuntime runtime(world, setup.config, sharding, setup.device, setup.batches.accumulation_steps);
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;
@@ -633,7 +641,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   try {
     auto code = ExitCode::ok;
     if (trainer) {
-      const RunContext context{world, log, setup, runtime, *trainer, progress, products};
+      const RunContext context{world, log, setup, runtime, *trainer, progress, products, nccl_log.get()};
       code = Training(context, start, memory, timer, taken).run(trace, report);
     } else if (setup.validates()) {
       const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };

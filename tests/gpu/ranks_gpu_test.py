@@ -143,6 +143,15 @@ class Ranks(fsdp_cli.Case):
         for number, (text, cure) in enumerate(texts.items()):
             self.connecting(f"error{number}", "init-polls=5,init-error", rf"connecting the ranks failed: unhandled system error.*{re.escape(text)}.*{cure}", {"FSDP_STUB_NCCL_TEXT": text})
 
+    def test_a_job_far_below_its_prediction_names_the_transport(self):
+        """Each collective takes 40 ms, and a step is predicted to take one."""
+        place = self.folder / "tmp"
+        place.mkdir()
+        result = self.connecting("sockets", "wait=40", "done +4 steps", {"FSDP_STUB_NCCL_TRANSPORT": "NET/Socket/0", "TMPDIR": place}, code=0)
+        self.assertEqual(len(re.findall(r"warning: steps take [0-9.]+ times as long as predicted, with NCCL over NET/Socket\. .*NCCL_IB_HCA", result.err)), 1, result.err)
+        self.assertRegex(result.err, r"(?s)step +3/4.*warning: steps take|warning: steps take.*step +4/4")
+        self.assertEqual(list(place.glob("fsdp-nccl-*")), [])
+
 
 def alive(name):
     """Returns the states of the programs whose command line has this run's name, by process id: T for one that stands still."""
