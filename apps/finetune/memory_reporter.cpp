@@ -10,6 +10,7 @@
 #include <numeric>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
@@ -121,10 +122,25 @@ void MemoryReporter::describe() {
   }
 }
 
+/// Logs the memory of the GPU that PyTorch's allocator does not count, now that NCCL has connected. Collective.
+void MemoryReporter::tell_of_outside() {
+  const auto& device = setup_.device;
+  if (device.backend == nullptr) return;
+  const auto mine = static_cast<double>(bytes_outside_allocator(*device.backend, device.device.index()));
+  const auto most = world_.all_reduce(mine, Reduce::max);
+  if (!prediction_) return;
+  const auto& expected = prediction_->overheads;
+  log_.info(fmt::format(
+      "memory    after the first step: {} outside the allocator (highest rank), expected {} ({} context, {} NCCL)",
+      format_bytes(most), bytes(expected.context_bytes + expected.nccl_bytes), bytes(expected.context_bytes),
+      bytes(expected.nccl_bytes)));
+}
+
 /// Records the peak of steps that had the memory to themselves: copies for checkpoints and validations are not part of
 /// a step.
 void MemoryReporter::after_step(const StepReport& step, bool) {
   last_step_ = step;
+  if (!std::exchange(told_of_outside_, true)) tell_of_outside();
   if (was_disturbed_) return;
   ++undisturbed_steps_;
   longest_row_ = std::max(longest_row_, step.longest_row);

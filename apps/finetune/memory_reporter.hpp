@@ -33,6 +33,7 @@ class MemoryReporter final : public StepObserver {
  private:
   void find_gpu_to_predict();
   void describe();
+  void tell_of_outside();
   std::string judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report);
 
   ProcessGroup& world_;
@@ -45,6 +46,7 @@ class MemoryReporter final : public StepObserver {
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;
+  bool told_of_outside_ = false;
 };
 
 }  // namespace fsdp::detail

@@ -152,6 +152,10 @@ class Ranks(fsdp_cli.Case):
         self.assertRegex(result.err, r"(?s)step +3/4.*warning: steps take|warning: steps take.*step +4/4")
         self.assertEqual(list(place.glob("fsdp-nccl-*")), [])
 
+    def test_memory_outside_the_allocator_is_told_after_the_first_step(self):
+        result = self.connecting("outside", "", r"memory +after the first step: 0 KiB outside the allocator \(highest rank\), expected 800 MiB \(500 MiB context, 300 MiB NCCL\)", code=0)
+        self.assertEqual(len(re.findall("after the first step", result.err)), 1, result.err)
+
 
 def alive(name):
     """Returns the states of the programs whose command line has this run's name, by process id: T for one that stands still."""
