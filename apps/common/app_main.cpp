@@ -169,7 +169,8 @@ bool speaks_for_the_job() {
 
 void add_job_options(OptionTable& t, JobOptions& options) {
   const NumberRange seconds{.from = 0.001, .to = 1e9};
-  t.add("init-timeout", options.init_timeout_seconds, "seconds to wait for all ranks at the start",
+  t.add("init-timeout", options.init_timeout_seconds,
+        "seconds to wait for all ranks at the start, and for NCCL to connect them",
         {.range = seconds, .unit = "seconds"});
   t.add("collective-timeout", options.collective_timeout_seconds,
         "seconds after which a stuck collective ends the job with the name of the rank that did not arrive",

@@ -186,7 +186,7 @@ class EvaluateJob {
     install_host_allocator();
     const auto node = world_.split_by_node();
     set_threads(node->size(), log_);
-    device_ = choose_device(options_.runtime.device, *node);
+    device_ = choose_device(options_.runtime.device, world_, *node);
     warn_of_unused_gpus(world_, device_, log_);
     open_subjects();
     if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);

@@ -137,12 +137,6 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                        : world.size() == 1       ? "no collectives"
                        : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
                                                                                        : "MPI collectives"));
-  if (const auto& memory = runtime.engine().gather_memory(); memory.buffers > 0) {
-    log.info(fmt::format("gathers   into {} registered buffers of {}", memory.buffers,
-                         format_bytes(static_cast<double>(memory.bytes))));
-  } else if (!memory.why_not.empty() && world.rank() == 0) {
-    log.warning("FSDP_NCCL_REGISTER=on: gathers go into other memory: " + memory.why_not);
-  }
   const auto& policy = runtime.policy();
   log.info(
       fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",

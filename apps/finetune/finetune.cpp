@@ -1,5 +1,6 @@
 #include "apps/finetune/finetune.hpp"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -17,6 +18,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/bf16/facts.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/fsdp/trace.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -395,10 +397,9 @@ class Training {
         taken_(taken),
         record_(context, start, memory, begins_a_run(context.setup, taken) ? -1 : taken->manifest.state.step),
         peak_flops_(peak_flops(context.setup.device, context.runtime.policy().precision.param_dtype)),
-        graphs_(context),
-        log_(context, record_, graphs_, context.world.all_reduce(peak_flops_, Reduce::sum)),
-        speed_(context.world, context.setup, memory, timer, context.log),
-        validation_(context, record_, memory, clock_, graphs_),
+        log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
+        speed_(context, memory, timer),
+        validation_(context, record_, memory, clock_),
         life_(context, record_, validation_, memory, taken && !begins_a_run(context.setup, taken),
               {[this] { save_adapters(); }, [this] { return write_exports(); }}),
         offload_(context) {
@@ -413,12 +414,18 @@ class Training {
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
         {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
-        {.measured = [this](const StepReport& step) { life_.step_measured(step); },
+        {.measured =
+             [this](const StepReport& step) {
+               context_.world.end_waits({});
+               life_.step_measured(step);
+             },
          .done = [this](bool last) { life_.step_done(last); },
          .stop_wanted =
              [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; },
          .needs_state = [this] { return life_.needs_state(); },
          .ends_early = [this] { return life_.out_of_patience(); }});
+    const bool saves_before_a_step = loop.is_over() || context_.trainer.optimizer().is_choosing_child();
+    if (saves_before_a_step) context_.world.end_waits({});
     bool stopped = !choose_child(
         context_, stop_wanted, [this] { life_.after_fisher_batch(); }, report);
     if (!stopped) {
@@ -573,7 +580,6 @@ class Training {
   RunRecord record_;
   LossLog losses_;
   double peak_flops_;  ///< FLOP/s of this rank's device
-  GraphWarnings graphs_;
   StepLog log_;
   SpeedReporter speed_;
   Validation validation_;
@@ -581,6 +587,20 @@ class Training {
   OffloadReporter offload_;
   std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };
+
+/// \return what tells NCCL's transport of a training job; null where there is none
+std::unique_ptr<NcclLog> log_of_nccl(ProcessGroup& world, const RunSetup& setup) {
+  const bool is_used = setup.device.backend != nullptr && world.size() > 1 && !setup.options.sharding.host_staged;
+  return is_used && setup.train_data && world.rank() == 0 ? std::make_unique<NcclLog>(false) : nullptr;
+}
+
+/// \return the message of a job that ends because a GPU's memory is full
+std::string without_room(const c10::OutOfMemoryError& error, const RecordingCounts& graphs) {
+  const std::string text = error.what_without_backtrace();
+  if (graphs.recorded == 0) return text;
+  return fmt::format("{} of this job keep memory that other work then lacks: start it with --cuda-graphs off. {}",
+                     format_count_of(graphs.recorded, "CUDA graph"), text);
+}
 
 }  // namespace
 }  // namespace detail
@@ -601,6 +621,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (!setup.train_data) sharding.offload_optimizer = {};  // no optimizer state without training
   sharding.cuda_graphs = setup.cuda_graphs();
   sharding.lora = setup.lora;
+  const auto nccl_log = log_of_nccl(world, setup);
   ModelRuntime runtime(world, setup.config, sharding, setup.device, plan_step(options, setup.batches));
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;
@@ -617,26 +638,30 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   }
   if (start.restart) start.restart->checkpoint.reset();  // closes it, because its index may be as large as the job
   Progress progress(log, world.rank() == 0 && !options.runtime.quiet, static_cast<double>(options.log_every));
-  auto code = ExitCode::ok;
-  if (trainer) {
-    const RunContext context{world, log, setup, runtime, *trainer, progress, products};
-    code = Training(context, start, memory, timer, taken).run(trace, report);
-  } else if (setup.validates()) {
-    const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
-    const auto step = taken ? taken->manifest.state.step : 0;
-    code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
-    if (code != ExitCode::ok)
-      progress.keep(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
-                                start.clock.reason(world)));
+  try {
+    auto code = ExitCode::ok;
+    if (trainer) {
+      const RunContext context{world, log, setup, runtime, *trainer, progress, products, nccl_log.get()};
+      code = Training(context, start, memory, timer, taken).run(trace, report);
+    } else if (setup.validates()) {
+      const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
+      const auto step = taken ? taken->manifest.state.step : 0;
+      code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
+      if (code != ExitCode::ok)
+        progress.keep(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
+                                  start.clock.reason(world)));
+    }
+    const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
+    if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
+      progress.keep(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
+      if (trainer) return code;  // training is complete and saved
+      report["stopped_early"] = true;
+      return ExitCode::stopped_early;
+    }
+    return code;
+  } catch (const c10::OutOfMemoryError& error) {
+    throw RuntimeFailure(without_room(error, runtime.engine().recording_counts()));
   }
-  const auto is_over = [&] { return any_rank(world, start.clock.is_over()); };
-  if (code == ExitCode::ok && !generate_text(world, setup, runtime, is_over, log)) {
-    progress.keep(fmt::format("stopped   {}   before the end of the text", start.clock.reason(world)));
-    if (trainer) return code;  // training is complete and saved
-    report["stopped_early"] = true;
-    return ExitCode::stopped_early;
-  }
-  return code;
 }
 
 }  // namespace fsdp

@@ -23,6 +23,21 @@ void choose_save_interval(const OptionTable& app, TrainOptions& o) {
   o.interval_saves_pass = o.save_interval_minutes > 0 && o.keep_last == 0;
 }
 
+/// While it lives, a signal also ends waits for ranks that do not arrive: until the first step there is nothing to
+/// save.
+class EndedWaits {
+ public:
+  EndedWaits(ProcessGroup& world, const RunStart& start) : world_(world) {
+    world_.end_waits([&clock = start.clock] { return clock.signalled(); });
+  }
+  EndedWaits(const EndedWaits&) = delete;
+  EndedWaits& operator=(const EndedWaits&) = delete;
+  ~EndedWaits() { world_.end_waits({}); }
+
+ private:
+  ProcessGroup& world_;
+};
+
 }  // namespace
 
 ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
@@ -32,6 +47,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, Proces
   note_given_sizes(app, options.model);
   resolve_names(options);  // report a missing input before a folder is claimed
   RunStart start(world, options, log);
+  const EndedWaits until_the_first_step(world, start);
   if (start.restart) {
     options.left_behind = options_left_behind(app, *start.restart);
     apply_saved_options(app, options, *start.restart);

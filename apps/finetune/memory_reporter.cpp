@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
+#include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/plan_load.hpp"
 
 namespace fsdp::detail {
@@ -37,7 +41,35 @@ std::string allocator_settings() {
 
 }  // namespace
 
+/// Finds the GPU with the least memory of all ranks, and what is used of a GPU by others. Collective. \pre there is a
+/// GPU
+void MemoryReporter::find_gpu_to_predict() {
+  const auto& device = setup_.device;
+  const auto mine = gpu_of(device.backend->info(device.device.index()));
+  const auto bytes_of_all = [&](Reduce op) { return world_.all_reduce(static_cast<double>(mine.total_bytes), op); };
+  const double least = bytes_of_all(Reduce::min), most = bytes_of_all(Reduce::max);
+  const double last = world_.size();
+  const bool is_smallest = static_cast<double>(mine.total_bytes) == least;
+  const int smallest = static_cast<int>(world_.all_reduce(is_smallest ? world_.rank() : last, Reduce::min));
+  const auto name = world_.broadcast_text(mine.name, smallest);
+  std::array<std::int64_t, 3> facts{mine.total_bytes, mine.compute_capability, mine.multiprocessors};
+  world_.broadcast(std::as_writable_bytes(std::span(facts)), smallest);
+  request_.gpu = GpuSpec{name, facts[0], static_cast<int>(facts[1]), static_cast<int>(facts[2])};
+  // NCCL allocates its buffers at the first transfers; memory in use now belongs to the CUDA context and other
+  // programs.
+  const auto outside = static_cast<double>(bytes_outside_allocator(*device.backend, device.device.index()));
+  request_.context_bytes = std::max(usual_overheads(*request_.gpu, 0, false).context_bytes,
+                                    static_cast<std::int64_t>(world_.all_reduce(outside, Reduce::max)));
+  const auto other = first_problem(world_, mine.name == name && least == most ? "" : mine.name);
+  if (!other) return;
+  log_.info(
+      fmt::format("gpus      they differ: rank {} has a {}. Memory and speed are predicted for the smallest, a {} of "
+                  "rank {}",
+                  other->rank, other->text, name, smallest));
+}
+
 void MemoryReporter::predict() {
+  if (setup_.device.backend != nullptr && !setup_.options.sharding.host_staged) find_gpu_to_predict();
   if (world_.rank() != 0 || (setup_.device.backend != nullptr && setup_.options.sharding.host_staged)) return;
   auto& request = request_;
   request.config = setup_.config;
@@ -52,13 +84,6 @@ void MemoryReporter::predict() {
   request.threads = setup_.threads;
   request.has_child = setup_.restart && setup_.restart->checkpoint && has_child(*setup_.restart->checkpoint);
   try {
-    if (setup_.device.backend != nullptr) {
-      request.gpu = gpu_of(setup_.device.backend->info(setup_.device.device.index()));
-      // NCCL allocates its buffers at the first transfers; memory in use now belongs to the CUDA context and other
-      // programs.
-      request.context_bytes = std::max(usual_overheads(*request.gpu, 0, false).context_bytes,
-                                       bytes_outside_allocator(*setup_.device.backend, setup_.device.device.index()));
-    }
     if (setup_.train_data->is_packed()) request.documents = documents_to_predict(request, &*setup_.train_data);
     prediction_ = predict_memory(request);
   } catch (const std::exception& error) {
@@ -73,8 +98,7 @@ void MemoryReporter::describe() {
   const auto& p = *prediction_;
   using enum MemoryCategory;
   const bool gpu = setup_.device.backend != nullptr;
-  const auto available =
-      gpu ? setup_.device.backend->info(setup_.device.device.index()).total_bytes : machine_memory_bytes();
+  const auto available = gpu ? request_.gpu->total_bytes : machine_memory_bytes();
   log_.info(fmt::format(
       "memory    per rank: states {}, gathered {}, gradients under way {}, activations {}, logits {}   predicted peak "
       "{} of {}{}",
@@ -98,10 +122,25 @@ void MemoryReporter::describe() {
   }
 }
 
+/// Logs the memory of the GPU that PyTorch's allocator does not count, now that NCCL has connected. Collective.
+void MemoryReporter::tell_of_outside() {
+  const auto& device = setup_.device;
+  if (device.backend == nullptr) return;
+  const auto mine = static_cast<double>(bytes_outside_allocator(*device.backend, device.device.index()));
+  const auto most = world_.all_reduce(mine, Reduce::max);
+  if (!prediction_) return;
+  const auto& expected = prediction_->overheads;
+  log_.info(fmt::format(
+      "memory    after the first step: {} outside the allocator (highest rank), expected {} ({} context, {} NCCL)",
+      format_bytes(most), bytes(expected.context_bytes + expected.nccl_bytes), bytes(expected.context_bytes),
+      bytes(expected.nccl_bytes)));
+}
+
 /// Records the peak of steps that had the memory to themselves: copies for checkpoints and validations are not part of
 /// a step.
 void MemoryReporter::after_step(const StepReport& step, bool) {
   last_step_ = step;
+  if (!std::exchange(told_of_outside_, true)) tell_of_outside();
   if (was_disturbed_) return;
   ++undisturbed_steps_;
   longest_row_ = std::max(longest_row_, step.longest_row);

@@ -16,7 +16,8 @@ class MemoryReporter final : public StepObserver {
   MemoryReporter(ProcessGroup& world, const RunSetup& setup, const Logger& log)
       : world_(world), setup_(setup), log_(log) {}
 
-  /// Predicts and logs the peak memory of the run's steps, on rank 0, as fsdp-memprobe does for the same options.
+  /// Predicts and logs the peak memory of the run's steps, on rank 0, as fsdp-memprobe does for the same options and
+  /// the smallest GPU of the job. Collective.
   void predict();
   /// The request and the answer of predict(); null on other ranks and when there is no prediction.
   const MemoryRequest* request() const { return prediction_ ? &request_ : nullptr; }
@@ -30,7 +31,9 @@ class MemoryReporter final : public StepObserver {
   void report(const ModelRuntime& runtime, nlohmann::json& report);
 
  private:
+  void find_gpu_to_predict();
   void describe();
+  void tell_of_outside();
   std::string judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report);
 
   ProcessGroup& world_;
@@ -43,6 +46,7 @@ class MemoryReporter final : public StepObserver {
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;
+  bool told_of_outside_ = false;
 };
 
 }  // namespace fsdp::detail

@@ -23,6 +23,10 @@
 #include "lib/training/step/train_options.hpp"
 #include "lib/training/step/trainer.hpp"
 
+namespace fsdp {
+class NcclLog;
+}  // namespace fsdp
+
 namespace fsdp::detail {
 
 struct TokenizerChoice {
@@ -109,7 +113,8 @@ struct RunContext {
   ModelRuntime& runtime;
   Trainer& trainer;
   Progress& progress;
-  std::string products;  ///< the matrix product implementation, Ops::product_way(), on rank 0
+  std::string products;         ///< the matrix product implementation, Ops::product_way(), on rank 0
+  NcclLog* nccl_log = nullptr;  ///< tells NCCL's transport; null: nothing does
 
   RunManifest manifest() const {
     auto manifest = manifest_of(setup, trainer.state(), world.size());

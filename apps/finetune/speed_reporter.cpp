@@ -152,6 +152,21 @@ void SpeedReporter::after_step(const StepReport& step, bool) {
   const double named = std::accumulate(parts.begin(), parts.end(), 0.0);
   parts[static_cast<std::size_t>(StepPart::other)] += std::max(0.0, step.seconds - named);
   steps_.push_back({step.seconds, static_cast<double>(step.tokens), step.longest_row, parts});
+  if (steps_.size() == kFewestSteps && outcome_.rates.is_gpu) warn_if_slow();
+}
+
+/// Says early that a job takes far longer than it should: by the faster of the steps after the first.
+void SpeedReporter::warn_if_slow() {
+  const auto transport = nccl_log_ == nullptr ? "" : nccl_log_->transport_since();
+  if (nccl_log_ != nullptr) nccl_log_->remove();
+  const auto faster = std::min_element(steps_.begin() + 1, steps_.end(), [](const Timed& a, const Timed& b) {
+    return a.seconds / a.tokens < b.seconds / b.tokens;
+  });
+  const double of_token = outcome_.predicted.seconds / memory_.prediction()->tokens_per_step;
+  const auto words = slow_words(faster->seconds / faster->tokens / of_token, transport);
+  if (words.empty()) return;
+  progress_.finish();
+  log_.warning(words);
 }
 
 /// Returns the middle half by time per token, without the first step, which leaves out disturbed and short steps.

@@ -33,9 +33,14 @@ class PartTimer final : public EngineObserver {
 
 class SpeedReporter final : public StepObserver {
  public:
-  SpeedReporter(ProcessGroup& world, const RunSetup& setup, const MemoryReporter& memory, const PartTimer& timer,
-                const Logger& log)
-      : world_(world), setup_(setup), memory_(memory), timer_(timer), log_(log) {}
+  SpeedReporter(const RunContext& context, const MemoryReporter& memory, const PartTimer& timer)
+      : world_(context.world),
+        setup_(context.setup),
+        memory_(memory),
+        timer_(timer),
+        log_(context.log),
+        progress_(context.progress),
+        nccl_log_(context.nccl_log) {}
 
   /// Predicts and logs the time of the run's steps on rank 0. Collective.
   /// \param peak_flops  FLOP/s of a rank's device, measured on CPUs; 0: unknown
@@ -53,12 +58,15 @@ class SpeedReporter final : public StepObserver {
   HostShare share_of_rank();
   StepTime time_of(std::int64_t tokens_per_row) const;
   std::vector<Timed> usual_steps() const;
+  void warn_if_slow();
 
   ProcessGroup& world_;
   const RunSetup& setup_;
   const MemoryReporter& memory_;
   const PartTimer& timer_;
   const Logger& log_;
+  Progress& progress_;
+  NcclLog* nccl_log_;
   SpeedOutcome outcome_;
   bool is_predicted_ = false;
   std::vector<Timed> steps_;

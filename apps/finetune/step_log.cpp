@@ -44,7 +44,7 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
 }
 
 void StepLog::after_step(const StepReport& made, bool) {
-  graphs_.tell();
+  tell_of_graphs();
   const auto total_steps = context_.setup.total_steps;
   StepReport step = made;
   const double rate = step.tokens_per_second = static_cast<double>(step.tokens) / step.seconds;
@@ -78,29 +78,15 @@ void StepLog::after_step(const StepReport& made, bool) {
   context_.progress.step(step.step, total_steps, line, step.seconds);
 }
 
-namespace {
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-}  // namespace
-
-void GraphWarnings::tell() {
+void StepLog::tell_of_graphs() {
   const auto counts = context_.runtime.engine().recording_counts();
-  if (std::exchange(refused_, counts.refused) != counts.refused) {
-    context_.progress.finish();
-    context_.log.warning(
-        fmt::format("a CUDA graph could not be captured, from here on micro-batches of its shape and place in the step "
-                    "are launched kernel by kernel, with the same results: {} (--cuda-graphs off says that this is "
-                    "meant)",
-                    first_line(counts.problem)));
-  }
-  if (counts.given_up.empty() || std::exchange(told_of_memory_, true)) return;
+  if (std::exchange(refused_graphs_, counts.refused) == counts.refused) return;
   context_.progress.finish();
   context_.log.warning(
-      fmt::format("out of memory beside CUDA graphs: they were given up with what they kept, and what had no room ran "
-                  "again; from here on micro-batches are launched kernel by kernel, with the same results: {} "
-                  "(--cuda-graphs off does so from the start)",
-                  first_line(counts.given_up)));
+      fmt::format("a CUDA graph could not be captured, from here on micro-batches of its shape and place in the step "
+                  "are launched kernel by kernel, with the same results: {} (--cuda-graphs off says that this is "
+                  "meant)",
+                  counts.problem.substr(0, counts.problem.find('\n'))));
 }
 
 }  // namespace fsdp::detail

@@ -1,6 +1,5 @@
 #pragma once
-// Writes a log line and a line of metrics.jsonl for each step, and warns about CUDA graphs that could not be captured
-// or kept.
+// Writes a log line and a line of metrics.jsonl for each step, and warns about CUDA graphs that could not be captured.
 #include <cmath>
 #include <cstdint>
 
@@ -9,25 +8,12 @@
 
 namespace fsdp::detail {
 
-class GraphWarnings {
- public:
-  explicit GraphWarnings(const RunContext& context) : context_(context) {}
-  /// Logs warnings for events since the last call.
-  void tell();
-
- private:
-  const RunContext& context_;
-  std::int64_t refused_ = 0;  ///< refused graphs that were already logged
-  bool told_of_memory_ = false;
-};
-
 class StepLog final : public StepObserver {
  public:
   /// \param peak_flops  FLOP/s of all ranks' devices together; 0: unknown
-  StepLog(const RunContext& context, RunRecord& record, GraphWarnings& graphs, double peak_flops)
+  StepLog(const RunContext& context, RunRecord& record, double peak_flops)
       : context_(context),
         record_(record),
-        graphs_(graphs),
         peak_flops_(peak_flops),
         attended_length_(std::llround(context.setup.train_data->attended_length())) {}
   void after_step(const StepReport& step, bool last) override;
@@ -36,13 +22,15 @@ class StepLog final : public StepObserver {
   bool has(StepMetric::In in) const;
   /// A line of metrics.jsonl.
   nlohmann::json record_of(const StepReport& step);
+  /// Warns of graphs that were refused since the last call.
+  void tell_of_graphs();
 
   const RunContext& context_;
   RunRecord& record_;
-  GraphWarnings& graphs_;
   double peak_flops_;
-  std::int64_t attended_length_;  ///< tokens
-  std::int64_t steps_ = 0;        ///< made by this job
+  std::int64_t attended_length_;     ///< tokens
+  std::int64_t steps_ = 0;           ///< made by this job
+  std::int64_t refused_graphs_ = 0;  ///< refused graphs that were already logged
 };
 
 /// The first and last losses, for the run's last log line.

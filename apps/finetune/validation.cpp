@@ -9,7 +9,6 @@
 #include <span>
 
 #include "apps/eval/result.hpp"
-#include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
@@ -81,7 +80,6 @@ void report_validation(const RunSetup& setup, const std::optional<ValidationResu
 bool Validation::run(const std::function<void()>& poll) {
   const auto start = std::chrono::steady_clock::now();
   auto result = compute(poll);
-  graphs_.tell();
   if (!result) {
     context_.progress.keep(
         fmt::format("eval   {:>6}   the job is to end: left to the next start", context_.trainer.state().step));

@@ -35,13 +35,10 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 /// \param result  empty: there was no validation
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
-class GraphWarnings;
-
 class Validation {
  public:
-  Validation(const RunContext& context, RunRecord& record, MemoryReporter& memory, RunClock& clock,
-             GraphWarnings& graphs)
-      : context_(context), record_(record), memory_(memory), clock_(clock), graphs_(graphs) {}
+  Validation(const RunContext& context, RunRecord& record, MemoryReporter& memory, RunClock& clock)
+      : context_(context), record_(record), memory_(memory), clock_(clock) {}
   /// Validates the current state. Collective. \pre RunSetup::validates()
   /// \param poll  called while the validation goes on
   /// \return false when the job must end first: no result is then used, only samples that were already written remain
@@ -61,7 +58,6 @@ class Validation {
   RunRecord& record_;
   MemoryReporter& memory_;
   RunClock& clock_;
-  GraphWarnings& graphs_;
   std::optional<ValidationResult> result_;
 };
 

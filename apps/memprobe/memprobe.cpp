@@ -73,7 +73,7 @@ class MemprobeJob {
     check_compute_dtype(options_.train);
     check_adapter_options(options_.train);
     if (options_.gpu.empty() || options_.measure) {
-      device_ = choose_device(options_.train.runtime.device, *node);
+      device_ = choose_device(options_.train.runtime.device, world_, *node);
     }
     if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
       budget_.gpu = find_gpu(options_.gpu);

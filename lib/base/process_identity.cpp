@@ -99,12 +99,13 @@ std::string ProcessIdentity::to_json() const {
   return json_text(claim);
 }
 
-bool ProcessIdentity::surely_gone() const {
+bool ProcessIdentity::is_comparable() const {
   const auto here = own();
-  if (boot_id.empty() || pid_namespace.empty() || here.boot_id != boot_id || here.pid_namespace != pid_namespace) {
-    return false;
-  }
-  if (pid <= 0 || here.start_ticks == 0) return false;
+  return !boot_id.empty() && !pid_namespace.empty() && here.boot_id == boot_id && here.pid_namespace == pid_namespace &&
+         pid > 0 && here.start_ticks != 0;
+}
+
+bool ProcessIdentity::has_ended() const {
   const auto state = process_state(std::to_string(pid));
   // If /proc hides processes of other users (hidepid), only the error of kill(2) distinguishes missing from hidden
   // ones.

@@ -1,6 +1,7 @@
 #include "lib/base/scheduler.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -228,6 +229,14 @@ std::string scheduler_node() {
     if (const char* name = value_of(scheduler.node)) return name;
   }
   return "";
+}
+
+std::string host_name() {
+  if (auto name = scheduler_node(); !name.empty()) return name;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  const std::string full(name.data());
+  return full.substr(0, full.find('.'));
 }
 
 std::optional<JobEnd> scheduler_end_time() {

@@ -14,6 +14,8 @@ std::string scheduler_job();
 
 /// This node's name in the scheduler; "" outside of jobs and where the scheduler has no name of its own for nodes.
 std::string scheduler_node();
+/// The node's name in the scheduler, so that lists of hosts can be passed back to it; otherwise the host's short name.
+std::string host_name();
 
 /// The time at which the scheduler will end this job.
 struct JobEnd {

@@ -194,20 +194,23 @@ std::string transports_in_log(std::string_view text) {
 
 }  // namespace detail
 
-NcclLog::NcclLog() {
+NcclLog::NcclLog(bool collectives) {
   if (std::getenv("NCCL_DEBUG_FILE") != nullptr || std::getenv("NCCL_DEBUG") != nullptr) return;
   std::error_code error;
   const auto folder = std::filesystem::temp_directory_path(error);
   if (error) return;
   file_ = folder / fmt::format("fsdp-nccl-{}-{}.log", ::getuid(), ::getpid());
   ::setenv("NCCL_DEBUG", "INFO", 1);
-  ::setenv("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P,SHM,COLL", 1);
+  ::setenv("NCCL_DEBUG_SUBSYS", collectives ? "INIT,NET,P2P,SHM,COLL" : "INIT,NET,P2P,SHM", 1);
   ::setenv("NCCL_DEBUG_FILE", file_.c_str(), 1);
 }
 
-NcclLog::~NcclLog() {
+NcclLog::~NcclLog() { remove(); }
+
+void NcclLog::remove() {
   std::error_code ignored;
   if (!file_.empty()) std::filesystem::remove(file_, ignored);
+  file_.clear();
 }
 
 std::string NcclLog::transport_since() {

@@ -87,7 +87,8 @@ RankFacts rank_facts_from_json(const nlohmann::json& json);
 class NcclLog {
  public:
   /// Sets environment variables: construct it before NCCL is first used.
-  NcclLog();
+  /// \param collectives  logs each collective, too, whose lines tell of networks that reduce: for short programs
+  explicit NcclLog(bool collectives = true);
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
   /// Removes the log file.
@@ -96,6 +97,8 @@ class NcclLog {
   /// \return the transports of the connections made since the last call: "NET/IB", "P2P/CUMEM + NET/Socket"; "" when
   /// the log does not tell
   std::string transport_since();
+  /// Removes the log file, into which NCCL then writes unseen.
+  void remove();
 
  private:
   std::filesystem::path file_;

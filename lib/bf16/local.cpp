@@ -1,10 +1,8 @@
 #include "lib/bf16/local.hpp"
 
 #include <ATen/Parallel.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "lib/base/error.hpp"
 #include "lib/base/scheduler.hpp"
@@ -13,15 +11,6 @@
 
 namespace fsdp {
 namespace {
-
-/// \return the node's name in the scheduler, so that the list of bad hosts can be passed back to it
-std::string host_name() {
-  if (auto name = scheduler_node(); !name.empty()) return name;
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  const std::string full(name.data());
-  return full.substr(0, full.find('.'));
-}
 
 class ThisMachine final : public Bf16FactSource {
  public:

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/ranks/process_group.hpp"
 
@@ -24,6 +25,17 @@ struct RankProblem {
 /// Returns on every rank the problem of the lowest rank that has one.
 /// \param mine  the problem of this rank; empty when it has none
 std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& mine);
+
+/// A property that all ranks of a job must have alike.
+struct RankTrait {
+  std::string what;  ///< "the program"
+  std::string mine;  ///< this rank's: "fsdp 1.0.0"
+};
+
+/// \throws UsageError on every rank if a trait differs: it names the first one that does, the two ranks, their hosts
+/// and
+///         what each of them has
+void require_equal_ranks(ProcessGroup& group, const std::vector<RankTrait>& traits);
 
 /// Runs `action` on every rank. When it throws on any rank, every rank throws the error of the lowest failed rank; a
 /// Stopped error is thrown only when no rank has another error. In a group of one, the exception propagates unchanged.

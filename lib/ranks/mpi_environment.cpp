@@ -205,7 +205,8 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
   }
   MPI_Comm comm = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), std::chrono::hours(24));
+  failure_group_ = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm),
+                                                      MpiOptions{std::chrono::hours(24), std::chrono::hours(24)});
 }
 
 bool MpiEnvironment::everyone_failed(std::chrono::milliseconds patience) {
@@ -225,7 +226,9 @@ MpiEnvironment::~MpiEnvironment() {
 std::unique_ptr<ProcessGroup> MpiEnvironment::world() {
   MPI_Comm comm = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  return std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), options_.collective_timeout);
+  auto group = std::make_unique<detail::MpiGroup>(detail::UniqueComm(comm), options_);
+  group->know_peers();
+  return group;
 }
 
 void MpiEnvironment::abort(int exit_code) {

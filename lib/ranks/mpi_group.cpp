@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <sstream>
 #include <thread>
 
 #include "lib/base/error.hpp"
@@ -85,16 +86,59 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
 
 }  // namespace
 
-MpiGroup::MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm)
-    : comm_(std::move(comm)), alarm_(std::move(alarm)), timeout_(timeout) {
+void MpiJob::check_wait() {
+  constexpr std::chrono::milliseconds kPause{500}, kLate{1000}, kStop{5000};
+  const auto now = Clock::now();
+  if (now - looked < kPause) return;
+  looked = now;
+  const auto lasts = [&](bool holds, Clock::time_point& since, std::chrono::milliseconds limit) {
+    if (!holds) since = {};
+    if (holds && since == Clock::time_point{}) since = now;
+    return holds && now - since > limit;
+  };
+  if (lasts(stop_wanted && stop_wanted(), stopped_since, kStop))
+    throw Stopped("stopped by a signal while this rank waited for others that did not arrive");
+  std::vector<std::string> gone;
+  for (const auto& [world_rank, process] : peers) {
+    if (process.has_ended())
+      gone.push_back(fmt::format("rank {} (process {} on {})", world_rank, process.pid, process.host));
+  }
+  if (lasts(!gone.empty(), gone_since, kLate)) {
+    throw RuntimeFailure(fmt::format("{} {} ended, and this rank waits for {}: look for {} message above",
+                                     fmt::join(gone, ", "), gone.size() == 1 ? "has" : "have",
+                                     gone.size() == 1 ? "it" : "them", gone.size() == 1 ? "its" : "their"));
+  }
+}
+
+MpiGroup::MpiGroup(UniqueComm comm, const MpiOptions& limits)
+    : MpiGroup(std::move(comm), std::make_shared<MpiJob>(limits)) {
+  MPI_Comm alarm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(comm_.get(), &alarm), "MPI_Comm_dup");
+  job_->alarm = UniqueComm(alarm);
+}
+
+MpiGroup::MpiGroup(UniqueComm comm, std::shared_ptr<MpiJob> job) : comm_(std::move(comm)), job_(std::move(job)) {
   MPI_Comm_set_errhandler(comm_.get(), MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_rank(comm_.get(), &rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(comm_.get(), &size_), "MPI_Comm_size");
   world_ranks_ = world_ranks_of(comm_.get());
-  if (alarm_ != nullptr) return;
-  MPI_Comm alarm_comm = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(comm_.get(), &alarm_comm), "MPI_Comm_dup");
-  alarm_ = std::make_shared<const UniqueComm>(UniqueComm(alarm_comm));
+}
+
+void MpiGroup::know_peers() {
+  std::string all;
+  for (const auto& text : gather(ProcessIdentity::own().to_json(), 0)) all += text + '\n';
+  std::istringstream lines(broadcast_text(all, 0));
+  std::string line;
+  for (int member = 0; std::getline(lines, line); ++member) {
+    auto process = ProcessIdentity::from_json(line);
+    if (member != rank_ && process.is_comparable() && !process.has_ended())
+      job_->peers.push_back({world_rank(member), std::move(process)});
+  }
+}
+
+void MpiGroup::end_waits(std::function<bool()> wanted) {
+  job_->stop_wanted = std::move(wanted);
+  job_->stopped_since = {};
 }
 
 void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
@@ -111,12 +155,13 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
+    job_->check_wait();
     // Respond to a rank whose wait began earlier and timed out, so that it does not report this rank as missing.
-    if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && liveness_probed())) {
+    if (waited > timeout() || (waited > std::chrono::milliseconds(5) && liveness_probed())) {
       const auto missing = missing_ranks();
       throw RuntimeFailure(fmt::format(
           "{} did not complete within {} s (--collective-timeout); {}", what,
-          std::chrono::duration_cast<std::chrono::seconds>(timeout_).count(),
+          std::chrono::duration_cast<std::chrono::seconds>(timeout()).count(),
           missing.empty() ? std::string("every rank is waiting in it: the network lost a message or is stuck")
                           : fmt::format("did not arrive: rank {}", fmt::join(missing, ", "))));
     }
@@ -125,27 +170,27 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
 
 bool MpiGroup::liveness_probed() {
   int found = 0;
-  MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, MPI_STATUS_IGNORE);
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, job_->alarm.get(), &found, MPI_STATUS_IGNORE);
   return found != 0;
 }
 
 std::vector<int> MpiGroup::missing_ranks() {
-  const auto everyone = world_ranks_of(alarm_->get());
+  const auto everyone = world_ranks_of(job_->alarm.get());
   std::vector<bool> heard(everyone.size(), false);
   for (std::size_t r = 0; r < everyone.size(); ++r) {
     heard[r] = everyone[r] == world_rank(rank_);
     if (heard[r]) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(r), 0, alarm_->get(), &request);
+    MPI_Isend(nullptr, 0, MPI_BYTE, static_cast<int>(r), 0, job_->alarm.get(), &request);
     MPI_Request_free(&request);
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   while (std::chrono::steady_clock::now() < deadline) {
     int found = 0;
     MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, 0, alarm_->get(), &found, &status);
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, job_->alarm.get(), &found, &status);
     if (found != 0) {
-      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, alarm_->get(), MPI_STATUS_IGNORE);
+      MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, job_->alarm.get(), MPI_STATUS_IGNORE);
       heard[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -256,13 +301,13 @@ std::unique_ptr<Work> MpiGroup::all_to_all(std::span<const ExchangeBlock> blocks
 std::unique_ptr<ProcessGroup> MpiGroup::split(int color) {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(comm_.get(), color, rank_, &comm), "MPI_Comm_split");
-  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
+  return std::make_unique<MpiGroup>(UniqueComm(comm), job_);
 }
 
 std::unique_ptr<ProcessGroup> MpiGroup::split_by_node() {
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(comm_.get(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &comm), "MPI_Comm_split_type");
-  return std::make_unique<MpiGroup>(UniqueComm(comm), timeout_, alarm_);
+  return std::make_unique<MpiGroup>(UniqueComm(comm), job_);
 }
 
 std::unique_ptr<PeerMemory> MpiGroup::peer_memory(std::size_t size_bytes, std::size_t num_counters) {

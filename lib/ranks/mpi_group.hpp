@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/process_identity.hpp"
 #include "lib/ranks/process_group.hpp"
+#include "lib/ranks/rank_environment.hpp"
 
 namespace fsdp::detail {
 
@@ -34,12 +36,34 @@ class UniqueComm {
 /// \throws RuntimeFailure with MPI's own text
 void check_mpi(int code, const char* call);
 
+/// The common state of a job's groups, by which they find out why another rank does not arrive.
+struct MpiJob {
+  struct Peer {
+    int world_rank = 0;
+    ProcessIdentity process;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  explicit MpiJob(const MpiOptions& wanted) : limits(wanted) {}
+
+  MpiOptions limits;
+  UniqueComm alarm;                   ///< for missing_ranks(): its messages cannot match a collective's
+  std::vector<Peer> peers;            ///< the other ranks whose processes this host shows
+  std::function<bool()> stop_wanted;  ///< see ProcessGroup::end_waits(); may be empty
+  Clock::time_point looked{};         ///< when they were last looked at
+  Clock::time_point gone_since{};     ///< when a peer was first seen to have ended
+  Clock::time_point stopped_since{};  ///< when stop_wanted() first said true
+
+  /// \throws as ProcessGroup::check_wait()
+  void check_wait();
+};
+
 class MpiGroup final : public ProcessGroup {
  public:
-  /// \param alarm  the whole job's communicator for missing_ranks(), from the group that this one is split from; null
-  /// when
-  ///               this group is the whole job
-  MpiGroup(UniqueComm comm, std::chrono::milliseconds timeout, std::shared_ptr<const UniqueComm> alarm = nullptr);
+  /// The whole job. Collective
+  MpiGroup(UniqueComm comm, const MpiOptions& limits);
+  /// A group that is split from `job`'s.
+  MpiGroup(UniqueComm comm, std::shared_ptr<MpiJob> job);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -52,7 +76,10 @@ class MpiGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> split(int color) override;
   std::unique_ptr<ProcessGroup> split_by_node() override;
   std::unique_ptr<PeerMemory> peer_memory(std::size_t size_bytes, std::size_t num_counters) override;
-  std::chrono::milliseconds timeout() const override { return timeout_; }
+  std::chrono::milliseconds timeout() const override { return job_->limits.collective_timeout; }
+  std::chrono::milliseconds init_timeout() const override { return job_->limits.init_timeout; }
+  void check_wait() const override { job_->check_wait(); }
+  void end_waits(std::function<bool()> wanted) override;
   int world_rank(int member) const override { return world_ranks_[static_cast<std::size_t>(member)]; }
 
   /// Ranks that wait in any group respond. Returns the members of this group that do not respond or, if all members do,
@@ -62,13 +89,15 @@ class MpiGroup final : public ProcessGroup {
 
   /// A barrier with a timeout. \return false when a rank did not arrive in time; the group is unusable afterwards
   bool barrier_within(std::chrono::milliseconds patience);
-  /// Waits for all requests. \throws RuntimeFailure naming the ranks that did not arrive within the timeout
+  /// Waits for all requests. \throws RuntimeFailure naming the ranks that did not arrive within the timeout, or as
+  /// check_wait()
   void wait(std::span<MPI_Request> requests, const char* what);
+  /// From now on check_wait() looks for the ends of the ranks' processes. \pre the group is the whole job. Collective
+  void know_peers();
 
  private:
   UniqueComm comm_;
-  std::shared_ptr<const UniqueComm> alarm_;  ///< own communicator, so that its messages cannot match a collective's
-  std::chrono::milliseconds timeout_;
+  std::shared_ptr<MpiJob> job_;
   int rank_ = 0;
   int size_ = 1;
   std::vector<int> world_ranks_;

@@ -107,6 +107,7 @@ void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::ui
       std::this_thread::yield();
     } else {
       sleep_until_raised(counter, value);
+      group.check_wait();
     }
     if (waited > group.timeout()) {
       throw RuntimeFailure(fmt::format(

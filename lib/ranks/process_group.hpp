@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -97,6 +98,16 @@ class ProcessGroup {
   virtual std::vector<int> missing_ranks() { return {}; }
   /// True when another rank, whose wait began earlier, is running missing_ranks().
   virtual bool liveness_probed() { return false; }
+  /// Longest wait while a library of collectives connects the ranks.
+  virtual std::chrono::milliseconds init_timeout() const { return timeout(); }
+  /// Call now and then in a wait for other ranks. It takes microseconds.
+  /// \throws RuntimeFailure naming ranks of the job whose processes have ended, as far as this host can tell; Stopped
+  /// as
+  ///         end_waits() says. Both after a second or more, in which what is waited for may still arrive
+  virtual void check_wait() const {}
+  /// From now on waits of this group, and of those split from the same job, end some seconds after `wanted` says true
+  /// for the first time: for parts of a job that leave nothing to save. Empty: they do not.
+  virtual void end_waits([[maybe_unused]] std::function<bool()> wanted) {}
   /// World rank of a member of the group, for messages.
   virtual int world_rank(int member) const = 0;
 
@@ -106,7 +117,7 @@ class ProcessGroup {
 };
 
 /// Waits until `counter` reaches `value`: spins briefly, then yields, then sleeps until the counter is raised.
-/// \throws RuntimeFailure("... rank N did not arrive ...") past the group's timeout
+/// \throws RuntimeFailure("... rank N did not arrive ...") past the group's timeout; what check_wait() throws
 void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::uint64_t value, int member,
                       std::string_view what);
 

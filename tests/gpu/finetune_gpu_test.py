@@ -6,7 +6,6 @@ program's NCCL path. FSDP_ALL=1: all combinations; without it a share of them.
 
 import json
 import os
-import re
 import subprocess
 import unittest
 
@@ -87,18 +86,15 @@ class Gpu(fsdp_cli.Case):
             self.assertEqual(refused.code, 2, str(refused))
             self.assertIn(f"error: --cuda-graphs on: {why}", refused.err)
 
-    def test_graphs_are_given_up_where_a_validation_has_no_room(self):
+    def test_a_job_without_room_beside_graphs_names_the_option(self):
         validated = ["--vocab-size", 50257, "--seq-len", 256, "--val-data", self.tokens, "--eval-every", 2, "--max-steps", 5]
         self.train("roomy", *validated, ranks=1)
         steps = self.outcome("roomy")["measured_bytes"]  # with graphs, without validations
-        for name, more, told, launched in ("enough", 112, 0, [0, 1, 2, 3, 4]), ("tight", 4, 1, [0, 1, 1, 1, 1]):
-            result = self.train(name, *validated, ranks=1, outside=40338 * MIB - steps - more * MIB)
-            self.assertEqual(result.code, 0, str(result))
-            self.assertEqual(result.err.count("warning: out of memory beside CUDA graphs: they were given up"), told, result.err)
-            self.assertEqual(result.err.count("(--cuda-graphs off does so from the start)"), told, result.err)
-            metrics = [json.loads(text) for text in (self.run_directory(name) / "metrics.jsonl").read_text().splitlines()]
-            self.assertEqual([step["cuda_graphs"] for step in metrics if "cuda_graphs" in step], launched)
-            self.assertEqual([step["step"] for step in metrics if "val_loss" in step], [2, 4, 5])
+        for name, more, graphs, ends in ("enough", 112, "auto", 0), ("tight", 4, "auto", 1), ("tight-off", 4, "off", 0), ("tiny", -1000, "off", 1):
+            result = self.train(name, *validated, "--cuda-graphs", graphs, ranks=1, outside=40338 * MIB - steps - more * MIB)
+            self.assertEqual(result.code, ends, str(result))
+            self.assertEqual(result.err.count("start it with --cuda-graphs off"), 1 if name == "tight" else 0, result.err)
+            self.assertEqual(result.err.count("CUDA out of memory"), ends, result.err)
 
     def test_the_next_unit_is_gathered_ahead_unless_told_otherwise(self):
         for more, expected in ([], "prefetch pre [+] forward,"), (["--no-forward-prefetch"], "prefetch pre,"):
@@ -113,33 +109,6 @@ class Gpu(fsdp_cli.Case):
                                                                    "--device", "cuda", "--measure", "--json", "--quiet"], ranks=2)
                 self.assertEqual(result.code, 0, str(result))
                 self.assertEqual(result.json()["relative_error"], 0, str(result))
-
-    def test_gathers_into_registered_buffers(self):
-        """The buffers are beside the allocator, in a run as in a prediction; a rank without them trains as before."""
-        job, on = ["--precision", "bf16"], {"FSDP_NCCL_REGISTER": "on"}
-        outside = {}
-        for name, env in ("usual", {}), ("registered", on):
-            result = self.train(name, *job, env=env)
-            self.assertEqual(result.code, 0, str(result))
-            self.assertEqual(len(re.findall("gathers   into 3 registered buffers of ", result.err)), 1 if env else 0, result.err)
-            found = self.outcome(name)
-            self.assertEqual(found["predicted_bytes"], found["measured_bytes"])
-            outside[name] = found["overhead_bytes"]
-            predicted = fsdp_cli.run("fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--ranks", 2, "--gpu", "a100-40g", "--json", "--quiet"], env=env)
-            outside[name] -= predicted.json()["breakdown"]["nccl"]
-        self.assertEqual(outside["usual"], outside["registered"])
-        for alone in [], ["--alone", "--ranks", 2, "--gpu", "a100-40g"]:
-            measured = self.run_on("a100-40g", "fsdp-memprobe", [*MODEL, *job, "--batch-size", 2, "--device", "cuda", "--measure", *alone, "--json", "--quiet"],
-                                   ranks=0 if alone else 2, env=on)
-            self.assertEqual(measured.code, 0, str(measured))
-            self.assertEqual(measured.json()["relative_error"], 0, str(measured))
-        refused = self.train("refused", *job, env={**on, "FSDP_STUB_NCCL_REFUSES": "1"})
-        self.assertEqual(refused.code, 0, str(refused))
-        self.assertEqual(len(re.findall(r"warning: FSDP_NCCL_REGISTER=on: gathers go into other memory: ncclCommRegister failed", refused.err)), 1, refused.err)
-        self.assertEqual(self.outcome("refused")["overhead_bytes"], OUTSIDE)
-        wrong = self.train("wrong", env={"FSDP_NCCL_REGISTER": "yes"})
-        self.assertEqual(wrong.code, 2, str(wrong))
-        self.assertIn("FSDP_NCCL_REGISTER=yes: expected on or off", wrong.err)
 
     def test_retries_are_foreseen_and_reported(self):
         self.train("roomy", ranks=1)

@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -66,7 +64,6 @@ struct Job {
   int ranks = 4, micro_batches = 1;
   std::string optimizer = "adamw";
   ShardingOptions options = {};
-  bool registered = false;  ///< gathers into registered buffers
 };
 
 ModelConfig deep_model() {
@@ -81,8 +78,7 @@ ModelConfig deep_model() {
 }
 
 /// Two steps, the second of which begins early where it can, a copy for a checkpoint, and one more step.
-Engine::GatherMemory train(const Job& job) {
-  ::setenv("FSDP_NCCL_REGISTER", job.registered ? "on" : "off", 1);
+void train(const Job& job) {
   constexpr std::int64_t kRows = 2, kLength = 32;
   constexpr int kSteps = 3;
   const at::NoGradGuard no_grad;
@@ -105,7 +101,6 @@ Engine::GatherMemory train(const Job& job) {
     while (trainer.steps_under_way() > (overlaps ? 1 : 0)) trainer.finish_step();
     if (step == 1) static_cast<void>(copy_shards(runtime, trainer.optimizer()));
   }
-  return runtime.engine().gather_memory();
 }
 
 ShardingOptions with(Sharding sharding, const std::function<void(ShardingOptions&)>& change = {}) {
@@ -140,10 +135,6 @@ std::vector<Job> jobs(const std::string& folder) {
   };
   return {{"full-shard", 4, 1, "adamw", with(full)},
           {"full-shard, float32", 4, 1, "adamw", with(full, [](ShardingOptions& o) { o.precision = at::kFloat; })},
-          {"full-shard, registered", 4, 1, "adamw", with(full), true},
-          {"grad-shard, registered", 4, 2, "adamw", with(Sharding::grad_shard), true},
-          {"hybrid, registered and recomputed", 4, 1, "adamw", with(Sharding::hybrid_full_shard, recomputed), true},
-          {"offload of adapters, registered", 4, 1, "adamw", with(full, adapters), true},
           {"full-shard, recomputed", 4, 2, "adamw", with(full, recomputed)},
           {"full-shard, reduced each time", 4, 2, "lion", with(full, each)},
           {"anyprecision", 4, 1, "anyprecision", with(full)},
@@ -186,51 +177,6 @@ TEST_SUITE("gpu/races") {
     }
   }
 
-  TEST_CASE("gathers go into registered buffers, or all into other memory") {
-    auto* const gathers = of_stub<int(int)>("fsdp_stub_take_gathers");
-    const auto backend = cuda_backend();
-    struct Counted {
-      Engine::GatherMemory memory;
-      int inside, outside;
-      std::int64_t left_bytes;  ///< of the device, after the run
-    };
-    const auto run = [&](const Job& job) {
-      static_cast<void>(gathers(0) + gathers(1));
-      backend->release_cached(0);
-      const auto before = backend->free_bytes(0);
-      const auto memory = train(job);
-      backend->release_cached(0);
-      return Counted{memory, gathers(1), gathers(0), before - backend->free_bytes(0)};
-    };
-    const auto recomputed = [](ShardingOptions& o) { o.checkpoint_every = 1; };
-    for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard, Sharding::hybrid_full_shard}) {
-      Job job{std::string(to_string(sharding)), 4, 2, "adamw", with(sharding, recomputed)};
-      CAPTURE(job.name);
-      static_cast<void>(run(job));  // what is made once
-      const auto plain = run(job);
-      job.registered = true;
-      const auto registered = run(job);
-      CHECK(plain.inside == 0);
-      CHECK(plain.memory.buffers == 0);
-      CHECK(registered.inside == plain.outside);
-      CHECK(registered.outside == 0);
-      CHECK(registered.memory.buffers == (sharding == Sharding::grad_shard ? 5 : 3));
-      CHECK(registered.left_bytes == plain.left_bytes);
-      for (const auto& [variable, value, reason] :
-           {std::array{"FSDP_STUB_NCCL_MEMORY", "100", "ncclMemAlloc of"},
-            std::array{"FSDP_STUB_NCCL_REFUSES", "1", "ncclCommRegister failed"}}) {
-        ::setenv(variable, value, 1);
-        const auto refused = run(job);
-        ::unsetenv(variable);
-        CHECK(refused.memory.buffers == 0);
-        CHECK(refused.memory.why_not.find(reason) != std::string::npos);
-        CHECK(refused.inside == 0);
-        CHECK(refused.outside == plain.outside);
-        CHECK(refused.left_bytes == plain.left_bytes);
-      }
-    }
-  }
-
   TEST_CASE("each removed record or wait is found") {
     struct Place {
       const char *what, *job, *order, *race;  // the last two are regular expressions
@@ -238,8 +184,6 @@ TEST_SUITE("gpu/races") {
     const std::vector<Place> places{
         {"a gather waits until its buffer is free", "full-shard", "wait of .* after NCCL for .* after allocation",
          "NCCL writes .* what allocation writes"},
-        {"a gather waits until its registered buffer is free", "full-shard, registered", "wait of .* after NCCL for",
-         "NCCL writes .* what .*(column_pass|norm_|cublas).* reads"},
         {"a gather waits for the optimizer", "full-shard", "wait of .* after NCCL for", "NCCL reads .*adamw.* writes"},
         {"a sum waits for its gradients", "full-shard", "wait of .* after NCCL for",
          "NCCL reads .*(column_sums|embed_backward|cublas).* writes"},

@@ -1,15 +1,25 @@
 // Products of cuBLAS and collectives of NCCL: nothing is computed or sent, but the memory that they touch is known.
 // Other functions of both are in stub_driver.cpp and stub_symbols.inc.
+#include <signal.h>
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/gpu/stub_capture.hpp"
-#include "tests/gpu/stub_card.hpp"
 #include "tests/gpu/stub_log.hpp"
 #include "tests/gpu/stub_stall.hpp"
 
@@ -51,19 +61,56 @@ int product(const char* name, const std::array<Matrices, 3>& factors, std::int64
 /// A communicator of NCCL, which frees it with its end: later uses would read freed memory.
 struct Communicator {
   std::int64_t ranks;
+  std::string name = {};  ///< equal on its ranks, of no other communicator
   bool alive = true;
-  std::map<const char*, std::int64_t> registered;  ///< bytes by address
+  int polls = 0;  ///< queries that answer "in progress"; negative: all
+  int error = 0;  ///< the answer after them
+  bool has_connected = false;
 };
-/// Memory of ncclMemAlloc by address: registered with how many communicators.
-std::map<const void*, int> nccl_memory;
-std::array<int, 2> gathers{};  ///< into other memory, into registered memory
-
+/// ncclUniqueId of nccl.h.
+struct UniqueId {
+  std::array<char, 128> text;
+};
+constexpr int kSystemError = 2, kInProgress = 7;  // of ncclResult_t
 Communicator& checked(void* comm) {
   auto& communicator = *static_cast<Communicator*>(comm);
   if (communicator.alive) return communicator;
   std::fprintf(stderr, "stub driver: a communicator is used after its end\n");
   std::abort();
 }
+/// The number behind a word of FSDP_STUB_NCCL, 1 where there is none; nothing if the word is not there for this rank.
+/// Words: init-polls=N, init-forever, init-error, first-polls=N, first-forever, first-error, abort-slow, init-stop,
+/// init-kill, wait=MILLISECONDS (of each collective); with @RANK for one rank alone; a comma between them.
+std::optional<int> nccl_mode(std::string_view word) {
+  const char* text = std::getenv("FSDP_STUB_NCCL");
+  const char* rank = std::getenv("PMI_RANK");
+  std::istringstream modes(text == nullptr ? "" : text);
+  for (std::string mode; std::getline(modes, mode, ',');) {
+    const auto at = mode.find('@');
+    if (at != std::string::npos && (rank == nullptr || mode.substr(at + 1) != rank)) continue;
+    mode = mode.substr(0, at);
+    const auto equals = mode.find('=');
+    if (mode.substr(0, equals) != word) continue;
+    return equals == std::string::npos ? 1 : std::atoi(mode.c_str() + equals + 1);
+  }
+  return std::nullopt;
+}
+
+/// Lets a communicator connect as the modes of `when` say. \return what NCCL's call returns
+int connect_as(Communicator& communicator, const std::string& when) {
+  communicator.polls = nccl_mode(when + "-forever") ? -1 : nccl_mode(when + "-polls").value_or(0);
+  communicator.error = nccl_mode(when + "-error") ? kSystemError : 0;
+  return communicator.polls != 0 || communicator.error != 0 ? kInProgress : 0;
+}
+
+/// FSDP_STUB_NCCL_TRANSPORT, such as NET/Socket/0: how a line of NCCL's log says that two ranks are connected.
+void tell_transport() {
+  const char *transport = std::getenv("FSDP_STUB_NCCL_TRANSPORT"), *file = std::getenv("NCCL_DEBUG_FILE");
+  if (transport == nullptr || file == nullptr) return;
+  std::ofstream(file, std::ios::app) << "host:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via " << transport
+                                     << "\n";
+}
+
 int end(void* comm) {
   checked(comm).alive = false;
   stub::communicator_ended();
@@ -74,8 +121,27 @@ int end(void* comm) {
 struct Group {
   std::vector<Touched> touched;
   const void* stream = nullptr;
+  Communicator* communicator = nullptr;
+  std::string calls = {};  ///< kind, count and type of each
 };
 thread_local Group group;
+
+/// Groups of collectives in the order of their issue: "COMMUNICATOR RANKS: CALLS". Kept where they are asked for.
+struct Trace {
+  std::mutex mutex;
+  bool is_wanted = false;
+  std::vector<std::string> groups;
+};
+Trace& trace() {
+  static auto* const the_trace = new Trace;  // never destroyed: communicators may end during static destruction
+  return *the_trace;
+}
+void note(const Group& done) {
+  const std::scoped_lock lock(trace().mutex);
+  const auto& communicator = *done.communicator;
+  if (trace().is_wanted)
+    trace().groups.push_back(communicator.name + " " + std::to_string(communicator.ranks) + ":" + done.calls);
+}
 
 /// Element size of an ncclDataType_t (nccl.h).
 std::int64_t size_of_nccl(int type) {
@@ -83,25 +149,10 @@ std::int64_t size_of_nccl(int type) {
   return kSizes.at(static_cast<std::size_t>(type));
 }
 
-constexpr int kUnhandledCudaError = 1;
-
-[[noreturn]] void refuse(const char* why) {
-  std::fprintf(stderr, "stub driver: %s\n", why);
-  std::abort();
-}
-
-/// True if the memory is in one registered buffer. Ends the program if only a part of it is.
-bool is_registered(const Communicator& communicator, const void* data, std::int64_t bytes) {
-  const auto* const begin = static_cast<const char*>(data);
-  for (const auto& [address, size] : communicator.registered) {
-    if (begin + bytes <= address || begin >= address + size) continue;
-    if (begin < address || begin + bytes > address + size) refuse("a gather exceeds its registered buffer");
-    return true;
-  }
-  return false;
-}
-
-int collective(const void* from, std::int64_t sent, void* to, std::int64_t received, int type, const void* stream) {
+int collective(const char* kind, std::size_t count, void* comm, const void* from, std::int64_t sent, void* to,
+               std::int64_t received, int type, const void* stream) {
+  group.communicator = &checked(comm);
+  group.calls += std::string(" ") + kind + " " + std::to_string(count) + " of type " + std::to_string(type) + ";";
   const auto size = size_of_nccl(type);
   if (from != nullptr) group.touched.push_back({from, sent * size, false});
   if (to != nullptr) group.touched.push_back({to, received * size, true});
@@ -164,17 +215,36 @@ int cublasLtMatmul(void*, void*, const void*, const void* a, void*, const void* 
 }
 
 // A receive buffer keeps its contents.
-int ncclCommInitRankConfig(void** comm, int ranks, ...) {
-  *comm = new Communicator{.ranks = ranks, .registered = {}};
-  stub::communicator_made();
+int ncclGetUniqueId(UniqueId* id) {
+  static std::atomic<int> ids = 0;
+  *id = {};
+  std::snprintf(id->text.data(), id->text.size(), "%d.%d", ::getpid(), ++ids);
   return 0;
 }
+int ncclCommInitRankConfig(void** comm, int ranks, UniqueId id, int, void*) {
+  if (nccl_mode("init-kill")) static_cast<void>(::raise(SIGKILL));
+  if (nccl_mode("init-stop")) static_cast<void>(::raise(SIGSTOP));
+  tell_transport();
+  auto* const made = new Communicator{.ranks = ranks, .name = id.text.data()};
+  *comm = made;
+  stub::communicator_made();
+  return connect_as(*made, "init");
+}
 int ncclCommDestroy(void* comm) { return end(comm); }
-int ncclCommAbort(void* comm) { return end(comm); }
+int ncclCommAbort(void* comm) {
+  while (nccl_mode("abort-slow")) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return end(comm);
+}
 int ncclCommGetAsyncError(void* comm, int* error) {
-  checked(comm);
-  *error = 0;
+  auto& communicator = checked(comm);
+  *error = communicator.polls != 0 ? kInProgress : communicator.error;
+  if (communicator.polls > 0) --communicator.polls;
   return 0;
+}
+/// FSDP_STUB_NCCL_TEXT: what NCCL says of its last error.
+const char* ncclGetLastError(void*) {
+  const char* text = std::getenv("FSDP_STUB_NCCL_TEXT");
+  return text == nullptr ? "" : text;
 }
 int ncclGroupStart() {
   group = {};
@@ -183,65 +253,43 @@ int ncclGroupStart() {
 int ncclGroupEnd() {
   stub::collective_queued();
   if (group.touched.empty()) return 0;
+  constexpr int kUnhandledCudaError = 1;
   const auto done = std::exchange(group, {});
-  return stub::issue({stub::EventKind::collective, "NCCL"}, done.touched, done.stream) == 0 ? 0 : kUnhandledCudaError;
+  note(done);
+  std::this_thread::sleep_for(std::chrono::milliseconds(nccl_mode("wait").value_or(0)));
+  if (stub::issue({stub::EventKind::collective, "NCCL"}, done.touched, done.stream) != 0) return kUnhandledCudaError;
+  return std::exchange(done.communicator->has_connected, true) ? 0 : connect_as(*done.communicator, "first");
 }
 int ncclAllGather(const void* from, void* to, std::size_t count, int type, void* comm, const void* stream) {
   const auto each = static_cast<std::int64_t>(count);
-  const auto& communicator = checked(comm);
-  ++gathers.at(is_registered(communicator, to, each * communicator.ranks * size_of_nccl(type)) ? 1 : 0);
-  return collective(from, each, to, each * communicator.ranks, type, stream);
-}
-int ncclMemAlloc(void** memory, std::size_t bytes) {
-  // FSDP_STUB_NCCL_MEMORY: as much as there is for registered buffers.
-  const char* limit = std::getenv("FSDP_STUB_NCCL_MEMORY");
-  const bool fits = limit == nullptr || bytes <= static_cast<std::size_t>(std::atoll(limit));
-  *memory = fits ? stub::memory().allocate(bytes) : nullptr;
-  if (*memory == nullptr) return kUnhandledCudaError;
-  nccl_memory[*memory] = 0;
-  return 0;
-}
-int ncclMemFree(void* memory) {
-  const auto found = nccl_memory.find(memory);
-  if (found == nccl_memory.end() || found->second != 0)
-    refuse("ncclMemFree of memory that is registered, or not its own");
-  nccl_memory.erase(found);
-  return stub::memory().free(memory) ? 0 : kUnhandledCudaError;
-}
-int ncclCommRegister(void* comm, void* memory, std::size_t bytes, void** handle) {
-  if (std::getenv("FSDP_STUB_NCCL_REFUSES") != nullptr) return kUnhandledCudaError;
-  const auto found = nccl_memory.find(memory);
-  if (found == nccl_memory.end()) refuse("ncclCommRegister of memory that is not ncclMemAlloc's");
-  ++found->second;
-  checked(comm).registered[static_cast<const char*>(memory)] = static_cast<std::int64_t>(bytes);
-  *handle = memory;
-  return 0;
-}
-int ncclCommDeregister(void* comm, void* handle) {
-  if (checked(comm).registered.erase(static_cast<const char*>(handle)) != 1) refuse("no such registered memory");
-  --nccl_memory.at(handle);
-  return 0;
+  return collective("all-gather", count, comm, from, each, to, each * checked(comm).ranks, type, stream);
 }
 int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int, void* comm, const void* stream) {
   const auto each = static_cast<std::int64_t>(count);
-  return collective(from, each * checked(comm).ranks, to, each, type, stream);
+  return collective("reduce-scatter", count, comm, from, each * checked(comm).ranks, to, each, type, stream);
 }
 int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int, void* comm, const void* stream) {
-  checked(comm);
   const auto all = static_cast<std::int64_t>(count);
-  return collective(from, all, to, all, type, stream);
+  return collective("all-reduce", count, comm, from, all, to, all, type, stream);
 }
 int ncclSend(const void* from, std::size_t count, int type, int, void* comm, const void* stream) {
-  checked(comm);
-  return collective(from, static_cast<std::int64_t>(count), nullptr, 0, type, stream);
+  return collective("send", count, comm, from, static_cast<std::int64_t>(count), nullptr, 0, type, stream);
 }
 int ncclRecv(void* to, std::size_t count, int type, int, void* comm, const void* stream) {
-  checked(comm);
-  return collective(nullptr, 0, to, static_cast<std::int64_t>(count), type, stream);
+  return collective("receive", count, comm, nullptr, 0, to, static_cast<std::int64_t>(count), type, stream);
 }
 
-/// For the program that runs on the driver: gathers since the last call, into registered or into other memory.
-int fsdp_stub_take_gathers(int into_registered) { return std::exchange(gathers.at(into_registered == 0 ? 0 : 1), 0); }
+/// For the program that runs on the driver: from now on groups of collectives are kept.
+void fsdp_stub_trace_collectives() {
+  const std::scoped_lock lock(trace().mutex);
+  trace().is_wanted = true;
+  trace().groups.clear();
+}
+/// Hands out and forgets them.
+void fsdp_stub_take_collectives(void (*take)(void*, const char*), void* to) {
+  const std::scoped_lock lock(trace().mutex);
+  for (const auto& each : std::exchange(trace().groups, {})) take(to, each.c_str());
+}
 
 }  // extern "C"
 #pragma GCC visibility pop

@@ -20,7 +20,7 @@ namespace {
 std::unique_ptr<ProcessGroup> world_with_timeout(std::chrono::milliseconds timeout) {
   MPI_Comm comm = MPI_COMM_NULL;
   fsdp::detail::check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  return std::make_unique<fsdp::detail::MpiGroup>(fsdp::detail::UniqueComm(comm), timeout);
+  return std::make_unique<fsdp::detail::MpiGroup>(fsdp::detail::UniqueComm(comm), MpiOptions{timeout, timeout});
 }
 
 template <typename Body>

@@ -27,16 +27,4 @@ class EmulatedRecorder final : public WorkRecorder {
   mutable std::atomic<int> asked_ = 0;
 };
 
-/// Emulates a device whose memory is full: while an object lives, the n-th operator (from 0) of this thread that makes
-/// a tensor raises the allocator's out-of-memory error. Recorded and replayed operators do not count.
-class FullMemory {
- public:
-  explicit FullMemory(int n);
-  FullMemory(const FullMemory&) = delete;
-  FullMemory& operator=(const FullMemory&) = delete;
-  ~FullMemory();
-  /// Returns the number of operators before the failing one; negative: the failure has happened.
-  int left() const;
-};
-
 }  // namespace fsdp::test

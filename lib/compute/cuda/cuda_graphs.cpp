@@ -130,7 +130,7 @@ class CudaRecorder final : public WorkRecorder {
       pool_ = pool;
     }
     // The uncaptured run has left as much cached memory as the capture needs.
-    empty_cache();
+    allocator::emptyCache();
     const c10::cuda::CUDAStreamGuard stream_guard(*stream_);
     auto memory = std::make_unique<PoolShare>(*stream_, std::move(pool));
     Capture capture(stream_->stream());
@@ -139,8 +139,6 @@ class CudaRecorder final : public WorkRecorder {
     memory->close();
     return std::make_unique<CudaGraph>(graph, std::move(memory), device_);
   }
-  void wait() const override { c10::cuda::getCurrentCUDAStream(device_).synchronize(); }
-  void empty_cache() const override { allocator::emptyCache(); }
 
  private:
   c10::DeviceIndex device_;

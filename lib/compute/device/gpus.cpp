@@ -246,10 +246,14 @@ DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool seve
   // "reserved": 0.4 to 0.7 GiB, more on GPUs with more multiprocessors (local memory per thread is set aside). An H100
   // with CUDA 13.0: 687 to 697 MiB, 765 MiB with CUDA graphs.
   overheads.context_bytes = (gpu.compute_capability >= 90 ? 700 : (gpu.compute_capability >= 80 ? 500 : 400)) * kMiB;
-  // A communicator's channels: up to 16 (NVLink) or 32, each with buffers of NCCL_BUFFSIZE (4 MiB) per direction for
-  // the Simple protocol and 1 MiB and less for the others; some 160 MiB measured on NVLink nodes, more with the
-  // network's.
-  overheads.nccl_bytes = communicators * (several_nodes ? 260 : 180) * kMiB;
+  // A communicator's channels, each with a buffer per protocol and connection: 4 MiB (NCCL_BUFFSIZE) for Simple, 4.7
+  // for LL128 (120 * 640 * 8 * 8 bytes) and less for LL. A connection receives into 10 MiB and sends from 2. NVLink's
+  // switches connect GPUs by 24 channels, so that a ring takes 288 MiB; other ways of a node take some 160, measured.
+  // Networks take 80 more.
+  constexpr double kSwitched_gb_per_s = 300;  // of A100's NVLink, which boards connect by switches
+  const auto& facts = facts_of_gpu(gpu.name, gpu.total_bytes, gpu.compute_capability);
+  const auto of_node = facts.link_gb_per_s >= kSwitched_gb_per_s ? 300 : 180;
+  overheads.nccl_bytes = communicators * (of_node + (several_nodes ? 80 : 0)) * kMiB;
   return overheads;
 }
 

@@ -41,10 +41,6 @@ class WorkRecorder {
   /// tensors that `body` leaves. Captures share one memory pool: a later capture reuses memory that no tensor holds.
   /// \throws what `body` throws, or RuntimeFailure if the device cannot capture the work; nothing has run then
   virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& body) const = 0;
-  /// Waits for the queued work, before memory is freed that a replay still uses.
-  virtual void wait() const {}
-  /// Returns cached free memory to the device, so that the allocator splits it as in a first step.
-  virtual void empty_cache() const {}
 };
 
 }  // namespace fsdp

@@ -74,7 +74,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 12";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 13";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

@@ -2,11 +2,8 @@
 // Collectives on tensors along one mesh axis: NCCL for CUDA tensors, the host's process group for the rest.
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/ranks/process_group.hpp"
@@ -33,12 +30,6 @@ struct TensorExchange {
   at::Tensor out;  ///< contiguous, as many elements, of the same type
 };
 
-/// Memory that the library of collectives knows and reads and writes directly.
-struct RegisteredBuffers {
-  std::vector<at::Tensor> buffers;  ///< uint8 [bytes] on the device
-  std::string why_not;              ///< the reason if there are none, for users
-};
-
 /// Tensors named in a call must stay alive and untouched until wait() of its Work.
 class TensorCollectives {
  public:
@@ -51,12 +42,6 @@ class TensorCollectives {
   /// Sums tensors in place, all of one type: float32, float64 or bfloat16; every rank gets the same bits. bfloat16
   /// travels as such; the host sums it in float32 and rounds once, NCCL as its version does.
   virtual std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) = 0;
-  /// Makes buffers into which gathers take fewer of the device's processors. Ranks must then gather into the same
-  /// buffer, at the same place in it, or all into other memory. Collective: all ranks get buffers or none does. Call it
-  /// at most once; the buffers end with this object. \param bytes  size of each, equal on all ranks
-  virtual RegisteredBuffers registered_buffers([[maybe_unused]] std::span<const std::int64_t> bytes) {
-    return {{}, "only NCCL has them"};
-  }
 };
 
 /// Over a host process group. Tensors of the host travel as they are; others are staged through its memory.

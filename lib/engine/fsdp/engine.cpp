@@ -39,7 +39,6 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
   first_gathers_ = first_gathers();
-  register_buffers();
   // On a shard axis of one rank only reductions over replicas cross ranks, and parameters keep their addresses, as
   // graphs require.
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
@@ -133,7 +132,6 @@ std::vector<GradSlot*> Engine::grad_slots(const std::vector<int>& params) {
     auto& unit = unit_of(param);
     const int place = unit.trained[static_cast<std::size_t>(slot_index_[static_cast<std::size_t>(param)])];
     if (place >= 0) {
-      progress_.changed = true;
       unit.grads->begin();
     }
     slots.push_back(place < 0 ? nullptr : &unit.grads->slots()[static_cast<std::size_t>(place)]);
@@ -163,31 +161,21 @@ LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition pla
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
   }
-  return with_room(place.first ? Redo::micro_batch : Redo::step, [&] {
-    if (graph_cache_ != nullptr) {
-      if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
-    }
-    Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
-    return run(plan(true, place), state);
-  });
+  if (graph_cache_ != nullptr) {
+    if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
+  }
+  Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
+  return run(plan(true, place), state);
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch) {
-  return with_room(Redo::nothing, [&] {
-    Run state{.batch = batch};
-    return run(plan(false, {}), state);
-  });
+  Run state{.batch = batch};
+  return run(plan(false, {}), state);
 }
 
 LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
-  return with_room(Redo::nothing, [&] {
-    Run state{.batch = batch, .head = &head};
-    return run(plan(false, {}), state);
-  });
-}
-
-LossSum Engine::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
-  return graph_cache_ == nullptr ? micro_batch() : graph_cache_->with_room(redo, micro_batch);
+  Run state{.batch = batch, .head = &head};
+  return run(plan(false, {}), state);
 }
 
 LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
@@ -226,10 +214,7 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
   }
   drain_reduction();
   draining_ = &unit;
-  if (to_replicas) {
-    progress_.crossed = true;
-    start_replicas(unit);
-  }
+  if (to_replicas) start_replicas(unit);
   if (unit.held) {
     drain_reduction();
     if (state.place.last) measure_stored(unit);
@@ -317,7 +302,6 @@ void Engine::execute(const Action& action, Run& state) {
       auto& unit = *units_[index];
       const bool accumulate = accumulates(state);
       if (accumulate && unit.grad_group) unit.held.emplace(*input_.store, *unit.grad_group, Access::update);
-      progress_.changed = true;
       unit.grads->begin();  // on a rank with an empty batch no layer has called it
       unit.grads->start_reduce(accumulate);
       return;
@@ -348,7 +332,6 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
 void Engine::run_loss(Run& state) {
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
-    progress_.changed = state.head != nullptr;
     state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
                                        : input_.loss->forward(params, state.batch, state.x_ND);
     return;
@@ -419,26 +402,6 @@ void Engine::build_units() {
     for (std::size_t i = 0; i < unit->params.size(); ++i) add_parameter(*unit, i);
     units_.push_back(std::move(unit));
   }
-}
-
-void Engine::register_buffers() {
-  if (!input_.registered_buffers) return;
-  std::vector<std::int64_t> unit_bytes;
-  for (const auto& unit : units_) unit_bytes.push_back(unit->gathered->buffer_bytes());
-  constexpr std::int64_t kPage_bytes = 2 << 20;  // of the driver's memory with handles
-  auto bytes = gather_buffer_bytes({plan(true, {}), plan(false, {})}, unit_bytes);
-  for (auto& each : bytes) each = (each + kPage_bytes - 1) / kPage_bytes * kPage_bytes;
-  if (bytes.empty()) {
-    gather_memory_.why_not = "all units stay gathered";
-    return;
-  }
-  auto made = input_.shard_collectives->registered_buffers(bytes);
-  gather_memory_.why_not = std::move(made.why_not);
-  if (made.buffers.empty()) return;
-  gather_memory_.buffers = bytes.size();
-  gather_memory_.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  gather_buffers_ = std::make_unique<GatherBuffers>(std::move(made.buffers));
-  for (auto& unit : units_) unit->gathered->use_buffers(*gather_buffers_);
 }
 
 void Engine::add_parameter(Unit& unit, std::size_t place) {

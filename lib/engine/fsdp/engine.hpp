@@ -50,7 +50,6 @@ struct EngineInput {
   TensorStore* store = nullptr;                        ///< for master weights and gradients; null: they stay in memory
   bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
   StepShape step = {};
-  bool registered_buffers = false;  ///< ask shard_collectives for buffers of gathered units
 };
 
 /// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and
@@ -69,15 +68,6 @@ struct RecordingCounts {
   std::int64_t replayed = 0;  ///< micro-batches that ran as a graph
   std::int64_t refused = 0;   ///< captures that failed; these micro-batches run without a graph
   std::string problem;        ///< reason of the last failed capture
-  std::string given_up;       ///< the out-of-memory error that made the engine drop all graphs for good; empty: none
-};
-
-/// Memory ran out in a micro-batch that accumulates gradients, while CUDA graphs held memory. The graphs have been
-/// freed, but the gradients of the step are lost: the caller must repeat the step from its first micro-batch, which
-/// overwrites them.
-class GradientsLost : public std::runtime_error {
- public:
-  GradientsLost() : std::runtime_error("out of memory: the step must begin again with its first micro-batch") {}
 };
 
 /// Kinds of Engine::for_units(): its body ...
@@ -117,9 +107,6 @@ class Engine {
   at::Tensor all_gather_input(std::size_t param);
 
   /// Forward and backward of grad_scale * (sum of token losses). Gradients accumulate over the micro-batches of a step.
-  /// If memory runs out while CUDA graphs hold some, here or in evaluate(), all graphs are dropped for good and the
-  /// micro-batch runs again.
-  /// \throws GradientsLost, c10::OutOfMemoryError
   LossSum forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   /// Forward only.
   LossSum evaluate(const MicroBatch& batch);
@@ -147,31 +134,15 @@ class Engine {
   EngineObservers& observers() { return observers_; }
   /// True when the ranks of the shard axis exchange parameters and gradients through shared memory.
   bool uses_peer_memory() const { return peer_memory_; }
-  /// Registered buffers for gathered units: how many, their bytes, and if there are none the reason. Empty unless
-  /// EngineInput asked for them.
-  struct GatherMemory {
-    std::size_t buffers = 0;
-    std::int64_t bytes = 0;
-    std::string why_not;
-  };
-  const GatherMemory& gather_memory() const { return gather_memory_; }
 
  private:
   struct Unit;
   struct Run;
   class GraphCache;
-  /// Effects of the running micro-batch that running it again would not undo.
-  struct Progress {
-    bool changed = false;  ///< gradients were written, or a HeadBody ran
-    bool crossed = false;  ///< a reduction over replicas has started
-  };
-  /// The work that must run again after memory was freed, if Progress::changed.
-  enum class Redo : std::uint8_t { micro_batch, step, nothing };
 
   Unit& unit_of(int param);
   std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
   void build_units();
-  void register_buffers();
   void add_parameter(Unit& unit, std::size_t place);
   StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
   std::vector<StoredTensor> store_gradients(Unit& unit);
@@ -187,7 +158,6 @@ class Engine {
   bool accumulates(const Run& run) const;
   void build_gradients();
   int first_backward() const;
-  LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
   LossSum run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
@@ -208,8 +178,6 @@ class Engine {
 
   EngineInput input_;
   EnginePolicy policy_;
-  std::unique_ptr<GatherBuffers> gather_buffers_;  ///< null: gathers allocate
-  GatherMemory gather_memory_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<int> unit_index_;  ///< by parameter
   std::vector<int> slot_index_;  ///< by parameter: its index within its unit
@@ -225,7 +193,6 @@ class Engine {
   bool shards_changed_ = false;       ///< with_shard() has changed master weights in the store
   std::vector<double> grad_squares_;  ///< by parameter, with a store: measured while the gradient is in memory
   CommCounts counts_;
-  Progress progress_;
   std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
   std::unique_ptr<HostInputs> host_inputs_;  ///< null: Run::inputs keeps inputs of recomputed blocks
   EngineObservers observers_;

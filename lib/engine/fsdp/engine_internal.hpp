@@ -73,9 +73,6 @@ class Engine::GraphCache {
   /// Replays the graph of the micro-batch, or captures and then replays one.
   /// \return nullopt: the caller must run the micro-batch without a graph
   std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
-  /// Runs a micro-batch. If memory runs out while graphs hold some, drops all graphs and runs the micro-batch again.
-  /// \throws GradientsLost, c10::OutOfMemoryError
-  LossSum with_room(Redo redo, const std::function<LossSum()>& micro_batch);
   const RecordingCounts& counts() const { return counts_; }
 
  private:
@@ -96,7 +93,6 @@ class Engine::GraphCache {
   Inputs& copy_inputs(const MicroBatch& batch, double grad_scale);
   bool capture(Graph& graph, const Inputs& inputs, MicroBatchPosition place, double grad_scale);
   void apply_replay(MicroBatchPosition place);
-  bool hold_memory() const;
   std::vector<bool> gathered_units() const;
   void roll_back(const std::vector<bool>& gathered);
 
@@ -104,7 +100,6 @@ class Engine::GraphCache {
   std::map<Key, Graph> graphs_;
   std::map<std::tuple<std::int64_t, std::int64_t, bool>, Inputs> inputs_;
   std::int64_t step_ = 0;
-  bool evaluations_own_cache_ = false;  ///< evaluations have taken over the memory of the dropped graphs
   RecordingCounts counts_;
 };
 

@@ -2,9 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -33,7 +31,7 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPositi
 
 std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
   if (place.first) ++step_;
-  if (!counts_.given_up.empty() || !is_capturable(batch, place, grad_scale)) return std::nullopt;
+  if (!is_capturable(batch, place, grad_scale)) return std::nullopt;
   const Key key{batch.rows, batch.length, place.first, place.last, batch.sample_keys.defined()};
   const auto [at, is_new] = graphs_.try_emplace(key);
   auto& graph = at->second;
@@ -48,8 +46,7 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
   const auto& inputs = copy_inputs(batch, grad_scale);
   if (!is_ready && !capture(graph, inputs, place, grad_scale)) return std::nullopt;
-  // The next replay overwrites graph.loss, so return a copy. Allocate the copy before the replay: if that fails, no
-  // gradient has been added yet.
+  // The next replay overwrites graph.loss, so return a copy.
   auto loss = graph.loss;
   loss.pending = at::empty_like(loss.pending);
   if (is_ready) apply_replay(place);
@@ -59,52 +56,13 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   return loss;
 }
 
-/// Running the micro-batch again must not add a gradient twice. That is safe before any gradient was written, and in
-/// the first micro-batch of a step, which overwrites gradients. A later micro-batch has damaged the accumulated
-/// gradients, and a backup would need the memory that is missing, so the whole step must run again. After a reduction
-/// over replicas has started the error is passed on, because the other ranks would not start a second one.
-LossSum Engine::GraphCache::with_room(Redo redo, const std::function<LossSum()>& micro_batch) {
-  const auto gathered = gathered_units();
-  auto& progress = engine_.progress_;
-  progress = {};
-  // Return cached segments of evaluations to the device before a training step: the step would split them, and the next
-  // evaluation would find none large enough.
-  if (redo != Redo::nothing && std::exchange(evaluations_own_cache_, false))
-    engine_.input_.ops->recorder()->empty_cache();
-  try {
-    return micro_batch();
-  } catch (const c10::OutOfMemoryError& error) {
-    const bool is_too_late = progress.crossed || (progress.changed && redo == Redo::nothing);
-    if (is_too_late || !hold_memory()) throw;
-    // Drop graphs for good: captured again they would exhaust memory again.
-    counts_.given_up = error.what_without_backtrace();
-  }
-  engine_.input_.ops->recorder()->wait();
-  graphs_.clear();
-  inputs_.clear();
-  engine_.input_.ops->recorder()->empty_cache();
-  roll_back(gathered);
-  if (progress.changed) {
-    for (const auto& unit : engine_.units_) {
-      if (unit->grads != nullptr) unit->grads->set_state_after_replay(false);
-    }
-    if (redo == Redo::step) throw GradientsLost();
-  }
-  evaluations_own_cache_ = redo == Redo::nothing;
-  return micro_batch();
-}
-
-bool Engine::GraphCache::hold_memory() const {
-  return std::any_of(graphs_.begin(), graphs_.end(), [](const auto& one) { return one.second.work != nullptr; });
-}
-
 std::vector<bool> Engine::GraphCache::gathered_units() const {
   std::vector<bool> gathered;
   for (const auto& unit : engine_.units_) gathered.push_back(unit->is_gathered);
   return gathered;
 }
 
-/// Resets the engine after an interrupted micro-batch, except for gradients.
+/// Resets the engine after an interrupted capture, except for gradients.
 void Engine::GraphCache::roll_back(const std::vector<bool>& gathered) {
   engine_.draining_ = nullptr;
   for (std::size_t i = 0; i < gathered.size(); ++i) engine_.units_[i]->is_gathered = gathered[i];
@@ -155,7 +113,6 @@ bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchP
   for (const auto& unit : engine_.units_) {
     if (unit->grads != nullptr) unit->grads->set_state_after_replay(!place.first);
   }
-  engine_.progress_ = {};
   return false;
 }
 

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <memory>
@@ -231,8 +230,6 @@ class CollectiveUnitParams final : public UnitParams {
     const MemoryScope scope(MemoryCategory::gathered);
     const int ranks = context_.shard_group.size();
     const auto held = hold_stored();
-    if (buffers_ != nullptr && !buffer_.defined()) buffer_ = buffers_->take(buffer_bytes());
-    std::int64_t used_bytes = 0;
     std::vector<TensorGather> gathers;
     for (const auto& group : groups_) {
       if (is_whole(group.front())) continue;
@@ -241,8 +238,7 @@ class CollectiveUnitParams final : public UnitParams {
         continue;
       }
       const auto buffers = make_buffers(layouts_, group, ranks, [&](at::IntArrayRef sizes) {
-        const auto tensor_options = options(layouts_[group.front()]).dtype(gathered_type(group.front()));
-        return buffer_.defined() ? part_of_buffer(used_bytes, sizes, tensor_options) : at::empty(sizes, tensor_options);
+        return at::empty(sizes, options(layouts_[group.front()]).dtype(gathered_type(group.front())));
       });
       for (std::size_t n = 0; n < group.size(); ++n) gather(group[n], buffers[n], gathers);
     }
@@ -263,35 +259,9 @@ class CollectiveUnitParams final : public UnitParams {
       full_[i].reset();
       wide_[i] = {};
     }
-    if (buffer_.defined()) buffers_->give_back(std::exchange(buffer_, {}));
   }
-  std::int64_t buffer_bytes() const override {
-    std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      // Every parameter begins a part: at least as much as parts of several take.
-      if (is_whole(i) || is_permanent(i)) continue;
-      const auto elements = layouts_[i].buffer_rows(context_.shard_group.size()) * layouts_[i].row_elements();
-      bytes += part_bytes(elements, gathered_type(i));
-    }
-    return bytes;
-  }
-  void use_buffers(GatherBuffers& buffers) override { buffers_ = &buffers; }
 
  private:
-  /// Parts of a buffer begin where the caching allocator's tensors could: all kernels take the alignment.
-  static std::int64_t part_bytes(std::int64_t elements, at::ScalarType type) {
-    constexpr std::int64_t kAlign = 512;
-    return (elements * static_cast<std::int64_t>(c10::elementSize(type)) + kAlign - 1) / kAlign * kAlign;
-  }
-  at::Tensor part_of_buffer(std::int64_t& used_bytes, at::IntArrayRef sizes, const at::TensorOptions& options) const {
-    const auto type = c10::typeMetaToScalarType(options.dtype());
-    const auto elements = c10::multiply_integers(sizes);
-    const auto bytes = elements * static_cast<std::int64_t>(c10::elementSize(type));
-    auto part = buffer_.narrow(0, used_bytes, bytes).view(type).view(sizes);
-    used_bytes += part_bytes(elements, type);
-    return part;
-  }
-
   void gather(std::size_t i, const at::Tensor& buffer, std::vector<TensorGather>& gathers) {
     const auto rows = buffer.size(0), gathered_rows = shard_rows(i) * context_.shard_group.size();
     if (fp8_.has(i)) {
@@ -369,8 +339,6 @@ class CollectiveUnitParams final : public UnitParams {
   Fp8Rows fp8_;                   ///< parameters that are gathered in fp8
   std::vector<at::Tensor> sent_;  ///< inputs of the running all-gather
   std::unique_ptr<Work> work_;
-  GatherBuffers* buffers_ = nullptr;           ///< null: unshard() allocates
-  at::Tensor buffer_;                          ///< taken between unshard() and reshard()
   std::vector<std::shared_ptr<void>> locked_;  ///< page locks of shards on the host
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };

@@ -2,13 +2,11 @@
 // Parameters of one unit: this rank's shard, and the full tensors between unshard() and reshard().
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
-#include "lib/engine/fsdp/gather_buffers.hpp"
 #include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
 #include "lib/ranks/process_group.hpp"
@@ -50,16 +48,13 @@ class UnitParams {
   /// [compute_rows, ...]; only while gathered.
   virtual at::Tensor full(std::size_t param) = 0;
   virtual void reshard() = 0;
-  /// Bytes of a buffer for what unshard() allocates; 0 if it allocates nothing.
-  virtual std::int64_t buffer_bytes() const { return 0; }
-  /// From now on unshard() takes one of these buffers, until reshard(). The buffers must outlive this object.
-  virtual void use_buffers(GatherBuffers& buffers) { static_cast<void>(buffers); }
 };
 
 /// With use_peer_memory the full parameter is the shared-memory segment: each rank writes its rows there, and unshard()
 /// only waits for the other ranks. Nothing is copied, and a node holds each parameter once.
-/// Otherwise one grouped all-gather per unit writes into newly allocated full tensors, into a registered buffer or,
-/// with stays_gathered, into permanent tensors, of which the shards are parts. Collective over context.shard_group.
+/// Otherwise one grouped all-gather per unit writes into newly allocated full tensors or, with stays_gathered, into
+/// permanent ones, of which the shards are parts.
+/// Collective over context.shard_group.
 std::unique_ptr<UnitParams> make_unit_params(const UnitContext& context, const std::vector<ParamLayout>& layouts,
                                              at::ScalarType dtype, const std::string& unit_name);
 

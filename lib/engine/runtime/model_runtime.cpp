@@ -3,16 +3,19 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/scheduler.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/ops.hpp"
@@ -77,15 +80,6 @@ void check_offload(const ShardingOptions& options) {
         "other: leave one of the two out");
 }
 
-/// The environment variable FSDP_NCCL_REGISTER. Gathers into registered buffers have not run on a GPU, so that they
-/// must be asked for. \throws UsageError
-bool wants_registered_buffers() {
-  const char* wish = std::getenv("FSDP_NCCL_REGISTER");
-  const std::string word = wish == nullptr ? "off" : wish;
-  if (word != "on" && word != "off") throw UsageError("FSDP_NCCL_REGISTER=" + word + ": expected on or off");
-  return word == "on";
-}
-
 DeviceChoice with_ops(DeviceChoice device) {
   if (device.ops == nullptr && device.backend != nullptr) device.ops = device.backend->make_ops(device.device.index());
   if (device.ops == nullptr) device.ops = {std::shared_ptr<void>(), &host_ops()};
@@ -113,29 +107,32 @@ void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterS
 
 }  // namespace
 
-DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node, const std::filesystem::path& driver) {
-  // Images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE and NVIDIA_TF32_OVERRIDE, which cuBLAS itself reads.
-  ::unsetenv("NVIDIA_TF32_OVERRIDE");
-  at::globalContext().setFloat32MatmulPrecision("highest");
-  DeviceChoice choice;
-  choice.description = "cpu";
-  if (device == RequestedDevice::cpu) return choice;
-  std::string why_not;
-  auto backend = load_cuda_backend(&why_not);
-  const auto share = share_gpus(node, backend.get());
-  if (backend == nullptr) {
-    if (device == RequestedDevice::cuda) throw UsageError("--device cuda: no GPU can be used here: " + why_not);
-    std::error_code ignored;
-    if (std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
-    return choice;
-  }
-  if (backend->device_count() == 0) {
-    if (device == RequestedDevice::cuda) throw UsageError("--device cuda: the driver shows no GPU to this process");
-    return choice;
-  }
+namespace {
+
+/// Ends the job on all ranks where --device cuda cannot be kept, or where some ranks alone have a GPU.
+/// \param why_not  why this rank has none; empty: it has
+/// \throws UsageError on every rank
+void agree_on_gpus(RequestedDevice wish, ProcessGroup& world, const std::string& why_not) {
+  const auto without = first_problem(world, why_not.empty() ? "" : host_name() + ": " + why_not);
+  if (!without) return;
+  if (world.size() == 1 && wish == RequestedDevice::automatic) return;
+  if (wish == RequestedDevice::cuda)
+    throw UsageError(
+        "--device cuda: no GPU can be used " +
+        (world.size() == 1 ? "here: " + why_not : fmt::format("by rank {} on {}", without->rank, without->text)));
+  const auto with = first_problem(world, why_not.empty() ? host_name() : "");
+  if (!with) return;
+  throw UsageError(
+      fmt::format("rank {} ({}) has a GPU, and rank {} has none that can be used, on {}. All ranks of a job compute on "
+                  "one kind of device: give each a GPU, leave the node out, or start the job with --device cpu",
+                  with->rank, with->text, without->rank, without->text));
+}
+
+/// Chooses this rank's GPU. \throws UsageError
+void take_gpu(RequestedDevice wish, ProcessGroup& node, const GpuShare& share, DeviceChoice& choice) {
   const int index = share.device[static_cast<std::size_t>(node.rank())];
   // Several ranks on one GPU exist for tests.
-  if (share.first_without >= 0 && share.num_gpus > 1 && device == RequestedDevice::automatic) {
+  if (share.first_without >= 0 && share.num_gpus > 1 && wish == RequestedDevice::automatic) {
     const bool enough = share.num_gpus >= node.size();
     throw UsageError(fmt::format(
         "{} ranks on a node with {} GPUs{}: start one rank per GPU, or name --device", node.size(), share.num_gpus,
@@ -143,10 +140,32 @@ DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node, const std
                              share.first_without)
                : ""));
   }
-  backend->set_device(index);
+  choice.backend->set_device(index);
   choice.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
-  choice.description = "cuda: " + backend->info(index).name;
-  choice.backend = std::move(backend);
+  choice.description = "cuda: " + choice.backend->info(index).name;
+}
+
+}  // namespace
+
+DeviceChoice choose_device(RequestedDevice device, ProcessGroup& world, ProcessGroup& node,
+                           const std::filesystem::path& driver) {
+  // Images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE and NVIDIA_TF32_OVERRIDE, which cuBLAS itself reads.
+  ::unsetenv("NVIDIA_TF32_OVERRIDE");
+  at::globalContext().setFloat32MatmulPrecision("highest");
+  DeviceChoice choice;
+  choice.description = "cpu";
+  if (device == RequestedDevice::cpu) return choice;
+  std::string why_not;
+  choice.backend = load_cuda_backend(&why_not);
+  std::error_code ignored;
+  if (choice.backend == nullptr && std::filesystem::exists(driver, ignored)) choice.unused_gpu = why_not;
+  if (choice.backend != nullptr && choice.backend->device_count() == 0) {
+    why_not = "the driver shows no GPU to this process";
+    choice.backend = nullptr;
+  }
+  const auto share = share_gpus(node, choice.backend.get());
+  agree_on_gpus(device, world, choice.backend == nullptr ? why_not : "");
+  if (choice.backend != nullptr) run_agreed(world, [&] { take_gpu(device, node, share, choice); });
   return choice;
 }
 
@@ -188,6 +207,33 @@ int set_threads(int ranks_on_node, const Logger& log) {
   return count.threads;
 }
 
+namespace {
+
+/// \return the properties by which a rank chooses its collectives and their order: NCCL matches them by order alone
+std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, const Mesh& mesh,
+                                 const EngineInput& input) {
+  std::vector<RankTrait> traits{{"their program", detail::kDeviceBackendAbi}};
+  traits.push_back({"their device", device.backend != nullptr ? "a GPU" : "the CPU"});
+  for (const char* name : {"FSDP_CUDA_KERNELS", "FSDP_CUDA_ATTENTION", "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"}) {
+    const char* value = std::getenv(name);
+    if (device.backend != nullptr)
+      traits.push_back({fmt::format("the variable {}", name), value == nullptr ? "no value" : value});
+  }
+  traits.push_back({"the products that are made as one (another kind of GPU, or FSDP_CUDA_KERNELS)",
+                    ops.joins_products() ? "those of matrices with one input" : "none"});
+  std::string parts = fmt::format("{} {};", mesh.shard->size(), mesh.replicate->size());
+  for (const auto& p : input.parameters) {
+    parts += fmt::format("{} {} {} {}{}{}{}{} {};", p.name, fmt::join(p.shape, ","), p.alignment, int{p.trainable},
+                         int{p.is_float}, int{p.is_byte}, int{p.is_fp8}, int{p.gathered_in_fp8}, p.same_input);
+  }
+  for (const auto& unit : input.units) parts += fmt::format("{};", fmt::join(unit, ","));
+  traits.push_back(
+      {"the parameters of the model or their order", fmt::format("{:016x}", std::hash<std::string>{}(parts))});
+  return traits;
+}
+
+}  // namespace
+
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
                            const DeviceChoice& device, const StepShape& step)
     : world_(world),
@@ -201,15 +247,6 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_upcast(policy_.precision.param_dtype);
   mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
   if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
-  const bool staged = options.host_staged || device_.backend == nullptr;
-  const auto make = [&](ProcessGroup& group) {
-    if (staged) return make_host_collectives(group, ops());
-    return group.size() == 1 ? make_lone_collectives()
-                             : device_.backend->make_collectives(group, device_.device.index());
-  };
-  shard_collectives_ = make(*mesh_.shard);
-  replicate_collectives_ = make(*mesh_.replicate);
-
   EngineInput input;
   for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());
   input.loss = decoder_.loss.get();
@@ -232,6 +269,15 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.units = make_units(wrap_inputs, options.wrap);
   num_units_ = input.units.size();
+  require_equal_ranks(world, traits_of(device_, ops(), mesh_, input));
+  const bool staged = options.host_staged || device_.backend == nullptr;
+  const auto make = [&](ProcessGroup& group) {
+    if (staged) return make_host_collectives(group, ops());
+    return group.size() == 1 ? make_lone_collectives()
+                             : device_.backend->make_collectives(group, device_.device.index());
+  };
+  shard_collectives_ = make(*mesh_.shard);
+  replicate_collectives_ = make(*mesh_.replicate);
   input.ops = device_.ops.get();
   input.mesh = &mesh_;
   input.shard_collectives = shard_collectives_.get();
@@ -245,7 +291,6 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   }
   input.allow_peer_memory = !options.host_staged;
   input.step = step;
-  input.registered_buffers = wants_registered_buffers() && !staged && mesh_.shard->size() > 1;
   policy_.graph_max_tokens = graph_max_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);
 }

@@ -28,11 +28,12 @@ struct DeviceChoice {
 };
 
 /// --device auto: a usable GPU if there is one. Products in float32 are exact to float32, whatever the environment says
-/// about TF32. Collective over the ranks of a host.
+/// about TF32. Collective over all ranks.
+/// \param node  the ranks of this host
 /// \param driver  a file that is there where the node has a GPU and its driver
-/// \throws UsageError when --device cuda names one that is unusable, or with --device auto when there are several GPUs
-///         and not one for each rank
-DeviceChoice choose_device(RequestedDevice device, ProcessGroup& node,
+/// \throws UsageError on every rank when some ranks have a usable GPU and others have none, when --device cuda names
+///         one that is unusable, or with --device auto when there are several GPUs and not one for each rank
+DeviceChoice choose_device(RequestedDevice device, ProcessGroup& world, ProcessGroup& node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
 
 /// Multiplies float32 with ten bits of mantissa from now on. \throws UsageError if the device cannot

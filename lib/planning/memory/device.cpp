@@ -1,9 +1,7 @@
 #include "lib/planning/memory/device.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
-#include <functional>
 #include <vector>
 
 #include "lib/compute/meta/meta_ops.hpp"
@@ -29,19 +27,11 @@ class FakeWork final : public Work {
   int id_;
 };
 
-using TakeMemory = std::function<std::shared_ptr<void>(std::int64_t bytes)>;
-
 class FakeCollectives final : public TensorCollectives {
  public:
   /// \param log  null: transfers are not recorded
-  /// \param take_memory  outside the caching allocator of `device`; null: its tensors have no memory
-  FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log, at::Device device, TakeMemory take_memory)
-      : rank_(group.rank()),
-        size_(group.size()),
-        place_(place_of(group)),
-        log_(std::move(log)),
-        device_(device),
-        take_memory_(std::move(take_memory)) {}
+  FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log)
+      : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -79,19 +69,6 @@ class FakeCollectives final : public TensorCollectives {
     for (const auto& tensor : tensors) bytes += static_cast<double>(tensor.nbytes());
     return start(TransferWork::Kind::all_reduce, bytes, {tensors.begin(), tensors.end()});
   }
-  /// As NCCL's, they are outside the caching allocator.
-  RegisteredBuffers registered_buffers(std::span<const std::int64_t> bytes) override {
-    RegisteredBuffers made;
-    for (const auto each : bytes) {
-      const auto memory = take_memory_ ? take_memory_(each) : nullptr;
-      made.buffers.push_back(at::for_blob(memory.get(), each)
-                                 .deleter([memory](void*) {})
-                                 .target_device(device_)
-                                 .options(at::TensorOptions(at::kByte).device(device_))
-                                 .make_tensor());
-    }
-    return made;
-  }
 
  private:
   std::unique_ptr<Work> start(TransferWork::Kind kind, double bytes, std::vector<at::Tensor> kept) {
@@ -106,8 +83,6 @@ class FakeCollectives final : public TensorCollectives {
   int size_;
   TransferWork place_;
   std::shared_ptr<WorkLog> log_;
-  at::Device device_;
-  TakeMemory take_memory_;
 };
 
 class MetaBackend final : public DeviceBackend {
@@ -116,7 +91,7 @@ class MetaBackend final : public DeviceBackend {
       : gpu_(std::move(gpu)), tape_(std::move(tape)), work_(std::move(work)) {}
   int device_count() const override { return 1; }
   std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
-    return std::make_unique<FakeCollectives>(group, work_, at::Device(at::kMeta), nullptr);
+    return std::make_unique<FakeCollectives>(group, work_);
   }
   std::unique_ptr<Ops> make_ops(int) override { return make_meta_cuda_ops(tape_, work_, gpu_); }
   void set_device(int) override {}
@@ -146,10 +121,8 @@ class LoneBackend final : public DeviceBackend {
  public:
   explicit LoneBackend(std::shared_ptr<DeviceBackend> gpu) : gpu_(std::move(gpu)) {}
   int device_count() const override { return gpu_->device_count(); }
-  std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) override {
-    return std::make_unique<FakeCollectives>(
-        group, nullptr, at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)),
-        [gpu = gpu_, device](std::int64_t bytes) { return gpu->hold_memory(device, bytes); });
+  std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int) override {
+    return std::make_unique<FakeCollectives>(group, nullptr);
   }
   std::unique_ptr<Ops> make_ops(int device) override { return gpu_->make_ops(device); }
   void set_device(int device) override { gpu_->set_device(device); }

@@ -298,12 +298,11 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
 }
 
 /// Predicts the allocator's statistics and the overheads of a GPU. \pre communicators are counted
-/// \param registered_bytes  of buffers that NCCL allocates beside its usual memory
-void predict_allocator(const MemoryRequest& request, bool several_nodes, std::int64_t registered_bytes,
-                       const MemoryLog& log, MemoryPrediction& prediction) {
+void predict_allocator(const MemoryRequest& request, bool several_nodes, const MemoryLog& log,
+                       MemoryPrediction& prediction) {
   const auto usual = usual_overheads(*request.gpu, prediction.communicators, several_nodes);
   prediction.overheads = {request.context_bytes.value_or(usual.context_bytes),
-                          request.nccl_bytes.value_or(usual.nccl_bytes + registered_bytes)};
+                          request.nccl_bytes.value_or(usual.nccl_bytes)};
   prediction.allocator =
       simulate_caching_allocator(log, allocator_capacity(*request.gpu, prediction.overheads) - request.margin_bytes);
 }
@@ -364,8 +363,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   prediction.recorded_micro_batches = runtime.engine().recording_counts().replayed;
   const auto& mesh = runtime.mesh();
   prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
-  if (on_gpu)
-    predict_allocator(request, mesh.num_nodes > 1, runtime.engine().gather_memory().bytes, recorder.log(), prediction);
+  if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
   return prediction;
 }
 

@@ -106,6 +106,23 @@ std::string beside_prediction(const SpeedOutcome& outcome) {
   return fmt::format("prediction {:+.1f} %", 100 * relative_error(outcome));
 }
 
+std::string slow_words(double times, std::string_view transport) {
+  constexpr double kFar = 2.0;
+  if (times < kFar) return "";
+  std::string text = fmt::format("steps take {:.1f} times as long as predicted", times);
+  if (!transport.empty()) text += fmt::format(", with NCCL over {}", transport);
+  const auto uses = [&](std::string_view name) { return transport.find(name) != std::string_view::npos; };
+  if (uses("NET/Socket"))
+    return text +
+           ". These are sockets: if the nodes have InfiniBand or RoCE, NCCL does not see it (a container needs "
+           "/dev/infiniband; NCCL_IB_HCA names the card)";
+  if (uses("SHM"))
+    return text +
+           ". GPUs of a node then send through the host's memory, which happens where a task sees its own GPU alone: "
+           "show every task all GPUs of its node (srun --gpu-bind=none)";
+  return text + ". If the GPUs have no other work, fsdp-bf16check measures each of them and the links between them";
+}
+
 nlohmann::json to_json(const SpeedOutcome& outcome) {
   nlohmann::json json{{"device", outcome.device},
                       {"model", outcome.model},

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/planning/speed/rates.hpp"
@@ -36,6 +37,9 @@ struct SpeedOutcome {
 double relative_error(const SpeedOutcome& outcome);
 /// Puts the relative error into words: a percentage, or a factor when the prediction is far off.
 std::string beside_prediction(const SpeedOutcome& outcome);
+/// \return the warning of a job on GPUs whose steps take `times` as long as predicted; "" below twice
+/// \param transport  NCCL's, as transports_in_log() gives it; "" where it is unknown or there is none
+std::string slow_words(double times, std::string_view transport);
 
 nlohmann::json to_json(const SpeedOutcome& outcome);
 

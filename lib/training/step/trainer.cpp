@@ -101,20 +101,11 @@ std::optional<LossSum> Trainer::compute_gradients(StepUnderWay& step, std::int64
   report.tokens = static_cast<std::int64_t>(total[0]);
   const double weight = weight_of_token(total[0]);
   LossSum sum;
-  const auto add = [&](std::size_t m) {
-    const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
-    sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
-  };
   step.first_forward = runtime_.ops().mark_time();
   for (std::size_t m = 0; m < batches.size(); ++m) {
     if (any_rank(world, stop_wanted())) return std::nullopt;
-    try {
-      add(m);
-      continue;
-    } catch (const GradientsLost&) {
-      sum = {};
-    }
-    for (std::size_t again = 0; again <= m; ++again) add(again);  // the other ranks, which have theirs, wait meanwhile
+    const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
+    sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
   }
   return sum;
 }

@@ -49,6 +49,25 @@ TEST_SUITE("mpi/agree") {
     });
   }
 
+  TEST_CASE("the first trait that differs names both ranks and what they have, on every rank") {
+    std::atomic<int> refused = 0;
+    fsdp::run_thread_ranks(4, 4, [&](ProcessGroup& world) {
+      fsdp::require_equal_ranks(world, {{"their program", "1.0"}, {"their device", "a GPU"}});
+      const bool is_other = world.rank() >= 2;
+      try {
+        fsdp::require_equal_ranks(world, {{"their program", "1.0"},
+                                          {"their device", is_other ? "the CPU" : "a GPU"},
+                                          {"the model", world.rank() == 1 ? "a" : "b"}});
+      } catch (const fsdp::UsageError& error) {
+        const std::string text = error.what();
+        const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
+        if (has("their device: rank 0 (") && has("has a GPU, rank 2 (") && has("has the CPU (so does 1 other)"))
+          ++refused;
+      }
+    });
+    CHECK(refused == 4);
+  }
+
   TEST_CASE("an error keeps its class on all ranks") {
     CHECK(ranks_that_throw<fsdp::UsageError>(3, "--x", [](int rank) {
             if (rank == 2) throw fsdp::UsageError("--x");

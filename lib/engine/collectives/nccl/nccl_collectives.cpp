@@ -1,13 +1,15 @@
 // TensorCollectives on NCCL. No function here makes the host wait for the device.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <arpa/inet.h>
 #include <c10/core/ScalarType.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ifaddrs.h>
 #include <nccl.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <array>
@@ -21,10 +23,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,6 +37,7 @@
 #include "lib/base/error.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/engine/collectives/cuda/collectives_library.hpp"
+#include "lib/engine/collectives/nccl/nccl_advice.hpp"
 #include "lib/ranks/process_group.hpp"
 
 // nccl.h includes CUDA's 8- and 16-bit float headers without using their types. These headers need <nv/target>, which
@@ -82,10 +87,6 @@ class NcclComm final : public DeviceConnection {
   std::shared_ptr<UniqueEvent> submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls);
 
-  /// Allocates memory and registers it. Collective. \param why_not  receives the reason where no rank gets any
-  /// \return the addresses; they end with this object
-  std::vector<void*> register_memory(std::span<const std::int64_t> bytes, std::string& why_not);
-
   void check() override;
   bool poll() override;
 
@@ -96,6 +97,10 @@ class NcclComm final : public DeviceConnection {
     std::uint64_t number;
   };
   using Clock = std::chrono::steady_clock;
+  struct Limit {
+    std::chrono::milliseconds time;
+    const char* option;  ///< that sets it
+  };
   /// About six blocks or 200 launches.
   static constexpr std::size_t kMostAhead = 16;
   /// How long after the timeout the watchdog acts: the host's own poll() comes first.
@@ -111,16 +116,16 @@ class NcclComm final : public DeviceConnection {
   /// Runs in the watchdog's thread. \throws std::system_error where no thread can be started for a query
   void watch_host(const std::stop_token& stop);
   [[noreturn]] void fail_without_progress(const Pending& stuck);
-  /// Waits while NCCL returns ncclInProgress. \param what  for the message: "connecting"
-  void wait_while_in_progress(const std::string& what);
+  /// Waits while NCCL returns ncclInProgress, as it does while it connects ranks. \param what  for the message:
+  /// "connecting"
+  void wait_while_in_progress(const std::string& what, const Limit& limit);
+  /// Answers the roll call of another rank, and ends this rank's wait. \return true if there is one
+  bool is_asked(Clock::duration waited);
+  /// \throws what ProcessGroup::check_wait() throws
+  void check_group(Clock::duration waited);
+  [[noreturn]] void fail_to_connect(const std::string& what, const Limit& limit);
   void drop_finished();
   [[noreturn]] void fail(const std::string& what);
-  /// \return the error; empty: none
-  std::string register_one(std::int64_t bytes);
-  /// Call when no collective is under way.
-  void release_registered();
-  /// Waits for the end of all collectives and frees registered memory. \return false if they do not end
-  bool freed_within(std::chrono::milliseconds limit) noexcept;
   bool flushed_within(std::chrono::milliseconds limit) noexcept;
 
   ProcessGroup& group_;
@@ -128,15 +133,12 @@ class NcclComm final : public DeviceConnection {
   int size_;
   int device_;
   std::chrono::milliseconds timeout_;
+  Limit connecting_;                      ///< of NCCL's start, and of the first collective of each kind
+  std::set<std::string_view> connected_;  ///< kinds of collectives
   std::vector<int> world_ranks_;
   int exceptions_at_birth_;
   bool failed_ = false;
   UniqueStream stream_;
-  struct Registered {
-    void* memory = nullptr;
-    void* handle = nullptr;
-  };
-  std::vector<Registered> registered_;
   std::uint64_t num_submitted_ = 0;
   std::uint64_t watched_ = 0;  ///< number of the collective that was first in the queue at the last poll()
   Clock::time_point watched_since_;
@@ -173,9 +175,13 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* detail = ncclGetLastError(comm);
   std::string text = ncclGetErrorString(result);
   if (detail != nullptr && *detail != '\0') text += fmt::format(" ({})", detail);
-  if (result == ncclInvalidUsage) text += "; each rank needs a GPU of its own";
   if (result == ncclRemoteError) text += "; look for the message of the rank that failed";
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (const auto cure = nccl_cure(text); !cure.empty()) {
+    text += fmt::format("; {}", cure);
+  } else if (result == ncclInvalidUsage) {
+    text += "; each rank needs a GPU of its own";
+  }
   return text;
 }
 
@@ -204,6 +210,23 @@ void abort_within(std::chrono::milliseconds limit, ncclComm_t comm) noexcept {
   } catch (...) {
     static_cast<void>(ncclCommAbort(comm));
   }
+}
+
+/// \return interfaces that are up, without loopback: "eth0 10.0.0.7, virbr0 192.168.122.1"
+std::string addresses_of_host() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "unknown";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, ::freeifaddrs);
+  std::vector<std::string> found;
+  for (const auto* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr)
+      found.push_back(fmt::format("{} {}", one->ifa_name, text.data()));
+  }
+  return found.empty() ? "none but loopback" : fmt::format("{}", fmt::join(found, ", "));
 }
 
 long seconds(std::chrono::milliseconds time) {
@@ -327,19 +350,6 @@ class NcclCollectives final : public TensorCollectives {
                   [&](const Transfer& t) { return ncclAllGather(t.from, t.to, t.count, t.type, comm, stream); });
     });
     return work;
-  }
-
-  RegisteredBuffers registered_buffers(std::span<const std::int64_t> bytes) override {
-    const c10::cuda::CUDAGuard guard(device_);
-    RegisteredBuffers made;
-    const auto memory = comm_->register_memory(bytes, made.why_not);
-    for (std::size_t i = 0; i < memory.size(); ++i) {
-      made.buffers.push_back(at::for_blob(memory[i], bytes[i])
-                                 .target_device(device_)
-                                 .options(at::TensorOptions(at::kByte).device(device_))
-                                 .make_tensor());
-    }
-    return made;
   }
 
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
@@ -492,6 +502,7 @@ NcclComm::NcclComm(ProcessGroup& group, int device)
       size_(group.size()),
       device_(device),
       timeout_(group.timeout()),
+      connecting_{group.init_timeout(), "--init-timeout"},
       exceptions_at_birth_(std::uncaught_exceptions()) {
   for (int member = 0; member < size_; ++member) world_ranks_.push_back(group.world_rank(member));
   try {
@@ -513,66 +524,13 @@ NcclComm::~NcclComm() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_birth_;
   watchdog_.request_stop();
   watchdog_.join();
-  const auto limit = std::min(timeout_, std::chrono::milliseconds(60000));
-  if (!unwinding && !failed_ && comm_ != nullptr && freed_within(limit) && flushed_within(limit)) {
+  if (!unwinding && !failed_ && comm_ != nullptr &&
+      flushed_within(std::min(timeout_, std::chrono::milliseconds(60000)))) {
     static_cast<void>(ncclCommDestroy(comm_));
     return;
   }
-  // The peers may have died, and an orderly end would wait for them. Registered memory stays, as the device may still
-  // use it: the process is about to end.
+  // The peers may have died, and an orderly end would wait for them.
   abort_within(kAbort, comm_);
-}
-
-std::vector<void*> NcclComm::register_memory(std::span<const std::int64_t> bytes, std::string& why_not) {
-  std::string problem;
-  for (auto each = bytes.begin(); each != bytes.end() && problem.empty(); ++each) problem = register_one(*each);
-  std::vector<void*> memory;
-  // A gather of one rank into registered memory and of another into other memory do not match.
-  double all = problem.empty() ? 1 : 0;
-  group_.all_reduce(std::span(&all, 1), Reduce::min);
-  if (all > 0) {
-    for (const auto& one : registered_) memory.push_back(one.memory);
-    return memory;
-  }
-  why_not = problem.empty() ? "another rank has no memory for them" : problem;
-  release_registered();
-  static_cast<void>(cudaGetLastError());  // what was refused must not fail the next launch
-  return memory;
-}
-
-std::string NcclComm::register_one(std::int64_t bytes) {
-  Registered one;
-  if (const auto made = ncclMemAlloc(&one.memory, static_cast<std::size_t>(bytes)); made != ncclSuccess)
-    return fmt::format("ncclMemAlloc of {} bytes failed: {}", bytes, nccl_text(made, nullptr));
-  const auto lock = lock_communicator();
-  const auto known = ncclCommRegister(comm_, one.memory, static_cast<std::size_t>(bytes), &one.handle);
-  registered_.push_back(one);
-  return known == ncclSuccess ? "" : "ncclCommRegister failed: " + nccl_text(known, comm_);
-}
-
-bool NcclComm::freed_within(std::chrono::milliseconds limit) noexcept {
-  if (registered_.empty()) return true;
-  try {
-    const auto start = Clock::now();
-    for (drop_finished(); !pending_.empty(); drop_finished()) {
-      const auto waited = Clock::now() - start;
-      if (waited > limit) return false;
-      pause(waited);
-    }
-    release_registered();
-    return true;
-  } catch (const std::exception&) {
-    return false;  // the device or the communicator has failed
-  }
-}
-
-void NcclComm::release_registered() {
-  const auto lock = lock_communicator();
-  for (const auto& one : registered_) {
-    if (one.handle != nullptr) static_cast<void>(ncclCommDeregister(comm_, one.handle));
-    static_cast<void>(ncclMemFree(one.memory));
-  }
-  registered_.clear();
 }
 
 void NcclComm::connect(ProcessGroup& group) {
@@ -580,7 +538,7 @@ void NcclComm::connect(ProcessGroup& group) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   check_nccl(ncclCommInitRankConfig(&comm_, size_, id, rank_, &config), "ncclCommInitRankConfig", nullptr);
-  wait_while_in_progress("connecting the ranks");
+  wait_while_in_progress("connecting the ranks", connecting_);
 }
 
 std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, const UniqueEvent& ready,
@@ -600,7 +558,12 @@ std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, cons
     }
   }
   // An event recorded on the stream follows the collective's kernels only once NCCL has queued them.
-  wait_while_in_progress(fmt::format("queueing the {}", label.kind));
+  const Limit usual{timeout_, "--collective-timeout"};
+  const bool is_first = !connected_.contains(label.kind);
+  wait_while_in_progress(is_first ? fmt::format("connecting the ranks for the first {}", label.kind)
+                                  : fmt::format("queueing the {}", label.kind),
+                         is_first ? connecting_ : usual);
+  connected_.insert(label.kind);
   auto done = std::make_shared<UniqueEvent>();
   done->record(stream_.get());
   const std::scoped_lock lock(mutex_);
@@ -608,19 +571,43 @@ std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, cons
   return done;
 }
 
-void NcclComm::wait_while_in_progress(const std::string& what) {
+void NcclComm::wait_while_in_progress(const std::string& what, const Limit& limit) {
   const auto start = Clock::now();
   for (;;) {
     const auto now = state();
     if (now == ncclSuccess) return;
     if (now != ncclInProgress) fail(fmt::format("{} failed: {}", what, nccl_text(now, comm_)));
     const auto waited = Clock::now() - start;
-    if (waited > timeout_) {
-      fail(fmt::format("{} took longer than {} s (--collective-timeout): a rank failed, hangs or cannot be reached",
-                       what, seconds(timeout_)));
-    }
+    check_group(waited);
+    if (waited > limit.time || is_asked(waited)) fail_to_connect(what, limit);
     pause(waited);
   }
+}
+
+bool NcclComm::is_asked(Clock::duration waited) {
+  return waited > std::chrono::milliseconds(5) && group_.liveness_probed();
+}
+
+void NcclComm::check_group(Clock::duration waited) {
+  if (waited < std::chrono::milliseconds(100)) return;
+  try {
+    group_.check_wait();
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+void NcclComm::fail_to_connect(const std::string& what, const Limit& limit) {
+  const auto missing = group_.missing_ranks();
+  if (!missing.empty())
+    fail(fmt::format("{} did not end within {} s ({}); did not answer: rank {}", what, seconds(limit.time),
+                     limit.option, fmt::join(missing, ", ")));
+  fail(
+      fmt::format("{} did not end within {} s ({}), and every rank waits in it. Between nodes NCCL may have chosen an "
+                  "interface that does not reach the others (NCCL_SOCKET_IFNAME; here: {}); inside a node "
+                  "NCCL_P2P_DISABLE=1 goes without direct access. NCCL_DEBUG=INFO tells what it tries",
+                  what, seconds(limit.time), limit.option, addresses_of_host()));
 }
 
 std::unique_lock<std::mutex> NcclComm::lock_communicator() {
@@ -659,9 +646,9 @@ bool NcclComm::poll() {
     watched_since_ = Clock::now();
   }
   const auto waited = Clock::now() - watched_since_;
+  check_group(waited);
   // A rank that has waited longer is taking a roll call: answer it, so that it does not count this rank as missing.
-  if (waited > timeout_ || (waited > std::chrono::milliseconds(5) && group_.liveness_probed()))
-    fail_without_progress(first);
+  if (waited > timeout_ || is_asked(waited)) fail_without_progress(first);
   return false;
 }
 

@@ -21,18 +21,11 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 
 thread_local int operators_left = -1;
-thread_local int before_full = -1;  // operators until an emulated FullMemory fails
 
 bool writes(const c10::FunctionSchema& schema) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
     return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
   });
-}
-
-/// True if the operator allocates its results: they are neither views nor written arguments.
-bool makes_tensors(const c10::FunctionSchema& schema) {
-  return std::none_of(schema.returns().begin(), schema.returns().end(),
-                      [](const c10::Argument& value) { return value.alias_info() != nullptr; });
 }
 
 /// Returns the results of an operator that writes: the tensors that it writes.
@@ -162,11 +155,6 @@ void run_again(const c10::OperatorHandle& op, Stack arguments, const Stack& resu
 void write_down(const c10::OperatorHandle& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericMode);
   const auto& schema = op.schema();
-  if (recording == nullptr) {
-    if (makes_tensors(schema) && before_full >= 0 && before_full-- == 0)
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "this device is full");
-    return op.callBoxed(stack);
-  }
   if (operators_left == 0) throw std::runtime_error("this device records nothing");
   --operators_left;
   const bool gives_tensors =
@@ -221,16 +209,6 @@ std::unique_ptr<RecordedWork> EmulatedRecorder::record(const std::function<void(
   body();
   return tape;
 }
-
-FullMemory::FullMemory(int n) {
-  before_full = n;
-  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericMode, true);
-}
-FullMemory::~FullMemory() {
-  before_full = -1;
-  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericMode, false);
-}
-int FullMemory::left() const { return before_full; }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&write_down>());

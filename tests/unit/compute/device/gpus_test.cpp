@@ -42,6 +42,18 @@ TEST_SUITE("memory/cards") {
     CHECK(bound.first_without == 1);
   }
 
+  TEST_CASE("NCCL takes more where switches connect the GPUs, and across nodes") {
+    const auto mib = [](const char* gpu, int axes, bool several_nodes) {
+      return fsdp::usual_overheads(fsdp::find_gpu(gpu), axes, several_nodes).nccl_bytes >> 20;
+    };
+    CHECK(mib("h100", 1, false) == 300);
+    CHECK(mib("h100", 2, false) == 600);
+    CHECK(mib("a100-40g", 1, true) == 380);
+    CHECK(mib("l40s", 1, false) == 180);
+    CHECK(mib("v100-16g", 2, true) == 520);
+    CHECK(mib("h100", 0, false) == 0);
+  }
+
   TEST_CASE("a number of bytes also describes a card") {
     CHECK(fsdp::find_gpu("79GiB").total_bytes == std::int64_t{79} << 30);
     CHECK(fsdp::find_gpu("8e10").total_bytes == 80'000'000'000);

@@ -1,6 +1,5 @@
-// The gathers that an update starts for the next forward pass, and gathers into registered buffers. The test's
-// transfers happen only when they are waited for, so operations in between must read current values, and no gather may
-// be left over. What a gather is to write is not a number from its start on.
+// The gathers that an update starts for the next forward pass. The test's transfers happen only when they are waited
+// for, so operations in between must read current values, and no gather may be left over.
 #include "tests/support/small_model.hpp"
 #include "tests/support/tensor_compare.hpp"
 #include "tests/support/torch_doctest.hpp"
@@ -10,12 +9,7 @@
 #include <ATen/ops/full_like.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/fsdp/wrap.hpp"
@@ -29,18 +23,12 @@ namespace {
 
 class LateCollectives final : public TensorCollectives {
  public:
-  explicit LateCollectives(ProcessGroup& group, bool registers = false)
-      : has_buffers(registers), inner_(make_host_collectives(group)) {}
+  explicit LateCollectives(ProcessGroup& group) : inner_(make_host_collectives(group)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
     const bool unit = std::any_of(tensors.begin(), tensors.end(), [](const auto& x) { return x.shard.dim() > 1; });
     asked += unit ? 'u' : 'l';
-    for (const auto& each : tensors) {
-      const bool in_place = each.full.storage().data() == each.shard.storage().data();
-      if (each.full.is_floating_point() && !in_place) each.full.fill_(std::numeric_limits<double>::quiet_NaN());
-      if (unit) ++(is_in_buffer(each.full) ? inside : outside);
-    }
     return std::make_unique<LateGather>(*this, std::vector<TensorGather>(tensors.begin(), tensors.end()));
   }
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
@@ -51,15 +39,7 @@ class LateCollectives final : public TensorCollectives {
   }
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override { return inner_->all_reduce(tensors); }
 
-  RegisteredBuffers registered_buffers(std::span<const std::int64_t> bytes) override {
-    for (const auto each : bytes) buffers.push_back(at::empty({each}, at::kByte));
-    return {buffers, ""};
-  }
-
-  bool has_buffers;
-  std::vector<at::Tensor> buffers;
-  int inside = 0, outside = 0;  ///< parameters of units that were gathered into a buffer, and into other memory
-  std::string asked;            ///< 'u': gather of a unit started, 'l': of largest values started, '.': waited
+  std::string asked;  ///< 'u': gather of a unit started, 'l': of largest values started, '.': waited
   int under_way = 0;
   int dropped = 0;  ///< gathers that were never waited for
 
@@ -84,11 +64,6 @@ class LateCollectives final : public TensorCollectives {
     LateCollectives& owner_;
     std::vector<TensorGather> tensors_;
   };
-
-  bool is_in_buffer(const at::Tensor& full) const {
-    return std::any_of(buffers.begin(), buffers.end(),
-                       [&](const at::Tensor& buffer) { return buffer.storage().data() == full.storage().data(); });
-  }
 
   std::unique_ptr<TensorCollectives> inner_;
 };
@@ -118,7 +93,6 @@ class LateEngine {
     input.mesh = &mesh_;
     input.shard_collectives = input.replicate_collectives = &collectives;
     input.allow_peer_memory = false;
-    input.registered_buffers = collectives.has_buffers;
     engine = std::make_unique<Engine>(input, policy);
     change([&](std::size_t i, const at::Tensor& rows) {
       rows.copy_(at::full_like(rows, 0.02 * static_cast<double>(i % 7) - 0.05 + 0.03 * world.rank()));
@@ -231,58 +205,6 @@ TEST_SUITE("fsdp/first gathers") {
             CHECK(late.dropped == 0);
           }
         }
-      }
-    });
-  }
-
-  TEST_CASE("registered buffers change no bit, serve every gather, and are as many as units are gathered at a time") {
-    struct Case {
-      Sharding sharding;
-      const char* wrap;
-      bool limit;
-      int checkpoint_every;
-      std::size_t buffers;
-    };
-    const auto config = small_model();
-    const auto units = static_cast<std::size_t>(config.num_layers) + 1;
-    const std::vector<Case> cases{
-        {Sharding::full_shard, "block", true, 0, 3},      {Sharding::full_shard, "block", true, 1, 3},
-        {Sharding::full_shard, "block", false, 0, units}, {Sharding::full_shard, "none", true, 0, 1},
-        {Sharding::grad_shard, "block", true, 0, units},  {Sharding::optimizer_shard, "block", true, 0, 0}};
-    run_thread_ranks(3, 3, [&](ProcessGroup& world) {
-      const at::NoGradGuard no_grad;
-      for (const auto& [sharding, wrap, limit, every, buffers] : cases) {
-        EnginePolicy policy;
-        policy.sharding = sharding;
-        policy.forward_prefetch = true;
-        policy.limit_all_gathers = limit;
-        policy.checkpoint_every = every;
-        LateCollectives known(world, true), ordinary(world);
-        LateEngine registered(world, known, policy, wrap), plain(world, ordinary, policy, wrap);
-        CHECK(known.buffers.size() == std::min(buffers, units));
-        CHECK(registered.engine->gather_memory().buffers == known.buffers.size());
-        CHECK(registered.engine->gather_memory().why_not.empty() == (buffers > 0));
-        auto batch = batch_of(world.rank());
-        for (int step = 0; step < 2; ++step) {
-          batch.rows = step == 1 && world.rank() == 1 ? 0 : 2;  // a rank without rows takes the same buffers
-          for (const bool first : {true, false}) {
-            const auto a = registered.engine->forward_backward(batch, {first, !first}, 1.0);
-            const auto b = plain.engine->forward_backward(batch, {first, !first}, 1.0);
-            CHECK(std::isfinite(a.loss_sum));
-            CHECK(a.loss_sum == b.loss_sum);
-          }
-          for (std::size_t i = 0; i < plain.engine->num_parameters(); ++i)
-            CHECK(same_bits(registered.engine->gradient(i), plain.engine->gradient(i)));
-          for (auto* one : {&registered, &plain}) one->update(0.01);
-          // A layer alone, while the first units of the next step are under way.
-          registered.engine->with_layer_parameters(2, [](LayerParams params) { CHECK(params.front().defined()); });
-          CHECK(registered.engine->evaluate(batch).loss_sum == plain.engine->evaluate(batch).loss_sum);
-        }
-        if (buffers > 0) {
-          CHECK(known.inside > 0);
-          CHECK(known.outside == 0);
-        }
-        CHECK(ordinary.inside == 0);
       }
     });
   }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 using namespace fsdp;
 
 TEST_SUITE("speed/outcome") {
@@ -16,5 +18,18 @@ TEST_SUITE("speed/outcome") {
     CHECK(words(2.1) == "prediction +5.0 %");
     CHECK(words(1.8) == "prediction -10.0 %");
     CHECK(words(0.5) == "4.0 times faster than predicted");
+  }
+
+  TEST_CASE("slow_words: from twice the predicted time on, with the transport and its cure") {
+    CHECK(slow_words(1.99, "NET/Socket") == "");
+    const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+    const auto sockets = slow_words(11.26, "NET/Socket + P2P/CUMEM");
+    CHECK(has(sockets, "11.3 times"));
+    CHECK(has(sockets, "NET/Socket + P2P/CUMEM"));
+    CHECK(has(sockets, "NCCL_IB_HCA"));
+    CHECK(has(slow_words(2.0, "SHM/direct"), "--gpu-bind=none"));
+    CHECK(has(slow_words(3.0, "P2P/CUMEM"), "P2P/CUMEM. If"));
+    CHECK(has(slow_words(3.0, ""), "fsdp-bf16check"));
+    CHECK(!has(slow_words(3.0, ""), "NCCL over"));
   }
 }
