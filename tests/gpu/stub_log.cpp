@@ -191,6 +191,25 @@ Touches of_elementwise(const Elementwise& a) {
   return all;
 }
 
+Touches of_blockwise(const Blockwise& a) {
+  Touches all;
+  const auto moment = [&](const Moment& m) {
+    if (m.codes == nullptr) return;
+    for (int round = 0; round < 2; ++round) {
+      touch(all, m.codes, m.codes_count > 16 ? a.elements : a.elements / 2);
+      touch(all, m.scales, 4 * a.blocks);
+    }
+    touch(all, m.values, 4 * m.codes_count);
+    touch(all, m.thresholds, 4 * (m.codes_count - 1));
+  };
+  for (int round = 0; round < 2; ++round) touch(all, a.param, 4 * a.elements);
+  touch(all, a.grad, 4 * a.elements);
+  moment(a.first);
+  moment(a.second);
+  touch(all, a.edges, 32);
+  return all;
+}
+
 Touches of_cast_shards(const CastShards& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
@@ -301,6 +320,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"dropout_keys", reader(of_dropout_keys)},
                                                                    {"adamw", reader(of_adamw)},
                                                                    {"elementwise", reader(of_elementwise)},
+                                                                   {"blockwise", reader(of_blockwise)},
                                                                    {"cast_shards", reader(of_cast_shards)},
                                                                    {"upcast_sums", reader(of_upcast_sums)},
                                                                    {"dequantize_nf4", reader(of_nf4)},

@@ -106,6 +106,7 @@ class NoKernels final : public fused::Kernels {
   void decide_step(const fused::DecideStep&) const override {}
   void adamw(const fused::AdamW&) const override {}
   void elementwise(const fused::Elementwise&) const override {}
+  void blockwise(const fused::Blockwise&) const override {}
   void cast_shards(const fused::CastShards&) const override {}
   void upcast_sums(const fused::UpcastSums&) const override {}
   void dropout_keys(const fused::DropoutKeys&) const override {}

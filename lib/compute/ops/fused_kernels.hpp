@@ -221,6 +221,7 @@ class Kernels {
   virtual void decide_step(const DecideStep& pass) const = 0;
   virtual void adamw(const AdamW& pass) const = 0;
   virtual void elementwise(const Elementwise& pass) const = 0;
+  virtual void blockwise(const Blockwise& pass) const = 0;
   virtual void cast_shards(const CastShards& pass) const = 0;
   virtual void upcast_sums(const UpcastSums& pass) const = 0;
   virtual void dropout_keys(const DropoutKeys& pass) const = 0;

@@ -1,7 +1,9 @@
 #pragma once
 // Operations by fused kernels, each of which makes one pass over memory where plain operators make many. AtenOps serves
 // tensors that a kernel does not support (dtype, strides, host memory), and all tensors if there are no kernels.
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/fused_kernels.hpp"
@@ -24,6 +26,7 @@ class FusedOps : public AtenOps {
   double sum_squares(std::span<const GradPart> parts) const override;
   void adamw(const AdamWUpdate& update) const override;
   void update(const ElementwiseUpdate& update) const override;
+  void blockwise(const BlockwiseUpdate& update) const override;
   void cast_shards(std::span<const CastShard> rows) const override;
   void upcast_sums(std::span<const UpcastSum> rows) const override;
   at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
@@ -97,7 +100,11 @@ class FusedOps : public AtenOps {
                                  const AttentionShape& shape, const at::Tensor& log_sums,
                                  const at::Tensor& grad_qkv_NC) const;
 
+  fused::Moment moment_of(const BlockwiseMoment& moment, MomentFormat format, bool is_signed) const;
+
   std::shared_ptr<const fused::Kernels> kernels_;
+  /// Values and thresholds of codes on the device, made at their first use. By format, and whether they are signed.
+  mutable std::map<std::pair<MomentFormat, bool>, std::pair<at::Tensor, at::Tensor>> moment_tables_;
 };
 
 }  // namespace fsdp

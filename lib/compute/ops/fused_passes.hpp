@@ -87,4 +87,25 @@ struct Elementwise {
   float grad_divisor, lr, weight_decay, decay_factor, numbers[8];
 };
 
+/// A quantized moment of a parameter: BlockwiseMoment and its kernels::MomentCode.
+struct Moment {
+  std::uint8_t* codes;  ///< null: there is none
+  float* scales;
+  const float *values, *thresholds;  ///< [codes_count], [codes_count - 1]
+  int codes_count;                   ///< 256, or 16: two codes per byte
+  bool divides;
+  float least_scale;
+};
+/// Ops::blockwise(): one parameter by AdamW, or by Lion where there is no second moment.
+struct Blockwise {
+  float* param;
+  const float* grad;
+  Moment first, second;
+  const double* edges;  ///< BlockwiseUpdate::edges; may be null
+  std::int64_t elements, blocks;
+  std::int64_t offset;  ///< of the first element in its block
+  bool packed;          ///< elements of a lane start at multiples of 16 bytes
+  float keep, grad_divisor, beta1, beta2, rest1, rest2, step_size, eps;
+};
+
 }  // namespace fsdp::fused

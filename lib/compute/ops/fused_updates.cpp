@@ -1,5 +1,6 @@
 // Passes over many tensors at once: sums of squares, AdamW, and casts of master weights.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -218,6 +219,51 @@ void FusedOps::update(const ElementwiseUpdate& u) const {
     }
     if (pass.tensors > 0) kernels_->elementwise(pass);
   }
+}
+
+fused::Moment FusedOps::moment_of(const BlockwiseMoment& moment, MomentFormat format, bool is_signed) const {
+  if (!moment.codes.defined()) return {};
+  const auto& code = kernels::moment_code(format, is_signed);
+  auto& [values, thresholds] = moment_tables_[{format, is_signed}];
+  if (!values.defined()) {
+    const auto here = [&](const std::vector<float>& table) {
+      auto* data = const_cast<float*>(table.data());  // NOLINT: nothing writes there
+      return to_device(at::from_blob(data, {static_cast<std::int64_t>(table.size())}, at::kFloat));
+    };
+    values = here(code.values);
+    thresholds = here(code.thresholds);
+  }
+  return {static_cast<std::uint8_t*>(address_in(moment.codes)),
+          floats_in(moment.scales),
+          floats_of(values),
+          floats_of(thresholds),
+          static_cast<int>(code.values.size()),
+          code.divides,
+          code.least_scale};
+}
+
+void FusedOps::blockwise(const BlockwiseUpdate& u) const {
+  if (kernels_ == nullptr || is_on_host(u.param)) return AtenOps::blockwise(u);
+  if (u.param.numel() == 0) return;
+  fused::Blockwise pass{};
+  pass.param = floats_in(u.param);
+  pass.grad = floats_of(u.grad);
+  pass.first = moment_of(u.first, u.format, true);
+  pass.second = moment_of(u.second, u.format, false);
+  pass.edges = static_cast<const double*>(address_of(u.edges));
+  pass.elements = u.param.numel();
+  pass.blocks = u.first.scales.numel();
+  pass.offset = u.first_element % kernels::moment_block(u.format);
+  pass.packed = are_packed(pass.offset, {pass.param, pass.grad});
+  pass.keep = static_cast<float>(1 - u.lr * u.weight_decay);
+  pass.grad_divisor = static_cast<float>(u.grad_divisor);
+  pass.beta1 = static_cast<float>(u.beta1);
+  pass.beta2 = static_cast<float>(u.beta2);
+  pass.rest1 = static_cast<float>(1 - u.beta1);
+  pass.rest2 = static_cast<float>(1 - u.beta2);
+  pass.step_size = static_cast<float>(u.lion ? u.lr : u.step_size() * u.correction());
+  pass.eps = static_cast<float>(u.eps * u.correction());
+  kernels_->blockwise(pass);
 }
 
 }  // namespace fsdp

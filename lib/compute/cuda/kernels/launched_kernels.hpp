@@ -29,6 +29,7 @@ class LaunchedKernels : public fused::Kernels {
   void decide_step(const fused::DecideStep& pass) const override;
   void adamw(const fused::AdamW& pass) const override;
   void elementwise(const fused::Elementwise& pass) const override;
+  void blockwise(const fused::Blockwise& pass) const override;
   void cast_shards(const fused::CastShards& pass) const override;
   void upcast_sums(const fused::UpcastSums& pass) const override;
   void dropout_keys(const fused::DropoutKeys& pass) const override;
