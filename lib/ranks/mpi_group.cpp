@@ -97,7 +97,8 @@ void MpiJob::check_wait() {
     return holds && now - since > limit;
   };
   if (lasts(stop_wanted && stop_wanted(), stopped_since, kStop))
-    throw Stopped("stopped by a signal while this rank waited for others that did not arrive");
+    throw Error(ExitCode::stopped_early,
+                "stopped by a signal while this rank waited for others that did not arrive; nothing is lost");
   std::vector<std::string> gone;
   for (const auto& [world_rank, process] : peers) {
     if (process.has_ended())
