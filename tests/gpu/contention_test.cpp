@@ -4,12 +4,15 @@
 //
 //   gpu_device --test-suite=gpu/contention --no-skip
 //
-// "contention: K blocks, no target|target N: MS ms, TIMES times" of the twelve products, and "product: ..." of each.
+// "contention: K blocks[ in clusters of 4], no target|target N: MS ms, TIMES times" of the twelve products, and
+// "product: ..." of each.
 //
 // The kernel beside them: K thread blocks of 640 threads, as NCCL's largest, on a stream of the highest priority.
 // NCCL's take 96 registers a thread, 60 K of a multiprocessor's 64 K, so that no block of a product fits beside one.
 // Here all shared memory that a block can have does the same: 227 KiB of Hopper's 228, of which a product's block takes
-// up to all. Unlike them it moves no memory.
+// up to all. From Hopper on NCCL launches clusters of four blocks (NCCL_CGA_CLUSTER_SIZE), which share a group of
+// multiprocessors. Products are clusters, too: blocks that lie one by one break more of their places. Both are
+// measured. Unlike NCCL's the blocks move no memory.
 #include "tests/support/torch_doctest.hpp"
 
 #include <dlfcn.h>
@@ -49,11 +52,11 @@ constexpr std::uint64_t kLimitNanoseconds = 1'000'000'000;
 //     }
 //     __syncthreads();
 //   }
-constexpr const char* kSpin = R"(.version 6.0
-.target sm_70
-.address_size 64
-.visible .entry spin(.param .u64 spin_flags, .param .u64 spin_limit)
-{
+constexpr const char* kHead = ".version 6.0\n.target sm_70\n.address_size 64\n";
+constexpr const char* kHeadWithClusters = ".version 7.8\n.target sm_90\n.address_size 64\n";
+constexpr const char* kClusters = ".explicitcluster\n.reqnctapercluster 4, 1, 1\n";
+constexpr const char* kEntry = ".visible .entry spin(.param .u64 spin_flags, .param .u64 spin_limit)\n";
+constexpr const char* kSpin = R"({
   .reg .pred %first, %on, %early;
   .reg .b32 %thread, %block, %stop, %state;
   .reg .b64 %flags, %limit, %own, %begin, %now;
@@ -114,18 +117,15 @@ bool computes() { return ::dlsym(RTLD_DEFAULT, "fsdp_stub_take_events") == nullp
 /// The kernel, which holds multiprocessors from hold() to release(), at most kLimitNanoseconds.
 class Holder {
  public:
-  Holder() : flags_(at::zeros({1 + kMostBlocks}, at::TensorOptions(at::kInt).pinned_memory(true))) {
-    void* module = nullptr;
-    check_call(of_driver<int(void**, const void*)>("cuModuleLoadData")(&module, kSpin), "cuModuleLoadData");
-    check_call(of_driver<int(void**, void*, const char*)>("cuModuleGetFunction")(&kernel_, module, "spin"),
-               "cuModuleGetFunction");
+  /// \param has_clusters  of the device
+  explicit Holder(bool has_clusters)
+      : flags_(at::zeros({1 + kMostBlocks}, at::TensorOptions(at::kInt).pinned_memory(true))) {
     constexpr int kMostSharedMemory = 97;         // cudaDevAttrMaxSharedMemoryPerBlockOptin
-    constexpr int kDynamicSharedMemory = 8;       // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     constexpr unsigned kBesideDefaultStream = 1;  // cudaStreamNonBlocking
     check_call(needed<int(int*, int, int)>("cudaDeviceGetAttribute")(&shared_bytes_, kMostSharedMemory, 0),
                "cudaDeviceGetAttribute");
-    check_call(of_driver<int(void*, int, int)>("cuFuncSetAttribute")(kernel_, kDynamicSharedMemory, shared_bytes_),
-               "cuFuncSetAttribute");
+    kernel_ = kernel_of(std::string(kHead) + kEntry + kSpin);
+    if (has_clusters) clusters_ = kernel_of(std::string(kHeadWithClusters) + kEntry + kClusters + kSpin);
     constexpr int kHighestOfAll = -1000;  // CUDA clamps it
     check_call(needed<int(void**, unsigned, int)>("cudaStreamCreateWithPriority")(&stream_, kBesideDefaultStream,
                                                                                   kHighestOfAll),
@@ -136,7 +136,7 @@ class Holder {
   ~Holder() { release(); }
 
   /// Returns when `blocks` blocks hold a multiprocessor each. \pre no work is queued on the device
-  void hold(int blocks) {
+  void hold(int blocks, bool in_clusters) {
     blocks_ = blocks;
     if (blocks == 0) return;
     flags_.zero_();
@@ -146,10 +146,10 @@ class Holder {
     constexpr unsigned kThreads = 640;
     using Launch =
         int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
-    check_call(
-        of_driver<Launch>("cuLaunchKernel")(kernel_, static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1,
-                                            static_cast<unsigned>(shared_bytes_), stream_, arguments.data(), nullptr),
-        "cuLaunchKernel");
+    check_call(of_driver<Launch>("cuLaunchKernel")(in_clusters ? clusters_ : kernel_, static_cast<unsigned>(blocks), 1,
+                                                   1, kThreads, 1, 1, static_cast<unsigned>(shared_bytes_), stream_,
+                                                   arguments.data(), nullptr),
+               "cuLaunchKernel");
     if (!all(kRuns, 500ms)) FAIL("the blocks did not all begin");
   }
   /// Ends the blocks, and fails if they have ended before.
@@ -162,6 +162,16 @@ class Holder {
   }
 
  private:
+  void* kernel_of(const std::string& ptx) const {
+    constexpr int kDynamicSharedMemory = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    void *module = nullptr, *kernel = nullptr;
+    check_call(of_driver<int(void**, const void*)>("cuModuleLoadData")(&module, ptx.c_str()), "cuModuleLoadData");
+    check_call(of_driver<int(void**, void*, const char*)>("cuModuleGetFunction")(&kernel, module, "spin"),
+               "cuModuleGetFunction");
+    check_call(of_driver<int(void*, int, int)>("cuFuncSetAttribute")(kernel, kDynamicSharedMemory, shared_bytes_),
+               "cuFuncSetAttribute");
+    return kernel;
+  }
   std::atomic_ref<int> flag(int i) const { return std::atomic_ref<int>(flags_.mutable_data_ptr<int>()[i]); }
   bool all(int state, std::chrono::milliseconds limit) const {
     if (!computes()) return true;
@@ -177,7 +187,7 @@ class Holder {
   }
 
   at::Tensor flags_;  ///< to stop, then the state of each block
-  void* kernel_ = nullptr;
+  void *kernel_ = nullptr, *clusters_ = nullptr;
   void* stream_ = nullptr;
   int shared_bytes_ = 0, blocks_ = 0;
 };
@@ -272,6 +282,7 @@ class Products {
 
 struct Case {
   int blocks, target;  ///< target: 0 without
+  bool clusters = false;
   auto operator<=>(const Case&) const = default;
 };
 /// Milliseconds of each repeat: of all products together, then of each.
@@ -280,7 +291,7 @@ using Times = std::vector<std::vector<double>>;
 void measure(const Ops& ops, Products& products, Holder& holder, const Case& one, Times& times) {
   products.launch([] {});  // chooses and loads kernels, which may wait for the device
   products.wait();
-  holder.hold(one.blocks);
+  holder.hold(one.blocks, one.clusters);
   std::vector<std::vector<std::unique_ptr<TimeMark>>> marks(kRepeats);
   for (auto& of_repeat : marks) {
     of_repeat.push_back(ops.mark_time());
@@ -311,14 +322,16 @@ TEST_SUITE("gpu/contention" * doctest::skip()) {
     const auto ops = backend->make_ops(0);
     const int multiprocessors = backend->info(0).multiprocessors;
     Products products(*ops);
-    Holder holder;
+    const bool has_clusters = backend->info(0).compute_major >= 9;
+    Holder holder(has_clusters);
     const Target target;
     if (!target.exists()) std::printf("contention: no target of multiprocessors in this cuBLAS or PyTorch\n");
     std::vector<Case> cases;
     for (const int blocks : {0, 4, 8, 16, kMostBlocks}) {
+      if (has_clusters && blocks > 0) cases.push_back({blocks, 0, true});
       cases.push_back({blocks, 0});
       if (blocks == 0 || !target.exists() || multiprocessors <= blocks) continue;
-      cases.push_back({blocks, multiprocessors - blocks});
+      cases.push_back({blocks, multiprocessors - blocks, has_clusters});
       cases.push_back({0, multiprocessors - blocks});  // what the target alone costs
     }
     std::map<Case, Times> times;
@@ -331,7 +344,7 @@ TEST_SUITE("gpu/contention" * doctest::skip()) {
     target.set(0);
     backend->synchronize(0);
     for (const auto& one : cases) {
-      const auto with = std::to_string(one.blocks) + " blocks, " +
+      const auto with = std::to_string(one.blocks) + " blocks" + (one.clusters ? " in clusters of 4" : "") + ", " +
                         (one.target == 0 ? std::string("no target") : "target " + std::to_string(one.target));
       const auto print = [&](const std::string& what, std::size_t i) {
         const double ms = median(times[one][i]), alone = median(times[{0, 0}][i]);

@@ -18,8 +18,8 @@ LOGS = os.environ.get("FSDP_KERNEL_LOGS", "")
 # Per thread: norm_backward keeps 8 or 16 elements of sums over several rows and of the next row (one block of 512 threads
 # per multiprocessor; in float32, LayerNorm's blocks have 288). AdamW keeps eight elements of four tensors: 74 registers for
 # compute capability 7.0, where three blocks fit with up to 80; elementwise updates up to five tensors,
-# blockwise ones two tensors and two moments.
-REGISTERS = {"norm_backward": 144, "adamw": 80, "elementwise": 96, "blockwise": 80}
+# blockwise ones two tensors and two moments. column_pass keeps rows that it has not yet summed.
+REGISTERS = {"norm_backward": 144, "adamw": 80, "elementwise": 96, "blockwise": 80, "column_pass": 80}
 MOST_REGISTERS = 64
 # These kernels access single numbers per row or column.
 ONE_BY_ONE = ("column_sums", "sum_losses", "total_sum", "decide_step", "dropout_keys")

@@ -60,7 +60,10 @@ std::string Ops::fp8_way() const { return "float8 emulated in float32"; }
 std::string Ops::fp8_problem() const { return {}; }
 
 Fp8Matrix Ops::to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const {
-  return fp8_cast(x_RC, fp8_largest(x_RC), format, sides);
+  const auto largest = fp8_largest(x_RC);
+  auto made = fp8_cast(x_RC, largest, format, sides);
+  made.largest = largest;
+  return made;
 }
 
 // Uses operators that support meta tensors.

@@ -37,8 +37,9 @@ enum class Fp8Sides : std::uint8_t { rows, columns, both };
 /// An fp8 matrix [R, C]. Layouts that were not requested are undefined.
 struct Fp8Matrix {
   at::Tensor rows_RC;
-  at::Tensor columns_CR;  ///< transpose, zero-padded to [C, fp8_padded(R)]
-  at::Tensor inverse;     ///< float32 [1]: factor that restores an element, 1 / scale
+  at::Tensor columns_CR;    ///< transpose, zero-padded to [C, fp8_padded(R)]
+  at::Tensor inverse;       ///< float32 [1]: factor that restores an element, 1 / scale
+  at::Tensor largest = {};  ///< Ops::fp8_largest() of a matrix that to_fp8() cast, for a second cast; else undefined
 };
 
 /// True if a GPU's fp8 product can write to `out`: rows start at multiples of 16 bytes and are contiguous.

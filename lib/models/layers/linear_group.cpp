@@ -65,9 +65,11 @@ Fp8Matrix fp8_backward(const Ops& ops, at::Tensor& grad_x_NI, const at::Tensor& 
 
 /// slot (+)= grad^T x.
 /// \param x8  x by columns; the first matrix of the group fills it
-void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8Matrix& x8, const at::Tensor& x_NI) {
+/// \param x_largest  as the forward found it. If x was computed again and differs in a last bit, the cast saturates
+void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8Matrix& x8, const at::Tensor& x_NI,
+                     const at::Tensor& x_largest) {
   if (x_NI.size(0) == 0) return Ops::finish(slot);
-  if (!x8.columns_CR.defined()) x8 = ops.to_fp8(x_NI, Fp8Format::e4m3, Fp8Sides::columns);
+  if (!x8.columns_CR.defined()) x8 = ops.fp8_cast(x_NI, x_largest, Fp8Format::e4m3, Fp8Sides::columns);
   ops.fp8_product(slot.grad, {grad8.columns_CR, grad8.inverse}, {x8.columns_CR, x8.inverse}, Fp8Sums::exact,
                   slot.written);
   slot.written = true;
@@ -230,6 +232,7 @@ void LinearGroup::multiply(LayerParams p, const MicroBatch& batch, const at::Ten
       norms_O.push_back(
           ops_.lora_row_norms(weight_OI, param(p, matrix.lora_b), param(p, matrix.lora_a), matrix.adapter.scale));
   }
+  if (keep != nullptr) keep->x_largest = x8.largest;
   if (!has_adapters()) return;
   const auto down_NR = ops_.linear(adapter_input(batch, x_NI), scaled_a(p, x_NI.scalar_type()));
   for (std::size_t n = 0; n < adapted_.size(); ++n) {
@@ -295,7 +298,7 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   for (std::size_t i = 0, n = 0; i < matrices_.size(); ++i) {
     const auto& matrix = matrices_[i];
     if (g[matrix.weight] != nullptr && is_fp8(matrix)) {
-      fp8_weight_grad(ops_, *g[matrix.weight], state.grads8[i], x8, x_NI);
+      fp8_weight_grad(ops_, *g[matrix.weight], state.grads8[i], x8, x_NI, state.x_largest);
       state.grads8[i] = {};
     } else if (!joined) {
       ops_.weight_grad(g[matrix.weight], grads_NO[i], x_NI);

@@ -35,6 +35,7 @@ struct LinearState {
   at::Tensor down_NR;               ///< x (s A)^T of the group's adapters, concatenated, in the dtype of x
   at::Tensor grad_down_NR;          ///< gradient of down_NR, from backward_input() on
   std::vector<at::Tensor> norms_O;  ///< DoRA: row norms of W + s B A, for each matrix
+  at::Tensor x_largest;             ///< Ops::fp8_largest() of x; undefined without fp8 matrices
   std::vector<Fp8Matrix> grads8;    ///< output gradients, from backward_input() on; empty without fp8 matrices
 };
 

@@ -57,7 +57,8 @@ __device__ __forceinline__ void widen_eight(float (&values)[8], const Eight<T>& 
   for (int k = 0; k < 8; ++k) values[k] = widen(all.items[k]);
 }
 
-/// Keeps the compiler from holding what it has computed from these elements: it computes that again, in fewer registers.
+/// Keeps the compiler from holding what it has computed from these elements: it computes that again, in fewer
+/// registers.
 template <typename T>
 __device__ __forceinline__ void forget([[maybe_unused]] Eight<T>& all) {
 #ifdef __CUDACC__
@@ -179,6 +180,26 @@ __device__ __forceinline__ X team_sum(X x, X (&room)[kMaxWarps], const Team& tea
   X sum = 0;
   for (unsigned w = 0; w < team.threads / 32; ++w) sum += room[team.warp + w];
   return sum;
+}
+
+/// Two sums by one barrier; otherwise as above.
+struct TwoSums {
+  float first, second;
+};
+__device__ __forceinline__ TwoSums team_sums(TwoSums x, float (&room)[2][kMaxWarps], const Team& team) {
+  x.first = warp_sum(x.first);
+  x.second = warp_sum(x.second);
+  if (threadIdx.x % 32 == 0) {
+    room[0][threadIdx.x / 32] = x.first;
+    room[1][threadIdx.x / 32] = x.second;
+  }
+  __syncthreads();
+  TwoSums sums{};
+  for (unsigned w = 0; w < team.threads / 32; ++w) {
+    sums.first += room[0][team.warp + w];
+    sums.second += room[1][team.warp + w];
+  }
+  return sums;
 }
 
 /// The same on every thread. One barrier. \param room  its next use must have another barrier in between

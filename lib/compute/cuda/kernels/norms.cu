@@ -233,8 +233,13 @@ __global__ void __launch_bounds__(kTeams ? kTeamsThreads<kLayerNorm> : kNormThre
       }
     }
     const auto columns = static_cast<float>(a.dim);
-    const float mean_both = team_sum(sum_both, room[turn][0], team) / columns;
-    const float mean_scaled = kLayerNorm ? team_sum(sum_scaled, room[turn][1], team) / columns : 0.0f;
+    TwoSums means{};
+    if constexpr (kLayerNorm) {
+      means = team_sums({sum_both, sum_scaled}, room[turn], team);
+    } else {
+      means.first = team_sum(sum_both, room[turn][0], team);
+    }
+    const float mean_both = means.first / columns, mean_scaled = means.second / columns;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const Place p(i, dim, team.me, team.threads);

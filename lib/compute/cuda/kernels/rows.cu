@@ -53,6 +53,13 @@ __device__ __forceinline__ void pass_eight(const fused::ColumnPass& a, long long
   }
 }
 
+/// Rows that a thread reads before it computes: a pass with sums has few thread blocks, one row each of which does not
+/// keep the memory busy.
+template <typename T, fused::ColumnPassKind kKind>
+constexpr int kRowsAtOnce = kKind == fused::ColumnPassKind::sum ? (sizeof(T) == 2 ? 4 : 2)
+                            : kKind == fused::ColumnPassKind::bias_gelu_backward && sizeof(T) == 2 ? 2
+                                                                                                   : 1;
+
 template <typename T, fused::ColumnPassKind kKind>
 __global__ void __launch_bounds__(kStripThreads) column_pass(fused::ColumnPass a) {
   using Kind = fused::ColumnPassKind;
@@ -66,19 +73,32 @@ __global__ void __launch_bounds__(kStripThreads) column_pass(fused::ColumnPass a
     float bias[8] = {};
     if (a.bias_D != nullptr) load_eight(bias, static_cast<const T*>(a.bias_D) + column, count, a.packed);
     const long long step = static_cast<long long>(gridDim.y) * kStripWarps;
-    for (long long row = static_cast<long long>(blockIdx.y) * kStripWarps + warp; row < a.rows; row += step) {
-      const long long at = row * a.dim + column;
-      EightOfRow e;
-      load_eight(e.x, static_cast<const T*>(a.x_ND) + at, count, a.packed);
-      if (a.y_ND != nullptr) load_eight(e.y, static_cast<const T*>(a.y_ND) + at, count, a.packed);
-      pass_eight<T, kKind>(a, row, column, e, bias);
-      // Without a bias GELU's input stays as it is.
-      if (kKind != Kind::sum && (kKind != Kind::bias_gelu || a.bias_D != nullptr))
-        store_eight(static_cast<T*>(a.x_ND) + at, e.x, count, a.packed);
-      if (a.out_ND != nullptr) store_eight(static_cast<T*>(a.out_ND) + at, e.out, count, a.packed);
-      if constexpr (kSums) {
+    const long long first = static_cast<long long>(blockIdx.y) * kStripWarps + warp;
+    for (long long rows = first; rows < a.rows; rows += kRowsAtOnce<T, kKind> * step) {
+      Eight<T> xs[kRowsAtOnce<T, kKind>], ys[kRowsAtOnce<T, kKind>];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) sums[k] += e.x[k];
+      for (int i = 0; i < kRowsAtOnce<T, kKind>; ++i) {
+        const long long row = rows + i * step, at = row * a.dim + column;
+        if (row >= a.rows) break;
+        load_eight(xs[i], static_cast<const T*>(a.x_ND) + at, count, a.packed);
+        if (a.y_ND != nullptr) load_eight(ys[i], static_cast<const T*>(a.y_ND) + at, count, a.packed);
+      }
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce<T, kKind>; ++i) {
+        const long long row = rows + i * step, at = row * a.dim + column;
+        if (row >= a.rows) break;
+        EightOfRow e;
+        widen_eight(e.x, xs[i]);
+        if (a.y_ND != nullptr) widen_eight(e.y, ys[i]);
+        pass_eight<T, kKind>(a, row, column, e, bias);
+        // Without a bias GELU's input stays as it is.
+        if (kKind != Kind::sum && (kKind != Kind::bias_gelu || a.bias_D != nullptr))
+          store_eight(static_cast<T*>(a.x_ND) + at, e.x, count, a.packed);
+        if (a.out_ND != nullptr) store_eight(static_cast<T*>(a.out_ND) + at, e.out, count, a.packed);
+        if constexpr (kSums) {
+#pragma unroll
+          for (int k = 0; k < 8; ++k) sums[k] += e.x[k];
+        }
       }
     }
   }

@@ -43,30 +43,47 @@ __device__ __forceinline__ void put_row(const fused::EmbedBackward& a, long long
   if (column < a.dim) put_eight(a.to, row * a.dim + column, sum, a.dim - column, a.packed);
 }
 
+/// Four consecutive ids; -1, which is no id, from `end` on. \param at  a multiple of 4
+__device__ __forceinline__ uint4 load_ids(const std::int32_t* ids, long long at, long long end) {
+  if (at + 4 <= end && reinterpret_cast<std::uintptr_t>(ids) % 16 == 0)
+    return *reinterpret_cast<const uint4*>(ids + at);
+  const auto one = [&](long long t) { return t < end ? static_cast<unsigned>(ids[t]) : 0xffffffffu; };
+  return {one(at), one(at + 1), one(at + 2), one(at + 3)};
+}
+
 /// One thread block for each token and 1024 columns. The block of an id's first token sums all tokens of this id: each
-/// group of threads in order those of 128 of 512 tokens, then the groups' sums in order.
+/// group of threads those of 512 of 2048 tokens, in an order that the ids decide, then the groups' sums in order.
 template <typename T>
 __global__ void __launch_bounds__(kEmbedGroupsThreads) embed_backward_tokens(fused::EmbedBackward a) {
-  constexpr int kWarps = kEmbedThreads / 32;
-  __shared__ unsigned found[2][kEmbedGroups][kWarps];  // a thread may be one barrier ahead of another
+  constexpr int kWarps = kEmbedThreads / 32, kTokens = 4 * kEmbedGroupsThreads;
+  __shared__ unsigned found[2][kEmbedGroups][kWarps][4];  // a thread may be one barrier ahead of another
   __shared__ float sums[kEmbedGroups][kEmbedColumns];
   const long long first = blockIdx.x;
   const int me = static_cast<int>(threadIdx.x) % kEmbedThreads, group = static_cast<int>(threadIdx.x) / kEmbedThreads;
-  const int id = a.ids_N[first];
-  int earlier = 0;
-  for (long long t = threadIdx.x; t < first && earlier == 0; t += kEmbedGroupsThreads) earlier = a.ids_N[t] == id;
-  if (__syncthreads_or(earlier) != 0) return;
+  const int mine = static_cast<int>(threadIdx.x) * 4;
+  const auto id = static_cast<unsigned>(a.ids_N[first]);
+  for (long long from = 0; from < first; from += kTokens) {
+    const auto ids = load_ids(a.ids_N, from + mine, first);
+    if (__syncthreads_or(ids.x == id || ids.y == id || ids.z == id || ids.w == id) != 0) return;
+  }
   const int column = static_cast<int>(blockIdx.y) * kEmbedColumns + me * 8;
   float sum[8] = {};
   int turn = 0;
-  for (long long all_from = first; all_from < a.rows; all_from += kEmbedGroupsThreads, turn ^= 1) {
-    const long long from = all_from + group * kEmbedThreads, t = from + me;
-    const unsigned mine = __ballot_sync(0xffffffffu, t < a.rows && a.ids_N[t] == id);
-    if (me % 32 == 0) found[turn][group][me / 32] = mine;
+  for (long long from = first / 4 * 4; from < a.rows; from += kTokens, turn ^= 1) {
+    const auto ids = load_ids(a.ids_N, from + mine, a.rows);  // before `first` there are none of this id
+    const unsigned votes[4]{__ballot_sync(0xffffffffu, ids.x == id), __ballot_sync(0xffffffffu, ids.y == id),
+                            __ballot_sync(0xffffffffu, ids.z == id), __ballot_sync(0xffffffffu, ids.w == id)};
+    if (me % 32 == 0) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) found[turn][group][me / 32][k] = votes[k];
+    }
     __syncthreads();
     for (int w = 0; w < kWarps; ++w) {
-      for (unsigned left = found[turn][group][w]; left != 0; left &= left - 1)
-        add_row<T>(sum, a, from + 32 * w + __ffs(static_cast<int>(left)) - 1, column);
+      const long long of_warp = from + (group * kEmbedThreads + 32 * w) * 4;
+      for (int k = 0; k < 4; ++k) {
+        for (unsigned left = found[turn][group][w][k]; left != 0; left &= left - 1)
+          add_row<T>(sum, a, of_warp + 4 * (__ffs(static_cast<int>(left)) - 1) + k, column);
+      }
     }
   }
 #pragma unroll
@@ -97,8 +114,8 @@ __global__ void __launch_bounds__(kEmbedThreads) embed_backward_positions(fused:
 constexpr int kLossThreads = 512;  ///< upper limit
 constexpr float kLog2E = 1.4426950408889634f;
 
-/// The sum of exp(x - largest) of eight logits, of which the first `count` exist.
-__device__ __forceinline__ SoftmaxSum sum_of_eight(float (&x)[8], long long count) {
+/// Adds eight logits, of which the first `count` exist.
+__device__ __forceinline__ void add_eight(SoftmaxSum& all, float (&x)[8], long long count) {
   if (count < 8) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) x[k] = k < count ? x[k] : -INFINITY;
@@ -106,11 +123,15 @@ __device__ __forceinline__ SoftmaxSum sum_of_eight(float (&x)[8], long long coun
   float largest = x[0];
 #pragma unroll
   for (int k = 1; k < 8; ++k) largest = fmaxf(largest, x[k]);
-  const float shift = largest == -INFINITY ? 0.0f : largest;  // -inf - -inf would be NaN
+  if (largest > all.largest) {  // seldom, after the first few
+    all.sum *= exp2f((all.largest - largest) * kLog2E);
+    all.largest = largest;
+  }
+  const float shift = all.largest == -INFINITY ? 0.0f : all.largest;  // -inf - -inf would be NaN
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) sum += exp2f((x[k] - shift) * kLog2E);
-  return {largest, sum};
+  all.sum += sum;
 }
 
 /// One thread block for each row. \tparam kKeeps  the launch gives room for the row, which is then read once; otherwise
@@ -132,7 +153,7 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
     if constexpr (kKeeps) kept[at / 8] = now;
     float x[8];
     widen_eight(x, now);
-    mine = joined(mine, sum_of_eight(x, a.vocab - at));
+    add_eight(mine, x, a.vocab - at);
   }
   const auto all = block_join(mine, room);
   if (threadIdx.x == 0) a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
