@@ -163,7 +163,7 @@ void SpeedReporter::warn_if_slow() {
     return a.seconds / a.tokens < b.seconds / b.tokens;
   });
   const double of_token = outcome_.predicted.seconds / memory_.prediction()->tokens_per_step;
-  // Of a tiny model, whose steps are the host's work, a prediction may be far off.
+  // The prediction of a tiny model may be far off, because its steps are the host's work.
   constexpr double kNoticed_seconds = 0.1;
   if (faster->seconds < kNoticed_seconds) return;
   const auto words = slow_words(faster->seconds / faster->tokens / of_token, transport);

@@ -105,9 +105,9 @@ void MpiJob::check_wait() {
       gone.push_back(fmt::format("rank {} (process {} on {})", world_rank, process.pid, process.host));
   }
   if (lasts(!gone.empty(), gone_since, kLate)) {
-    throw RuntimeFailure(fmt::format("{} {} ended, and this rank waits for {}: look for {} message above",
-                                     fmt::join(gone, ", "), gone.size() == 1 ? "has" : "have",
-                                     gone.size() == 1 ? "it" : "them", gone.size() == 1 ? "its" : "their"));
+    throw RuntimeFailure(fmt::format("did not arrive: {}, whose process{} ended; look for {} message above",
+                                     fmt::join(gone, ", "), gone.size() == 1 ? " has" : "es have",
+                                     gone.size() == 1 ? "its" : "their"));
   }
 }
 

@@ -121,7 +121,7 @@ class DeadPeer(chess_cli.Case):
             # Even so mpiexec sometimes ends the others, or itself before them: ranks in sessions of their own survive that.
             log = self.folder / "killed-alone.log"
             launcher = [mpiexec, "-disable-auto-cleanup", "-n", "3", "sh", "-c", f'setsid --fork --wait "$0" "$@" >> {log} 2>&1']
-            cases += [("killed-alone", "41:2:kill", job, r"rank 2 \(process [0-9]+ on .*\) has ended", launcher, log)]
+            cases += [("killed-alone", "41:2:kill", job, r"did not arrive: rank 2 \(process [0-9]+ on .*\), whose process has ended", launcher, log)]
         self.check(*cases)
 
 

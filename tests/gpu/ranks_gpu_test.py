@@ -87,7 +87,7 @@ class Ranks(fsdp_cli.Case):
             within = ["sh", "-c", f'setsid --fork --wait "$0" "$@" >> {log} 2>&1']
             self.ranks(name, *[{"FSDP_STUB_NCCL": modes}] * 2, launcher=["-disable-auto-cleanup"], within=within)
             self.until(lambda: not alive(name))
-            self.assertRegex(log.read_text(), r"rank 1 \(process [0-9]+ on .*\) has ended, and this rank waits for it")
+            self.assertRegex(log.read_text(), r"did not arrive: rank 1 \(process [0-9]+ on .*\), whose process has ended")
 
     def test_a_signal_ends_a_wait_before_the_first_step(self):
         """Rank 1 stands still while NCCL starts; rank 0 waits for it, on the host or in NCCL."""
