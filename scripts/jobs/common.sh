@@ -115,6 +115,14 @@ forget_start() {
     if [[ -n $starts_before ]]; then echo "$starts_before" >"$run_dir/starts"; else rm -f "$run_dir/starts"; fi
 }
 
+# time_left SECONDS: sets left to words, such as "57 minutes".
+time_left() {
+    local unit=second
+    left=$1
+    if ((left >= 90)); then left=$(((left + 30) / 60)) unit=minute; fi
+    left="$left $unit$( ((left == 1)) || echo s)"
+}
+
 # Prints advice for exit code $1, and how to continue if there is a checkpoint.
 next_command() {
     case $1 in
@@ -127,7 +135,7 @@ larger node or a smaller batch)" ;;
 
 # end_run CODE: returns, with step set, if fsdp-finetune stopped early with a good checkpoint and is to be started again;
 # ends the script otherwise. With code 0 it first calls run_finished, if the script defines it.
-# Needs signal_is_final, which ends the script unless the stop was caused by the job's time limit.
+# Needs ends_if_called_off, which ends the script if the job was cancelled.
 end_run() {
     local last_step idle
     case $1 in
@@ -142,7 +150,7 @@ end_run() {
         *) die "fsdp-finetune ended with code $1$(next_command "$1" | tr -d '\n')" "$1" ;;
     esac
     step=$(newest_step)
-    if [[ -n $signalled ]]; then signal_is_final; fi
+    ends_if_called_off
     read -r last_step idle <"$run_dir/starts"
     if ((step == last_step && idle >= ${MAX_IDLE_RESTARTS:-2})); then
         die "step $step again after $((idle + 1)) starts: not started again, since the run makes no progress" 1

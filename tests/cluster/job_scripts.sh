@@ -13,16 +13,19 @@ if [ -n "${REACH_STEP:-}" ]; then
     mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
     ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
 fi
+if [ -n "${SAY:-}" ]; then printf 'last line%s\n' "$SAY"; fi
+if [ -n "${SIGNAL:-}" ]; then kill -"$SIGNAL" $PPID; fi # to the job's shell
 exit "${END_WITH:-0}"
 SH
 cat >launcher/mpiexec <<'SH'
 #!/bin/sh
 if [ "$1" = --version ]; then echo "$MPIEXEC_VERSION"; else echo "mpiexec $*"; fi
 SH
-printf '#!/bin/sh\necho "scontrol $*"\n' >launcher/scontrol
+printf '#!/bin/sh\nif [ "$1" = show ]; then echo "${FACTS:-}"; else echo "scontrol $*"; fi\n' >launcher/scontrol
 cat >launcher/qstat <<'SH'
 #!/bin/sh
-printf 'Job Id: 7.server\n    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
+printf 'Job Id: 7.server\n%b' "${FACTS:-}"
+printf '    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
 printf '    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
 SH
 printf '#!/bin/sh\necho "qsub $*"\n' >launcher/qsub
@@ -84,6 +87,35 @@ expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 1 "no progress" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 85 "RUN_NAME=f" pbs RUN_NAME=f LAUNCHER=env END_WITH=85 REACH_STEP=00000010 RESUBMIT=no
+
+# A cancelled job stays cancelled, however little of its time is left, and whether the shell saw the signal or not.
+late="TimeLimit=00:00:27" # less than a minute after the script's start
+expect 85 "seconds before the time limit, at step 10: not requeued; submit again with RUN_NAME=k" \
+    slurm RUN_NAME=k END_WITH=85 REACH_STEP=00000010 SIGNAL=TERM FACTS="JobState=COMPLETING Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 FACTS="JobState=COMPLETING Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=USR1 FACTS="JobState=CANCELLED Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM FACTS="JobState=RUNNING Reason=None $late" # preemption with a grace time
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM
+[[ ! -e runs/k/starts ]] || fail "a start that was called off counts: $(<runs/k/starts)"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM FACTS="JobState=COMPLETING Reason=TimeLimit $late"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=l END_WITH=85 REACH_STEP=00000010 SIGNAL=USR1 FACTS="JobState=RUNNING Reason=None $late"
+pbs_late="    Resource_List.walltime = 00:00:01\\n"
+stopped=(RUN_NAME=m LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again")
+expect 85 "before the walltime's end, at step 10: not submitted again" \
+    pbs "${stopped[@]}" SIGNAL=TERM FACTS="    comment = Job run at noon on (n1) and terminated by me@here\\n$pbs_late"
+expect 85 "not submitted again" pbs "${stopped[@]}" FACTS="    comment = Job run at noon on (n1) and terminated\\n$pbs_late"
+expect 85 "not submitted again" pbs "${stopped[@]}" SIGNAL=TERM FACTS="    substate = 60\\n$pbs_late" # qrerun
+expect 85 "63 minutes before the walltime's end" pbs "${stopped[@]}" SIGNAL=TERM
+expect 0 "again" pbs "${stopped[@]}" SIGNAL=TERM FACTS="    comment = Job run at noon on (n1)\\n$pbs_late"
+# Where the job's output is a file, PBS says in it that the walltime is over.
+into_file() { pbs "$@" >output && : || { local code=$?; cat output; return $code; }; cat output; }
+expect 85 "not submitted again" into_file "${stopped[@]}" SIGNAL=TERM FACTS="$pbs_late"
+expect 0 "again" into_file "${stopped[@]}" SIGNAL=TERM SAY="=>> PBS: job killed: walltime 3 exceeded limit 1" FACTS="$pbs_late"
+
+# A task of an array asks for itself alone: the number of one of them is the array's.
+array=(SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2)
+expect 0 "scontrol requeue 7_2" slurm RUN_NAME=n END_WITH=85 REACH_STEP=00000010 "${array[@]}"
+if slurm RUN_NAME=n END_WITH=85 "${array[@]}" | grep -q "scontrol requeue 7$"; then fail "every task of the array is requeued"; fi
 
 # qstat's facts: the time limit is the walltime less 3 minutes; the options of the submission stand on folded lines.
 expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
