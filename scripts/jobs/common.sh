@@ -90,12 +90,30 @@ newest_step() { # prints 0 if there is no checkpoint
     echo $((10#${name:-0}))
 }
 
-# Adds --restart-checkpoint-file if there is a checkpoint, and sets step. Guards against crash loops: $run_dir/starts holds
-# the step of the last start and the number of starts in a row at this step.
+# go_on_from_own ARGUMENTS of fsdp-finetune: a run that was given the checkpoint to start from, under whatever name of the
+# option, starts there once. Later starts go on from its own newest checkpoint: a job that is started again has the same
+# arguments. $run_dir/started-from names that checkpoint; it is as old as the start.
+go_on_from_own() {
+    local job_config='' given_checkpoint started=$run_dir/started-from
+    read_config "$@" 2>/dev/null || return 0 # the program will say why
+    given_checkpoint=$(configured restart-checkpoint-file)
+    if [[ -z $given_checkpoint || $given_checkpoint == latest ]]; then return; fi
+    if [[ $run_dir/checkpoints/latest -nt $started && $(cat "$started" 2>/dev/null) == "$given_checkpoint" ]]; then
+        final+=(--restart-checkpoint-file latest)
+        say "goes on from its own newest checkpoint; it has started from $given_checkpoint before (to start there again, remove \
+$started)"
+    else
+        echo "$given_checkpoint" >"$started"
+    fi
+}
+
+# begin_run ARGUMENTS of fsdp-finetune: adds --restart-checkpoint-file if there is a checkpoint, and sets step. Guards against
+# crash loops: $run_dir/starts holds the step of the last start and the number of starts in a row at this step.
 begin_run() {
     local last_step=-1 idle=0
     mkdir -p "$run_dir" || die "OUT_DIR=$OUT_DIR is not writable"
     if [[ -e $run_dir/checkpoints/latest ]]; then option --restart-checkpoint-file latest; fi
+    go_on_from_own "$@"
     step=$(newest_step)
     starts_before=''
     if [[ -s $run_dir/starts ]]; then

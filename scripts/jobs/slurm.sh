@@ -7,6 +7,8 @@ printf -v script_start '%(%s)T' -1
 # The name of this job for scontrol. The number of an array's task may be that of the whole array.
 slurm_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 slurm_job=${slurm_job:-${SLURM_JOB_ID:-}}
+# A job that was submitted with --export=NONE gives none of its variables to srun, even those of the site file.
+if [[ -n ${SLURM_JOB_ID:-} ]]; then export SLURM_EXPORT_ENV=ALL; fi
 
 need_slurm() { [[ -n ${SLURM_JOB_ID:-} ]] || die "this is a Slurm batch script: submit it with sbatch" 2; }
 
@@ -70,7 +72,7 @@ site_words() {
 submission() {
     submit_with='sbatch'
     mapfile -t words < <(site_words)
-    words=(sbatch "${words[@]}")
+    words=(sbatch --export=ALL "${words[@]}") # whatever SBATCH_EXPORT says
     if ((sweep_size > 1)); then words+=("--array=0-$((sweep_size - 1))"); fi
     split_words "${SUBMIT:-}"
     words+=("${words_of[@]}" "$FSDP_HOME/slurm/$(basename "$0")" "$@")
@@ -106,7 +108,7 @@ Slurm requeues this job by itself (preemption, scontrol requeue)" 85
 # train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; requeues the job on 85.
 train() {
     local code=0
-    begin_run
+    begin_run "$@"
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
     "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"

@@ -8,7 +8,8 @@ cd "$work"
 mkdir -p bin launcher
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/sh
-echo "options: $*"
+case "$*" in *--print-config) echo "${CONFIG:-}"; exit ;; esac
+echo "options: $* [SLURM_EXPORT_ENV=${SLURM_EXPORT_ENV:-}]"
 if [ -n "${REACH_STEP:-}" ]; then
     mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
     ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
@@ -112,6 +113,20 @@ into_file() { pbs "$@" >output && : || { local code=$?; cat output; return $code
 expect 85 "not submitted again" into_file "${stopped[@]}" SIGNAL=TERM FACTS="$pbs_late"
 expect 0 "again" into_file "${stopped[@]}" SIGNAL=TERM SAY="=>> PBS: job killed: walltime 3 exceeded limit 1" FACTS="$pbs_late"
 
+# A run that is given a checkpoint starts from it once, under whatever name of the option; then it goes on from its own.
+checkpoint=$work/other/checkpoints/step-00000050
+given() { slurm RUN_NAME=g1 END_WITH=85 "$@" CONFIG="restart-checkpoint-file=\"$checkpoint\""; }
+expect 0 "--restart $checkpoint" slurm RUN_NAME=g1 END_WITH=85 REACH_STEP=00000060 CONFIG="restart-checkpoint-file=\"$checkpoint\"" -- --restart "$checkpoint"
+[[ $(<runs/g1/started-from) == "$checkpoint" ]] || fail "the checkpoint is not noted"
+touch -d '1 second ago' runs/g1/started-from
+expect 0 "--restart $checkpoint --restart-checkpoint-file latest" \
+    slurm RUN_NAME=g1 END_WITH=85 REACH_STEP=00000070 CONFIG="restart-checkpoint-file=\"$checkpoint\"" -- --restart "$checkpoint"
+expect 0 "goes on from its own newest checkpoint; it has started from $checkpoint" given
+expect 0 "--restart-checkpoint-file latest [" pbs RUN_NAME=g1 LAUNCHER=env CONFIG="restart-checkpoint-file=\"$checkpoint\"" # the program ends well
+if slurm RUN_NAME=g1 END_WITH=4 CONFIG="restart-checkpoint-file=\"$work/third\"" -- --restart "$work/third" | grep -q "goes on from its own"; then
+    fail "another checkpoint is not started from"
+fi
+
 # A task of an array asks for itself alone: the number of one of them is the array's.
 array=(SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2)
 expect 0 "scontrol requeue 7_2" slurm RUN_NAME=n END_WITH=85 REACH_STEP=00000010 "${array[@]}"
@@ -129,6 +144,18 @@ expect 137 "killed by SIGKILL" slurm RUN_NAME=e END_WITH=137
 printf '10 1\n' >runs/e/starts
 expect 4 "code 4" pbs RUN_NAME=e LAUNCHER=env END_WITH=4
 [[ $(<runs/e/starts) == "10 1" ]] || fail "a start that was refused counts: $(<runs/e/starts)"
+
+# Variables of the job reach the ranks where it was submitted with --export=NONE, and the scripts work with a CDPATH.
+expect 0 "[SLURM_EXPORT_ENV=ALL]" slurm RUN_NAME=x SLURM_EXPORT_ENV=NONE
+relative() { (cd "$FSDP_SOURCE" && env CDPATH=.:/usr PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x "$@" 2>&1); }
+expect 0 "options: " relative SLURM_JOB_ID=7 LAUNCHER=env bash slurm/mingpt.sh
+expect 0 "options: " relative PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$FSDP_SOURCE" LAUNCHER=env bash pbs/mingpt.pbs
+# The submitted file is found in the facts of an array, too, of which each task has its own.
+mkdir -p elsewhere spool
+cp "$FSDP_SOURCE/slurm/mingpt.sh" spool/slurm_script
+expect 0 "options: " env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x LAUNCHER=env SLURM_SUBMIT_DIR="$work/elsewhere" \
+    SLURM_JOB_ID=7 FACTS="   Command=$FSDP_SOURCE/slurm/mingpt.sh --seed 3
+   Command=$FSDP_SOURCE/slurm/mingpt.sh" bash spool/slurm_script
 
 # Any other exit code is passed on; a script that is run without its scheduler says so.
 expect 4 "code 4" slurm RUN_NAME=g END_WITH=4
