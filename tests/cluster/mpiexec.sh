@@ -116,6 +116,13 @@ for code in 0 1 2 4 6 7 85 255; do
     expect "$code" '' killed "$code"
     [[ -z $(killed "$code" || true) ]] || fail "$code is no rank that was killed"
 done
+mkdir "$work/small"
+printf '#!/bin/sh\necho head\necho "tmpfs 1024 974 50 95%% /dev/shm"\n' >"$work/small/df"
+chmod +x "$work/small/df"
+small() { PATH=$work/small:$PATH killed "$@"; }
+expect 11 "ended by signal 11: /dev/shm has 50 KiB free, and MPI needs 2150 KiB there for 2 ranks" small 11 -n 2
+expect 135 "ended by signal 7: /dev/shm has 50 KiB free, and MPI needs 3225 KiB there for 3 ranks" small 135 -n 1 one : -np 2 two
+expect 11 "please report it" small 11 -n x
 mkdir "$work/full"
 write_mpiexec "$work/full/mpiexec" "$work/hydra"
 ln -s "$FSDP_BIN/hide-hydra-banner" "$work/full/"
