@@ -73,6 +73,7 @@ echo "-- deleted at five moments of a walltime of one minute: none comes back; t
 mkdir quick
 cat >quick/fsdp-finetune <<'SH'
 #!/bin/bash
+if [[ $* == *--print-config* ]]; then exit; fi
 while (($#)); do
     case $1 in --run-name) name=$2 ;; --out-dir) out=$2 ;; esac
     shift

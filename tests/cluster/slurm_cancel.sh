@@ -11,6 +11,7 @@ cd "$work"
 mkdir bin
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/bash
+if [[ $* == *--print-config* ]]; then exit; fi
 while (($#)); do
     case $1 in --run-name) name=$2 ;; --out-dir) out=$2 ;; esac
     shift

@@ -64,6 +64,16 @@ for lr in 1e-3 1e-2; do
     wait_for 60 has_steps "sweep/lr-$lr" 2 || show_and_fail "no run with --lr $lr"
     grep -q "\"lr\": \"$lr\"" "$OUT_DIR/sweep/lr-$lr/job.json" || fail "the run of --lr $lr has another one"
 done
+# The last task of an array has the array's number: it requeues itself alone.
+ARRAY="lr=1e-3,1e-2" submit tasks $((10 * steps))
+wait_for 60 has_steps tasks/lr-1e-2 12 || show_and_fail "no progress of the array's last task"
+scancel -s USR1 "${job}_1"
+wait_for 300 over || show_and_fail "the array is still there"
+for task in 0 1; do
+    [[ $(scontrol show job "${job}_$task") == *Restarts=$task* ]] || show_and_fail "task $task was not started $((task + 1)) times"
+    [[ $(state "${job}_$task") == COMPLETED ]] || show_and_fail "task $task ended as $(state "${job}_$task")"
+done
+
 # Variables go along, whatever SBATCH_EXPORT says; a job that has next to none of them gives its own to the ranks.
 LR=2e-3 SBATCH_EXPORT=NONE submit exported 2
 finish exported
