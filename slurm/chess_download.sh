@@ -31,11 +31,13 @@
 #SBATCH --requeue
 #SBATCH --signal=USR1@120
 set -euo pipefail
+unset CDPATH # with it cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.
-submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
-    sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the number alone may be the whole array's
+submitted=$(scontrol show job "${job:-${SLURM_JOB_ID:-0}}" 2>/dev/null |
+    sed -nE '/^ *Command=/{s,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p;q}' || true)
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
     if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/slurm.sh ]]; then break; fi
 done
@@ -62,8 +64,8 @@ trap : USR1
 download_stopped() {
     if (($2 != 85 || ${#single[@]} == 0)); then die "$1: fsdp-download ended with code $2; start again to go on" "$2"; fi
     if ((${SLURM_RESTART_COUNT:-0} >= ${MAX_RESTARTS:-20})); then die "$1: not requeued after $SLURM_RESTART_COUNT restarts" 1; fi
-    if called_off; then die "$1: stopped by a signal $left: not requeued; submit again to go on" 85; fi
+    if called_off; then die "$1: cancelled, preempted or requeued$when: not requeued; submit again to go on" 85; fi
     say "$1: stopped, requeueing"
-    scontrol requeue "$SLURM_JOB_ID" || die "this Slurm did not requeue; submit again to go on" 85
+    scontrol requeue "$slurm_job" || die "this Slurm did not requeue; submit again to go on" 85
 }
 chess_download "$@"

@@ -36,11 +36,13 @@
 #SBATCH --signal=USR1@120
 # The signal comes up to 20 s early and, without "B:", to the ranks: they save and end with 85.
 set -euo pipefail
+unset CDPATH # with it cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.
-submitted=$(scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null |
-    sed -nE 's,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p' || true)
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the number alone may be the whole array's
+submitted=$(scontrol show job "${job:-${SLURM_JOB_ID:-0}}" 2>/dev/null |
+    sed -nE '/^ *Command=/{s,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p;q}' || true)
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
     if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/slurm.sh ]]; then break; fi
 done

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/common/torch_main.hpp"
+#include "lib/base/signal_thread.hpp"
 #include "lib/bf16/bf16_check.hpp"
 #include "lib/bf16/local.hpp"
 #include "lib/ranks/mpi_environment.hpp"
@@ -14,6 +15,7 @@ namespace fsdp {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   fsdp::OptionTable app{
       "Reports for every rank of a job whether bf16 is native, emulated or absent, and why: device, versions,\n"
       "measured matrix multiplications, and a checked all-reduce with its bandwidth. Takes a few seconds.\n"

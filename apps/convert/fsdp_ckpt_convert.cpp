@@ -7,6 +7,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/shared_options.hpp"
+#include "lib/base/signal_thread.hpp"
 #include "lib/files/transform/convert_job.hpp"
 #include "lib/ranks/mpi_plugin.hpp"
 
@@ -151,6 +152,7 @@ std::string version_text() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   fsdp::OptionTable app{
       "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
       ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"

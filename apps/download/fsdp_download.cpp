@@ -16,6 +16,7 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
 #include "apps/download/fsdp_download_tokens.hpp"
+#include "lib/base/signal_thread.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/hub/download.hpp"
@@ -244,6 +245,7 @@ int fetch_main(int argc, char** argv) {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   // No repository has this name: names of repositories begin with their owner.
   if (argc > 1 && std::string_view(argv[1]) == "tokens") return fsdp::tokens_main(argc - 1, argv + 1);
   return fsdp::fetch_main(argc, argv);

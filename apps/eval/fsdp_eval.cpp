@@ -5,6 +5,7 @@
 #include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
+#include "lib/base/signal_thread.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
@@ -143,6 +144,7 @@ int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::Evalu
 }  // namespace
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   fsdp::OptionTable app{
       "Evaluates a checkpoint (loss with its uncertainty, chess moves, text from a prompt), or compares two of them.\n"
       "Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"

@@ -5,8 +5,10 @@
 #include "apps/common/runs_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/finetune/finetune_job.hpp"
+#include "lib/base/signal_thread.hpp"
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   fsdp::OptionTable app{
       "Trains a language model with fully sharded data parallelism: minGPT from scratch, or a model from its weights.\n"
       "Run it under mpiexec or srun with one rank per GPU (or per group of cores), or as a single rank.\n\n"

@@ -11,6 +11,7 @@
 
 #include "apps/common/torch_main.hpp"
 #include "apps/memprobe/memprobe_options.hpp"
+#include "lib/base/signal_thread.hpp"
 
 namespace {
 
@@ -36,6 +37,7 @@ std::vector<std::string> own_command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const fsdp::SignalThread signals;
   fsdp::OptionTable app{
       "Predicts the memory and speed of a training job, without running it and without a GPU. It runs fsdp-finetune's\n"
       "step on tensors without data, with a model of the GPU's allocator, and takes fsdp-finetune's options.\n\n"

@@ -17,6 +17,7 @@
 #include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/scheduler.hpp"
+#include "lib/base/signal_thread.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -109,8 +110,13 @@ Ended run_child(std::vector<std::string> command, const std::function<void()>& p
   pid_t pid = 0;
   const auto arguments = pointers(command);
   const auto variables = pointers(environment);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setsigmask(&attributes, &SignalThread::mask_at_start());
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   const int failed =
-      ::posix_spawn(&pid, command.front().c_str(), &actions, nullptr, arguments.data(), variables.data());
+      ::posix_spawn(&pid, command.front().c_str(), &actions, &attributes, arguments.data(), variables.data());
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) throw IoError(fmt::format("{}: cannot be started: {}", command.front(), std::strerror(failed)));
   Process process(pid);

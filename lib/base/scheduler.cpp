@@ -283,11 +283,11 @@ bool first_of_its_host() {
   return true;
 }
 
-bool alone_on_its_host() {
+int ranks_on_this_host() {
   for (const auto& launcher : kLaunchers) {
-    if (const char* size = value_of(launcher.local_size)) return std::atoi(size) < 2;
+    if (const char* size = value_of(launcher.local_size)) return std::max(std::atoi(size), 1);
   }
-  return false;
+  return 0;
 }
 
 bool belongs_to_launcher(std::string_view variable) {

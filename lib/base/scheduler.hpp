@@ -55,8 +55,8 @@ bool launched_by_mpi();
 std::string launcher_rank();
 /// False only when a launcher says that another process of this host comes before this one.
 bool first_of_its_host();
-/// True only when a launcher says that no other process of the job is on this host.
-bool alone_on_its_host();
+/// Processes of the job on this host, as a launcher says; 0 when unknown.
+int ranks_on_this_host();
 
 /// True for the variables by which launchers tell a process that it is one of several.
 /// \param variable  a name, or an entry of the environment ("NAME=value")

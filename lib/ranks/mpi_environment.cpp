@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -39,12 +41,51 @@ int shared_memory_error() {
   return error;
 }
 
+/// Shared memory of MPICH 5.0 and its UCX on a host, as measured on 2 to 16 ranks: MPICH's own, without which it ends
+/// with signal 7, and UCX's queues, for which UCX wants a reserve. Where the reserve is used up while ranks start, UCX
+/// ends with signal 11.
+constexpr std::int64_t kMpichBytesPerRank = 1'100'000, kUcxBytesPerRank = 4'500'000, kUcxReserveBytes = 17'000'000;
+
+struct SharedMemory {
+  std::int64_t size_bytes = std::numeric_limits<std::int64_t>::max();  ///< also where they are unknown
+  std::int64_t free_bytes = std::numeric_limits<std::int64_t>::max();
+};
+
+/// Looks at /dev/shm. Ranks that came earlier may already have taken their part of what is free.
+SharedMemory shared_memory() {
+  struct statvfs found {};
+  if (::statvfs("/dev/shm", &found) != 0) return {};
+  const auto block = static_cast<std::int64_t>(found.f_frsize);
+  return {.size_bytes = static_cast<std::int64_t>(found.f_blocks) * block,
+          .free_bytes = static_cast<std::int64_t>(found.f_bavail) * block};
+}
+
+double to_mib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+/// Where /dev/shm is small (containers have 64 MiB), lets UCX take System V shared memory instead of it.
+/// Call before MPI_Init.
+void avoid_small_shared_memory() {
+  constexpr int kManyRanks = 64;  // where no launcher says how many
+  const int ranks = ranks_on_this_host();
+  const auto wanted = kUcxReserveBytes + (ranks > 0 ? ranks : kManyRanks) * (kMpichBytesPerRank + kUcxBytesPerRank);
+  constexpr int keep_what_the_user_set = 0;
+  if (shared_memory().free_bytes < wanted) ::setenv("UCX_TLS", "^posix", keep_what_the_user_set);
+}
+
 std::string problem_of_this_host() {
   if (::access("/proc/self", F_OK) != 0) {
     return "this host has no /proc, which MPI needs to start: mount it (mount -t proc proc /proc; in a container, bind "
            "it)";
   }
-  if (alone_on_its_host()) return "";
+  const int ranks = ranks_on_this_host();
+  if (ranks == 1) return "";
+  if (const auto size = shared_memory().size_bytes; size < ranks * kMpichBytesPerRank) {
+    return fmt::format(
+        "/dev/shm has {:.1f} MiB, and MPI needs {:.1f} MiB there between the {} ranks of this host: it may end with "
+        "signal 7 or 11. Give it a size (docker run --shm-size=1g; in Kubernetes an emptyDir of medium Memory; mount "
+        "-o remount,size=1g /dev/shm)",
+        to_mib(size), to_mib(ranks * kMpichBytesPerRank), ranks);
+  }
   if (const int error = shared_memory_error(); error != 0) {
     return fmt::format(
         "/dev/shm cannot be used ({}), and MPI needs it between the ranks of a host: mount it (mount -t "
@@ -192,6 +233,7 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     let_launcher_read_stderr();  // MPI_Init is about to end this process
   }
   avoid_copies_by_pid();
+  avoid_small_shared_memory();
   int provided = 0;
   detail::check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -90,12 +90,30 @@ newest_step() { # prints 0 if there is no checkpoint
     echo $((10#${name:-0}))
 }
 
-# Adds --restart-checkpoint-file if there is a checkpoint, and sets step. Guards against crash loops: $run_dir/starts holds
-# the step of the last start and the number of starts in a row at this step.
+# go_on_from_own ARGUMENTS of fsdp-finetune: a run that was given the checkpoint to start from, under whatever name of the
+# option, starts there once. Later starts go on from its own newest checkpoint: a job that is started again has the same
+# arguments. $run_dir/started-from names that checkpoint; it is as old as the start.
+go_on_from_own() {
+    local job_config='' given_checkpoint started=$run_dir/started-from
+    read_config "$@" 2>/dev/null || return 0 # the program will say why
+    given_checkpoint=$(configured restart-checkpoint-file)
+    if [[ -z $given_checkpoint || $given_checkpoint == latest ]]; then return; fi
+    if [[ $run_dir/checkpoints/latest -nt $started && $(cat "$started" 2>/dev/null) == "$given_checkpoint" ]]; then
+        final+=(--restart-checkpoint-file latest)
+        say "goes on from its own newest checkpoint; it has started from $given_checkpoint before (to start there again, remove \
+$started)"
+    else
+        echo "$given_checkpoint" >"$started"
+    fi
+}
+
+# begin_run ARGUMENTS of fsdp-finetune: adds --restart-checkpoint-file if there is a checkpoint, and sets step. Guards against
+# crash loops: $run_dir/starts holds the step of the last start and the number of starts in a row at this step.
 begin_run() {
     local last_step=-1 idle=0
     mkdir -p "$run_dir" || die "OUT_DIR=$OUT_DIR is not writable"
     if [[ -e $run_dir/checkpoints/latest ]]; then option --restart-checkpoint-file latest; fi
+    go_on_from_own "$@"
     step=$(newest_step)
     starts_before=''
     if [[ -s $run_dir/starts ]]; then
@@ -115,6 +133,14 @@ forget_start() {
     if [[ -n $starts_before ]]; then echo "$starts_before" >"$run_dir/starts"; else rm -f "$run_dir/starts"; fi
 }
 
+# time_left SECONDS: sets left to words, such as "57 minutes".
+time_left() {
+    local unit=second
+    left=$1
+    if ((left >= 90)); then left=$(((left + 30) / 60)) unit=minute; fi
+    left="$left $unit$( ((left == 1)) || echo s)"
+}
+
 # Prints advice for exit code $1, and how to continue if there is a checkpoint.
 next_command() {
     case $1 in
@@ -127,7 +153,7 @@ larger node or a smaller batch)" ;;
 
 # end_run CODE: returns, with step set, if fsdp-finetune stopped early with a good checkpoint and is to be started again;
 # ends the script otherwise. With code 0 it first calls run_finished, if the script defines it.
-# Needs signal_is_final, which ends the script unless the stop was caused by the job's time limit.
+# Needs ends_if_called_off, which ends the script if the job was cancelled.
 end_run() {
     local last_step idle
     case $1 in
@@ -142,7 +168,7 @@ end_run() {
         *) die "fsdp-finetune ended with code $1$(next_command "$1" | tr -d '\n')" "$1" ;;
     esac
     step=$(newest_step)
-    if [[ -n $signalled ]]; then signal_is_final; fi
+    ends_if_called_off
     read -r last_step idle <"$run_dir/starts"
     if ((step == last_step && idle >= ${MAX_IDLE_RESTARTS:-2})); then
         die "step $step again after $((idle + 1)) starts: not started again, since the run makes no progress" 1

@@ -100,7 +100,7 @@ set_up_nccl() {
 # train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; submits the job again on 85.
 train() {
     local code=0
-    begin_run
+    begin_run "$@"
     say "run $run_dir from step $step on $num_nodes node(s), $num_ranks ranks, start by ${launch[*]}"
     "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"

@@ -2,24 +2,39 @@
 # Sourced by pbs.sh.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# PBS sends the same signal at the end of the walltime and for qdel, qrerun and preemption; only the time distinguishes them.
-# Kills at the end of the walltime come late, never early; one minute allows for clocks that differ.
-signal_is_final() {
-    local now start left='' walltime again="submit again with RUN_NAME=$RUN_NAME to go on"
-    printf -v now '%(%s)T' -1
+# called_off: true if a signal came from qdel, qrerun or preemption instead of the end of the walltime, at which PBS sends the
+# same one. Sets when, for messages.
+# - At the end of the walltime PBS writes so into the job's output, before its signal.
+# - qdel and qrerun leave their mark in the job's facts.
+# - Where the output is no file, the clock decides: kills at the end of the walltime come late, never early; one minute allows
+#   for clocks that differ.
+called_off() {
+    local now start left walltime file marked=0 readable=0
+    when=' (PBS tells no walltime that could be over)'
     read_job_facts || true # the walltime of a running job may be changed
-    if read_walltime; then
-        start=$(job_fact stime)
-        start=$(date -d "${start:-none}" +%s 2>/dev/null) || start=$script_start
-        if ((start > script_start || start < script_start - 3600)); then start=$script_start; fi # the two clocks differ
-        left=$((start + walltime - now))
-        ((left > 60)) || return 0
-        left=$(((left + 30) / 60))
-        left="$left minute$( ((left == 1)) || echo s) before the walltime's end"
-    fi
+    if [[ $(job_fact comment) == *" and terminated"* || $(job_fact substate) == 6[0-3] ]]; then marked=1; fi
+    if [[ -z $signalled ]] && ((!marked)); then return 1; fi
+    for file in /proc/$$/fd/{1,2}; do
+        if [[ ! -f $file || ! -r $file ]]; then continue; fi
+        readable=1
+        if ((!marked)) && [[ $(tail -c 65536 "$file" | tr -d "\0") == *"=>> PBS: job killed: walltime"* ]]; then return 1; fi
+    done
+    if ! read_walltime; then return 0; fi
+    printf -v now '%(%s)T' -1
+    start=$(job_fact stime)
+    start=$(date -d "${start:-none}" +%s 2>/dev/null) || start=$script_start
+    if ((start > script_start || start < script_start - 3600)); then start=$script_start; fi # the two clocks differ
+    left=$((start + walltime - now))
+    if ((!marked && !readable && left <= 60)); then return 1; fi
+    time_left "$left"
+    when=" $left before the walltime's end"
+}
+ends_if_called_off() {
+    local when
+    called_off || return 0
     forget_start
-    die "stopped by a signal ${left:-"(PBS tells no walltime that could be over)"}, at step $step: not submitted again; $again, \
-unless PBS runs this job again by itself (qrerun, preemption)" 85
+    die "stopped by a signal$when, at step $step: not submitted again; submit again with RUN_NAME=$RUN_NAME to go on, unless PBS \
+runs this job again by itself (qrerun, preemption)" 85
 }
 
 # Fills words with the qsub call that submits this job once more; fails if there is none. Every option comes from PBS's

@@ -4,6 +4,11 @@ job_name=${SLURM_JOB_NAME:-${job_name:-$(basename "$0")}}
 # shellcheck source=common.sh
 source "$FSDP_HOME/scripts/jobs/common.sh"
 printf -v script_start '%(%s)T' -1
+# The name of this job for scontrol. The number of an array's task may be that of the whole array.
+slurm_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+slurm_job=${slurm_job:-${SLURM_JOB_ID:-}}
+# A job that was submitted with --export=NONE gives none of its variables to srun, even those of the site file.
+if [[ -n ${SLURM_JOB_ID:-} ]]; then export SLURM_EXPORT_ENV=ALL; fi
 
 need_slurm() { [[ -n ${SLURM_JOB_ID:-} ]] || die "this is a Slurm batch script: submit it with sbatch" 2; }
 
@@ -67,48 +72,48 @@ site_words() {
 submission() {
     submit_with='sbatch'
     mapfile -t words < <(site_words)
-    words=(sbatch "${words[@]}")
+    words=(sbatch --export=ALL "${words[@]}") # whatever SBATCH_EXPORT says
     if ((sweep_size > 1)); then words+=("--array=0-$((sweep_size - 1))"); fi
     split_words "${SUBMIT:-}"
     words+=("${words_of[@]}" "$FSDP_HOME/slurm/$(basename "$0")" "$@")
 }
 
-# called_off: true if a SIGTERM to the job came from scancel, preemption or a requeue instead of the time limit. A job that
-# Slurm requeues by itself must not be requeued twice, and a cancelled job not at all. Sets left, for messages.
-# SIGUSR1 is the script's own --signal, or the user's: it asks for a requeue.
+# called_off: true if this job was cancelled, preempted or requeued, so that it must not be requeued (once more) by this
+# script. Only Slurm knows, so it is asked each time, whether a signal was seen or not: a job that is over has another state
+# than RUNNING, and TimeLimit as the reason if that ended it. SIGTERM to a running job is preemption, or somebody's wish that
+# it ends; SIGUSR1 is the script's own --signal, or the user's, and asks for a requeue. Sets when, for messages.
 called_off() {
-    local now facts
-    left='that was not its time limit'
-    if [[ $signalled != SIGTERM ]]; then return 1; fi
-    facts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null || true)
-    if [[ $facts == *"Reason=TimeLimit"* || $facts == *"JobState=TIMEOUT"* ]]; then return 1; fi
+    local now facts left
+    when=''
+    facts=$(scontrol show job "$slurm_job" 2>/dev/null || true)
+    if [[ $facts =~ Reason=TimeLimit|JobState=TIMEOUT ]]; then return 1; fi
+    if [[ $signalled != SIGTERM && ! $facts =~ JobState=(COMPLETING|CANCELLED|PREEMPTED) ]]; then return 1; fi
     printf -v now '%(%s)T' -1
     # [D-]H:M:S; read now, because it may be changed while the job runs
     if [[ $facts =~ TimeLimit=(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+) ]]; then
         left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 +
             10#${BASH_REMATCH[5]} + script_start - now))
-        ((left > 60)) || return 1
-        left=$(((left + 30) / 60))
-        left="$left minute$( ((left == 1)) || echo s) before the time limit"
+        time_left "$left"
+        when=" $left before the time limit"
     fi
 }
-signal_is_final() {
-    local left
+ends_if_called_off() {
+    local when
     called_off || return 0
     forget_start
-    die "stopped by a signal $left, at step $step: not requeued; submit again with RUN_NAME=$RUN_NAME to go on, unless Slurm \
-requeues this job by itself (preemption, scontrol requeue)" 85
+    die "cancelled, preempted or requeued$when, at step $step: not requeued; submit again with RUN_NAME=$RUN_NAME to go on, unless \
+Slurm requeues this job by itself (preemption, scontrol requeue)" 85
 }
 
 # train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; requeues the job on 85.
 train() {
     local code=0
-    begin_run
+    begin_run "$@"
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
     "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"
     say "stopped at step $step, requeueing"
-    scontrol requeue "$SLURM_JOB_ID" || die "this Slurm did not requeue; submit again with RUN_NAME=$RUN_NAME to go on" 85
+    scontrol requeue "$slurm_job" || die "this Slurm did not requeue; submit again with RUN_NAME=$RUN_NAME to go on" 85
 }
 
 # --- for chess_chain.sh -----------------------------------------------------------------------------------------------

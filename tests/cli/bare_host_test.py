@@ -48,7 +48,7 @@ class BareHost(fsdp_cli.Case):
         self.assertEqual(plain.code, 0)
 
     def test_several_ranks_say_what_mpi_misses(self):
-        for what, names in (("/dev/shm", ["/dev/shm", "Read-only"]), ("room in /dev/shm", ["/dev/shm", "No space left"]), ("/proc", ["no /proc"])):
+        for what, names in (("/dev/shm", ["/dev/shm", "Read-only"]), ("room in /dev/shm", ["/dev/shm", "has 0.0 MiB", "2.1 MiB", "2 ranks"]), ("/proc", ["no /proc"])):
             arguments = [*self.train_arguments("ranks"), "--max-steps", "1"]
             result = fsdp_cli.run("fsdp-finetune", arguments, 2, within=lacking(what))
             self.assertNotEqual(result.code, 0, str(result))
@@ -57,6 +57,14 @@ class BareHost(fsdp_cli.Case):
             for name in [*names, "mount"]:
                 self.assertIn(name, warnings[0])
         self.assertEqual(self.train("ranks", "--max-steps", "1", ranks=2).err.count("warning:"), 0)
+
+    def test_a_small_shared_memory(self):
+        """UCX, inside MPI, ended with signal 11 where /dev/shm has more than its reserve and less than all ranks' queues beside it."""
+        for ranks, size in ((2, "16m"), (2, "3m"), *fsdp_cli.share(((2, "17m"), (8, "16m"), (8, "44m"), (16, "64m"), (16, "20m")), 9)):
+            within = [*UNSHARE, f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"', "sh"]
+            result = fsdp_cli.run("fsdp-finetune", [*self.train_arguments(f"small-{ranks}-{size}"), "--max-steps", "3"], ranks, within=within)
+            self.assertEqual(result.code, 0, f"{ranks} ranks, {size}: {result}")
+            self.assertNotIn("/dev/shm", result.err)
 
     def test_ranks_in_pid_namespaces_of_their_own(self):
         """MPICH copies large messages by process id; if every rank is process 1, it would read its own memory."""

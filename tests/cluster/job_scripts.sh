@@ -8,21 +8,25 @@ cd "$work"
 mkdir -p bin launcher
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/sh
-echo "options: $*"
+case "$*" in *--print-config) echo "${CONFIG:-}"; exit ;; esac
+echo "options: $* [SLURM_EXPORT_ENV=${SLURM_EXPORT_ENV:-}]"
 if [ -n "${REACH_STEP:-}" ]; then
     mkdir -p "$OUT_DIR/$RUN_NAME/checkpoints/step-$REACH_STEP"
     ln -sfn "step-$REACH_STEP" "$OUT_DIR/$RUN_NAME/checkpoints/latest"
 fi
+if [ -n "${SAY:-}" ]; then printf 'last line%s\n' "$SAY"; fi
+if [ -n "${SIGNAL:-}" ]; then kill -"$SIGNAL" $PPID; fi # to the job's shell
 exit "${END_WITH:-0}"
 SH
 cat >launcher/mpiexec <<'SH'
 #!/bin/sh
 if [ "$1" = --version ]; then echo "$MPIEXEC_VERSION"; else echo "mpiexec $*"; fi
 SH
-printf '#!/bin/sh\necho "scontrol $*"\n' >launcher/scontrol
+printf '#!/bin/sh\nif [ "$1" = show ]; then echo "${FACTS:-}"; else echo "scontrol $*"; fi\n' >launcher/scontrol
 cat >launcher/qstat <<'SH'
 #!/bin/sh
-printf 'Job Id: 7.server\n    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
+printf 'Job Id: 7.server\n%b' "${FACTS:-}"
+printf '    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
 printf '    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
 SH
 printf '#!/bin/sh\necho "qsub $*"\n' >launcher/qsub
@@ -85,6 +89,49 @@ expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 1 "no progress" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 85 "RUN_NAME=f" pbs RUN_NAME=f LAUNCHER=env END_WITH=85 REACH_STEP=00000010 RESUBMIT=no
 
+# A cancelled job stays cancelled, however little of its time is left, and whether the shell saw the signal or not.
+late="TimeLimit=00:00:27" # less than a minute after the script's start
+expect 85 "seconds before the time limit, at step 10: not requeued; submit again with RUN_NAME=k" \
+    slurm RUN_NAME=k END_WITH=85 REACH_STEP=00000010 SIGNAL=TERM FACTS="JobState=COMPLETING Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 FACTS="JobState=COMPLETING Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=USR1 FACTS="JobState=CANCELLED Reason=None $late"
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM FACTS="JobState=RUNNING Reason=None $late" # preemption with a grace time
+expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM
+[[ ! -e runs/k/starts ]] || fail "a start that was called off counts: $(<runs/k/starts)"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM FACTS="JobState=COMPLETING Reason=TimeLimit $late"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=l END_WITH=85 REACH_STEP=00000010 SIGNAL=USR1 FACTS="JobState=RUNNING Reason=None $late"
+pbs_late="    Resource_List.walltime = 00:00:01\\n"
+stopped=(RUN_NAME=m LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again")
+expect 85 "before the walltime's end, at step 10: not submitted again" \
+    pbs "${stopped[@]}" SIGNAL=TERM FACTS="    comment = Job run at noon on (n1) and terminated by me@here\\n$pbs_late"
+expect 85 "not submitted again" pbs "${stopped[@]}" FACTS="    comment = Job run at noon on (n1) and terminated\\n$pbs_late"
+expect 85 "not submitted again" pbs "${stopped[@]}" SIGNAL=TERM FACTS="    substate = 60\\n$pbs_late" # qrerun
+expect 85 "63 minutes before the walltime's end" pbs "${stopped[@]}" SIGNAL=TERM
+expect 0 "again" pbs "${stopped[@]}" SIGNAL=TERM FACTS="    comment = Job run at noon on (n1)\\n$pbs_late"
+# Where the job's output is a file, PBS says in it that the walltime is over.
+into_file() { pbs "$@" >output && : || { local code=$?; cat output; return $code; }; cat output; }
+expect 85 "not submitted again" into_file "${stopped[@]}" SIGNAL=TERM FACTS="$pbs_late"
+expect 0 "again" into_file "${stopped[@]}" SIGNAL=TERM SAY="=>> PBS: job killed: walltime 3 exceeded limit 1" FACTS="$pbs_late"
+
+# A run that is given a checkpoint starts from it once, under whatever name of the option; then it goes on from its own.
+checkpoint=$work/other/checkpoints/step-00000050
+given() { slurm RUN_NAME=g1 END_WITH=85 "$@" CONFIG="restart-checkpoint-file=\"$checkpoint\""; }
+expect 0 "--restart $checkpoint" slurm RUN_NAME=g1 END_WITH=85 REACH_STEP=00000060 CONFIG="restart-checkpoint-file=\"$checkpoint\"" -- --restart "$checkpoint"
+[[ $(<runs/g1/started-from) == "$checkpoint" ]] || fail "the checkpoint is not noted"
+touch -d '1 second ago' runs/g1/started-from
+expect 0 "--restart $checkpoint --restart-checkpoint-file latest" \
+    slurm RUN_NAME=g1 END_WITH=85 REACH_STEP=00000070 CONFIG="restart-checkpoint-file=\"$checkpoint\"" -- --restart "$checkpoint"
+expect 0 "goes on from its own newest checkpoint; it has started from $checkpoint" given
+expect 0 "--restart-checkpoint-file latest [" pbs RUN_NAME=g1 LAUNCHER=env CONFIG="restart-checkpoint-file=\"$checkpoint\"" # the program ends well
+if slurm RUN_NAME=g1 END_WITH=4 CONFIG="restart-checkpoint-file=\"$work/third\"" -- --restart "$work/third" | grep -q "goes on from its own"; then
+    fail "another checkpoint is not started from"
+fi
+
+# A task of an array asks for itself alone: the number of one of them is the array's.
+array=(SLURM_JOB_ID=7 SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2)
+expect 0 "scontrol requeue 7_2" slurm RUN_NAME=n END_WITH=85 REACH_STEP=00000010 "${array[@]}"
+if slurm RUN_NAME=n END_WITH=85 "${array[@]}" | grep -q "scontrol requeue 7$"; then fail "every task of the array is requeued"; fi
+
 # qstat's facts: the time limit is the walltime less 3 minutes; the options of the submission stand on folded lines.
 expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
 expect 0 "--time-limit 5:00 " pbs RUN_NAME=h LAUNCHER=env TIME_LIMIT=5:00
@@ -97,6 +144,18 @@ expect 137 "killed by SIGKILL" slurm RUN_NAME=e END_WITH=137
 printf '10 1\n' >runs/e/starts
 expect 4 "code 4" pbs RUN_NAME=e LAUNCHER=env END_WITH=4
 [[ $(<runs/e/starts) == "10 1" ]] || fail "a start that was refused counts: $(<runs/e/starts)"
+
+# Variables of the job reach the ranks where it was submitted with --export=NONE, and the scripts work with a CDPATH.
+expect 0 "[SLURM_EXPORT_ENV=ALL]" slurm RUN_NAME=x SLURM_EXPORT_ENV=NONE
+relative() { (cd "$FSDP_SOURCE" && env CDPATH=.:/usr PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x "$@" 2>&1); }
+expect 0 "options: " relative SLURM_JOB_ID=7 LAUNCHER=env bash slurm/mingpt.sh
+expect 0 "options: " relative PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$FSDP_SOURCE" LAUNCHER=env bash pbs/mingpt.pbs
+# The submitted file is found in the facts of an array, too, of which each task has its own.
+mkdir -p elsewhere spool
+cp "$FSDP_SOURCE/slurm/mingpt.sh" spool/slurm_script
+expect 0 "options: " env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x LAUNCHER=env SLURM_SUBMIT_DIR="$work/elsewhere" \
+    SLURM_JOB_ID=7 FACTS="   Command=$FSDP_SOURCE/slurm/mingpt.sh --seed 3
+   Command=$FSDP_SOURCE/slurm/mingpt.sh" bash spool/slurm_script
 
 # Any other exit code is passed on; a script that is run without its scheduler says so.
 expect 4 "code 4" slurm RUN_NAME=g END_WITH=4

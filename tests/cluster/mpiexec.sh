@@ -116,6 +116,13 @@ for code in 0 1 2 4 6 7 85 255; do
     expect "$code" '' killed "$code"
     [[ -z $(killed "$code" || true) ]] || fail "$code is no rank that was killed"
 done
+mkdir "$work/small"
+printf '#!/bin/sh\necho head\necho "tmpfs 1024 974 50 95%% /dev/shm"\n' >"$work/small/df"
+chmod +x "$work/small/df"
+small() { PATH=$work/small:$PATH killed "$@"; }
+expect 11 "ended by signal 11: /dev/shm has 50 KiB free, and MPI needs 2150 KiB there for 2 ranks" small 11 -n 2
+expect 135 "ended by signal 7: /dev/shm has 50 KiB free, and MPI needs 3225 KiB there for 3 ranks" small 135 -n 1 one : -np 2 two
+expect 11 "please report it" small 11 -n x
 mkdir "$work/full"
 write_mpiexec "$work/full/mpiexec" "$work/hydra"
 ln -s "$FSDP_BIN/hide-hydra-banner" "$work/full/"
@@ -123,15 +130,39 @@ code=0
 timeout 15 "$work/full/mpiexec" leaves >"$work/said" 2>&1 </dev/null || code=$?
 [[ $code == 4 && $(<"$work/said") == "done" ]] || fail "what hydra left behind gave $code: $(<"$work/said")"
 if env --default-signal=INT true 2>/dev/null; then
-    for signal in TERM:85 INT:86; do
+    for case in TERM:85:TERM INT:86:INT HUP:85:TERM; do
+        IFS=: read -r signal expected passed <<<"$case"
         : >"$work/said"
         # Without a terminal, SIGINT reaches the launcher only. A shell starts background jobs with SIGINT ignored, hence env.
         env --default-signal=INT "$work/ours" wait >"$work/said" 2>&1 </dev/null &
         until grep -q ready "$work/said"; do sleep 0.05; done
-        kill -"${signal%:*}" $!
+        kill -"$signal" $!
         code=0
         wait $! || code=$?
-        [[ $code == "${signal#*:}" && $(<"$work/said") == *"got ${signal%:*}"* ]] || fail "$signal gave $code: $(<"$work/said")"
+        [[ $code == "$expected" && $(<"$work/said") == *"got $passed"* ]] || fail "$signal gave $code: $(<"$work/said")"
+    done
+
+    # --- a terminal that closes, a launcher that is killed: the ranks get SIGTERM, so that they save ------------------------
+    printf '#!/bin/sh\ntrap "echo >%s/saved-$PMI_RANK; exit 85" TERM\necho $$ >%s/rank-$PMI_RANK\nwhile :; do sleep 0.05; done\n' \
+        "$work" "$work" >"$work/saves"
+    chmod +x "$work/saves"
+    begun() { [[ -s $work/rank-0 && -s $work/rank-1 ]]; }
+    saved() { [[ -e $work/saved-0 && -e $work/saved-1 ]]; }
+    over() { ! kill -0 "$(<"$work/rank-0")" 2>/dev/null && ! kill -0 "$(<"$work/rank-1")" 2>/dev/null; }
+    for end in hangup kill; do
+        rm -f "$work"/rank-? "$work"/saved-?
+        setsid env --default-signal=INT "$mpiexec" -n 2 "$work/saves" >"$work/said" 2>&1 </dev/null &
+        launcher=$!
+        wait_for 60 begun || fail "the ranks do not start"
+        if [[ $end == hangup ]]; then kill -HUP -- -$launcher; else kill -KILL $launcher; fi
+        code=0
+        wait $launcher || code=$?
+        [[ $code == 85 || $end == kill ]] || fail "a hang-up gave $code: $(<"$work/said")"
+        wait_for 60 over || fail "after $end of the launcher the ranks go on alone"
+        saved || fail "after $end of the launcher the ranks end without saving: $(<"$work/said")"
     done
 fi
+# A daemon may have closed stdin.
+closed=$("$mpiexec" -n 2 "$work/says-two" <&- 2>&1) || fail "a closed stdin gave $?: $closed"
+[[ $closed == "$two" ]] || fail "a closed stdin changes the output: $closed"
 echo "ranks start, or the cure is told"

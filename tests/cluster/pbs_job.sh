@@ -23,7 +23,7 @@ pbs_job() {
         BATCH_SIZE="$BATCH_SIZE" SAVE_INTERVAL_MINUTES= RANKS_PER_NODE=2 DEPTH=1 RUN_NAME="$1" \
         PBS_JOBID=1234.server PBS_JOBNAME=mingpt PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$work" OMP_NUM_THREADS=64 \
         ARGS="--max-steps $2 --save-every 5 --seed 3" RESUBMIT="bash $FSDP_SOURCE/pbs/mingpt.pbs" \
-        bash "$FSDP_SOURCE/pbs/mingpt.pbs" >"$work/$1.out" 2>&1
+        bash "$FSDP_SOURCE/pbs/mingpt.pbs" >>"$work/$1.out" 2>&1
 }
 show_and_fail() {
     cat "$work/$1.out"
@@ -36,7 +36,9 @@ for steps in 60 400 5000; do # more steps on a machine so fast that the signal c
     pbs_job "stopped-$steps" "$steps" &
     job=$!
     wait_for 60 has_steps "stopped-$steps" 12 || show_and_fail "stopped-$steps" "makes no progress"
-    # PBS signals every process of the job: here the script and its mpiexec, which passes the signal on.
+    # PBS tells why in the job's output, and signals every process of the job: here the script and its mpiexec, which passes the
+    # signal on.
+    echo "=>> PBS: job killed: walltime 2 exceeded limit 1" >>"stopped-$steps.out"
     # shellcheck disable=SC2046 # one word per process
     kill -TERM "$job" $(children "$job") 2>/dev/null || true
     wait "$job" || show_and_fail "stopped-$steps" "ended with $?"

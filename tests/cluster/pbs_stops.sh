@@ -102,6 +102,20 @@ says rerun "not submitted again"
 qdel "$rerun"
 ends "$rerun"
 
+echo "-- qdel and qrerun in the last minute of the walltime: not submitted again either"
+before=$(jobs)
+for name in late late-rerun; do
+    job=$(RUN_NAME=$name ARGS="--max-steps 100000" submit $name -l walltime=00:00:50)
+    wait_for 60 steps $name 3 || show_and_fail "$name makes no progress"
+    if [[ $name == late ]]; then qdel "$job"; else qrerun "$job"; fi
+    signalled() { grep -q "not submitted again" "$name".o*; }
+    wait_for 60 signalled || show_and_fail "$name does not say that it was not submitted again"
+    qdel "$job" 2>/dev/null || true
+    ends "$job"
+done
+says late "seconds before the walltime's end"
+(($(jobs) == before + 2)) || show_and_fail "something was submitted"
+
 echo "-- the end of the walltime: submitted again, as often as it takes"
 before=$(jobs)
 RUN_NAME=walltime ARGS="--max-steps 60" submit walltime -l walltime=00:00:03 >first

@@ -69,6 +69,56 @@ for name in deleted rerun; do
     wait_for 120 ended || show_and_fail "job $job is still there"
 done
 
+echo "-- deleted at five moments of a walltime of one minute: none comes back; the end of the walltime: submitted again"
+mkdir quick
+cat >quick/fsdp-finetune <<'SH'
+#!/bin/bash
+if [[ $* == *--print-config* ]]; then exit; fi
+while (($#)); do
+    case $1 in --run-name) name=$2 ;; --out-dir) out=$2 ;; esac
+    shift
+done
+folder=$out/$name/checkpoints
+mkdir -p "$folder"
+step=$(readlink "$folder/latest" || echo step-0)
+step=${step#step-}
+trap 'stop=1' TERM
+while [[ -z ${stop:-} ]]; do
+    sleep 0.2
+    ((++step))
+    case $name in
+        beginning) ((SECONDS < 3)) ;;
+        ending) ((SECONDS < 5)) || stop=1 ;;
+        middle) ((SECONDS < 30)) ;;
+        late) ((SECONDS < 50)) ;;
+        last) ((SECONDS < 58)) ;;
+    esac || delete=1
+    if [[ $name == ending && -n ${stop:-} ]]; then delete=1; fi
+    if [[ -n ${delete:-} && ! -e $out/$name/asked ]]; then
+        : >"$out/$name/asked"
+        qdel "$PBS_JOBID"
+    fi
+done
+mkdir -p "$folder/step-$step"
+ln -sfn "step-$step" "$folder/latest"
+exit 85
+SH
+chmod +x quick/fsdp-finetune
+for name in beginning ending middle late last whole; do
+    FSDP_BIN=$shared/quick LAUNCHER=env submit $name '' mingpt.pbs -l walltime=00:01:00
+done
+answered() { grep -q "submitting again\|not submitted again" "$name".o* 2>/dev/null; }
+for name in beginning ending middle late last whole; do
+    wait_for 300 answered || show_and_fail "$name does not end"
+    if [[ $name == whole ]] || grep -q "=>> PBS: job killed: walltime" "$name".o*; then
+        says $name "submitting again"
+        end_chain $name.o*
+    else
+        says $name "not submitted again; submit again with RUN_NAME=$name"
+    fi
+done
+if grep -q "=>> PBS" beginning.o* ending.o* middle.o*; then show_and_fail "a walltime was over too early"; fi
+
 echo "-- its time limit: submitted again, with the same values, until it is done"
 export ODD=$'a  b, "c"\nd'
 TIME_LIMIT=0:00:20 submit limit '--max-steps 1000000 --save-every 50 --seed 3' mingpt.pbs

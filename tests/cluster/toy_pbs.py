@@ -6,10 +6,12 @@ OpenPBS 23.06 was seen to do it. `toy_pbs.py install DIR` makes DIR/bin with its
   those that are over.
 - The end of the walltime, qdel, qrerun and preemption (qrerun too) send SIGTERM to every process of the job, SIGKILL 10 s
   later.
+- Before SIGTERM at the end of the walltime it writes a line into the job's output. After qdel the job's comment ends with
+  "and terminated by USER", after qrerun its substate is 60.
 - Its own `mpiexec` is on the job's PATH, says `pbs_version = ...` and starts nothing.
 - afterok holds a job; it is deleted when the other one ends otherwise.
 """
-import getopt, json, os, pathlib, re, shlex, signal, socket, subprocess, sys, time
+import getopt, getpass, json, os, pathlib, re, shlex, signal, socket, subprocess, sys, time
 
 HOME = pathlib.Path(os.environ.get("TOY_PBS_DIR", "."))
 COMMANDS = ("qsub", "qstat", "qdel", "qalter", "qrerun")
@@ -185,15 +187,15 @@ def supervise(number):
         with output.open("ab") as file:
             shell = subprocess.Popen(["/bin/bash", path(number, "SC")], cwd=os.environ["HOME"], stdout=file, stderr=file,
                                      env=environment_of(number, job), start_new_session=True)
-        asked = watch(number, job, shell)
+        asked = watch(number, job, shell, output)
         send(shell.pid, signal.SIGKILL)
         if asked != "rerun":
             change(number, state="F", code=shell.returncode if asked is None else 271)
             return
-        change(number, state="Q")
+        change(number, state="Q", rerun=False)
 
 
-def watch(number, job, shell):
+def watch(number, job, shell, output):
     """Waits for the end of the job's shell; returns the command (qdel, rerun) that ended the job, if any."""
     walltime = job["resources"].get("walltime")
     end = time.monotonic() + sum(int(x) * 60 ** i for i, x in enumerate(reversed(walltime.split(":")))) if walltime else None
@@ -206,6 +208,10 @@ def watch(number, job, shell):
             if path(number, "asked").exists():
                 asked = path(number, "asked").read_text()
                 path(number, "asked").unlink()
+                change(number, **({"deleted": True} if asked == "delete" else {"rerun": True}))
+            else:
+                with output.open("ab") as file:
+                    file.write(f"=>> PBS: job killed: walltime {int(now - end) + 1} exceeded limit {walltime}\n".encode())
             kill_at = now + KILL_DELAY
             send(shell.pid, signal.SIGTERM)
         time.sleep(0.05)
@@ -230,6 +236,9 @@ def qstat(words):
         lines += [f"job_state = {'H' if job['waits_for'] and job['state'] == 'Q' else job['state']}",
                   f"Output_Path = {socket.gethostname()}:{job['workdir']}/{job['attributes']['Job_Name']}.o{number}"]
         lines += [f"Resource_List.{k} = {v}" for k, v in sorted(job["resources"].items())]
+        if job["state"] == "R":
+            lines += [f"substate = {60 if job.get('rerun') else 42}",
+                      "comment = Job run on (toy:ncpus=1)" + (f" and terminated by {getpass.getuser()}@toy" if job.get("deleted") else "")]
         if "stime" in job:
             lines.append("stime = " + time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(job["stime"])))
         lines += ["Variable_List = " + ",".join(f"{k}={v}" for k, v in job["environment"].items()),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs slurm/train.sh in a real, small Slurm, started with bash and a site file: to completion; in a container (a stand-in for
-# apptainer) from copies on the nodes, stopped by a signal, requeued and finished with the same losses; and as an array.
+# apptainer) from copies on the nodes, stopped by a signal, requeued and finished with the same losses; as an array; with --export.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -64,4 +64,23 @@ for lr in 1e-3 1e-2; do
     wait_for 60 has_steps "sweep/lr-$lr" 2 || show_and_fail "no run with --lr $lr"
     grep -q "\"lr\": \"$lr\"" "$OUT_DIR/sweep/lr-$lr/job.json" || fail "the run of --lr $lr has another one"
 done
+# The last task of an array has the array's number: it requeues itself alone.
+ARRAY="lr=1e-3,1e-2" submit tasks $((10 * steps))
+wait_for 60 has_steps tasks/lr-1e-2 12 || show_and_fail "no progress of the array's last task"
+scancel -s USR1 "${job}_1"
+wait_for 300 over || show_and_fail "the array is still there"
+for task in 0 1; do
+    [[ $(scontrol show job "${job}_$task") == *Restarts=$task* ]] || show_and_fail "task $task was not started $((task + 1)) times"
+    [[ $(state "${job}_$task") == COMPLETED ]] || show_and_fail "task $task ended as $(state "${job}_$task")"
+done
+
+# Variables go along, whatever SBATCH_EXPORT says; a job that has next to none of them gives its own to the ranks.
+LR=2e-3 SBATCH_EXPORT=NONE submit exported 2
+finish exported
+grep -q '"lr": "2e-3"' "$OUT_DIR/exported/job.json" || show_and_fail "LR did not reach the job"
+job=$(sbatch --parsable --export=FSDP_BIN="$FSDP_BIN",FSDP_LOADED_PROGRAMS="${FSDP_LOADED_PROGRAMS:-}",FSDP_SITE=,RUN_NAME=alone,HOME="$HOME" --ntasks=2 \
+    --ntasks-per-node=2 --cpus-per-task=1 --output="$work/train-%j.out" "$FSDP_SOURCE/slurm/train.sh" --model mingpt --train-data "$DATA" --device cpu \
+    --num-layers 2 --num-heads 2 --embed-size 32 --seq-len 32 --batch-size 2 --max-steps 2 --no-save)
+finish alone
+grep -q "2 ranks on 1 node .* 1 thread per rank" "train-$job.out" || show_and_fail "OMP_NUM_THREADS did not reach the ranks"
 echo "as expected"

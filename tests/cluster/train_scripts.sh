@@ -71,13 +71,13 @@ false
 SH
 site=(FSDP_SITE="$work/site.sh" MODULESHOME="$work/modules" LMOD_PKG=)
 expect 0 "module load gcc/12 mpich" run slurm/train.sh "${site[@]}" -- --show
-expect 0 "sbatch --account=physics --partition=gpu --constraint=a100 --gpus-per-node=4 --ntasks-per-node=4 --mem=0 '--comment=two words' $FSDP_SOURCE/slurm/train.sh --lr 1e-4" \
+expect 0 "sbatch --export=ALL --account=physics --partition=gpu --constraint=a100 --gpus-per-node=4 --ntasks-per-node=4 --mem=0 '--comment=two words' $FSDP_SOURCE/slurm/train.sh --lr 1e-4" \
     run slurm/train.sh "${site[@]}" -- --show --lr 1e-4
 expect 0 "--account=mine --partition=gpu --constraint=a100 --nodes=2 --time=2:00:00 --mail-user=me@x --mail-type=END,FAIL --gpus-per-node=1" \
     run slurm/train.sh "${site[@]}" ACCOUNT=mine NODES=2 WALLTIME=2:00:00 MAIL=me@x GPUS=1 -- --show
 expect 0 "-A physics -q gpu -l select=2:ncpus=64:a100:ngpus=4 -l place=scatter --mem=0" run pbs/train.pbs "${site[@]}" NODES=2 CPUS=64 MAIL=/var/mail/me -- --show
 expect 0 "'ARGS=--run-config '\\''a b'\\''' qsub -V" run pbs/train.pbs "${site[@]}" -- --show --run-config 'a b'
-expect 0 "sbatch --account=physics" run slurm/train.sh "${site[@]}"
+expect 0 "sbatch --export=ALL --account=physics" run slurm/train.sh "${site[@]}"
 expect 0 "NCCL_IB_HCA=mlx5" slurm "${site[@]}"
 expect 0 "NCCL_IB_HCA=own" slurm "${site[@]}" NCCL_IB_HCA=own
 expect 2 "no such file" slurm FSDP_SITE="$work/nothing"
@@ -129,12 +129,12 @@ done
 # The examples of site files.
 example() { run "$1" FSDP_SITE="$FSDP_SOURCE/docs/sites/$2.sh" MODULESHOME="$work/modules" LMOD_PKG= SCRATCH=/s USER=me MAIL=/var/mail/me OUT_DIR= -- --show; }
 expect 0 "qsub -V -A PROJECT -q debug -l select=1:system=polaris:ngpus=4 -l place=scatter -l filesystems=home:eagle" example pbs/train.pbs polaris
-expect 0 "sbatch --account=GROUP --partition=gpu --constraint=gpu80 --time=12:00:00 --mail-user=me@example.edu" example slurm/train.sh slurm-infiniband
-expect 0 "sbatch --account=PROJECT --qos=regular '--constraint=gpu&hbm80g' --gpus-per-node=4" example slurm/train.sh slingshot
+expect 0 "sbatch --export=ALL --account=GROUP --partition=gpu --constraint=gpu80 --time=12:00:00 --mail-user=me@example.edu" example slurm/train.sh slurm-infiniband
+expect 0 "sbatch --export=ALL --account=PROJECT --qos=regular '--constraint=gpu&hbm80g' --gpus-per-node=4" example slurm/train.sh slingshot
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 sweep="lr=1e-5,3e-5,1e-4 --seed=1,2"
-expect 0 "sbatch --array=0-5 $FSDP_SOURCE" run slurm/train.sh ARRAY="$sweep" -- --show
+expect 0 "sbatch --export=ALL --array=0-5 $FSDP_SOURCE" run slurm/train.sh ARRAY="$sweep" -- --show
 expect 0 "qsub -V -J 0-5 $FSDP_SOURCE" run pbs/train.pbs ARRAY="$sweep" -- --show
 expect 0 "--run-name train-5/lr-1e-5,seed-1 --lr 9 --lr=1e-5 --seed=1 " slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=0 SLURM_ARRAY_JOB_ID=5 -- --lr 9
 expect 0 "--run-name s/lr-1e-4,seed-1 --lr=1e-4 --seed=1 " slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=4 RUN_NAME=s

@@ -3,6 +3,8 @@
 #include "tests/support/reproducible_products.hpp"
 #include "tests/support/torch_doctest.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -217,7 +219,7 @@ class SignalAfter {
             int count = 0;
             while (std::getline(in, line)) count += line.find(word) != std::string::npos;
             if (count >= lines) {
-              ::raise(signal);
+              ::kill(::getpid(), signal);  // raise() sends to this thread
               return;
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(2));

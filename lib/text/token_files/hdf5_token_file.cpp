@@ -244,7 +244,9 @@ class Hdf5Rows final : public Hdf5TokenFile {
 
   void read(std::int64_t row, std::span<std::int32_t> out) const override {
     check_part(row, out.size());
-    if (!out.empty()) read_block(row, 1, out);
+    if (out.empty()) return;
+    read_block(row, 1, out);
+    check_unchanged();
   }
 
   /// Reads rows that follow each other in one call.
@@ -262,6 +264,7 @@ class Hdf5Rows final : public Hdf5TokenFile {
                  out.subspan(first * length, (end - first) * length));
       first = end;
     }
+    check_unchanged();
   }
 
   void read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const override {
@@ -271,6 +274,7 @@ class Hdf5Rows final : public Hdf5TokenFile {
     const Hdf5Scope scope;
     const std::array<hsize_t, 2> start{static_cast<hsize_t>(row), 0}, count{1, out.size()};
     loss_mask_->read(file(), start, count, out);
+    check_unchanged();
   }
 
  private:
@@ -390,6 +394,7 @@ class Hdf5Documents final : public Hdf5TokenFile {
     const auto name = "document " + std::to_string(document);
     read_ids(ids_, file(), {&start, 1}, {&count, 1}, "read " + name, out,
              [&](std::int64_t i) { return name + ", position " + std::to_string(i); });
+    check_unchanged();
   }
 
   void read_loss_mask(std::int64_t document, std::span<std::uint8_t> out) const override {
@@ -400,6 +405,7 @@ class Hdf5Documents final : public Hdf5TokenFile {
     const auto start = first_token(document);
     const hsize_t count = out.size();
     loss_mask_->read(file(), {&start, 1}, {&count, 1}, out);
+    check_unchanged();
   }
 
   std::int64_t num_shared_rows() const override {

@@ -1,7 +1,10 @@
 #include "lib/text/token_files/token_file.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
@@ -52,6 +55,28 @@ const TokenFileFormat* format_by_name(const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+TokenFile::TokenFile(std::filesystem::path file) : file_(std::move(file)), opened_(version()) {}
+
+TokenFile::Version TokenFile::version() const {
+  struct stat found {};
+  if (::stat(file_.c_str(), &found) != 0) return {};
+  return {.size_bytes = found.st_size, .seconds = found.st_mtim.tv_sec};
+}
+
+void TokenFile::check_unchanged() const {
+  // Shared file systems settle the time of a file that another host has just written.
+  constexpr std::int64_t kSettlingSeconds = 2;
+  const auto now = version();
+  if (now.size_bytes < 0 || opened_.size_bytes < 0) return;
+  const bool same_size = now.size_bytes == opened_.size_bytes;
+  if (same_size && std::abs(now.seconds - opened_.seconds) <= kSettlingSeconds) return;
+  const auto what =
+      same_size ? std::string("it was written again")
+                : "it had " + std::to_string(opened_.size_bytes) + " bytes and has " + std::to_string(now.size_bytes);
+  throw FormatError(file_.string() + ": has changed since this program opened it: " + what +
+                    "; a file that is read must stay as it is, so write the new one under another name");
+}
 
 void TokenFile::check_part(std::int64_t record, std::size_t size) const {
   if (record < 0 || record >= num_records())

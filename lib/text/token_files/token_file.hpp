@@ -23,7 +23,9 @@ struct TokenFileNotes {
 };
 
 /// An open token file. The records of a file are either rows, packed samples of one length, or documents of any length.
-/// Several documents may share a row of the file. Any number of processes and threads may read one file.
+/// Several documents may share a row of the file. Any number of processes and threads may read one file. A file that
+/// changes after it was opened is refused when it is read: its reader would return zeros for what is gone, and other
+/// ids for what was written anew.
 class TokenFile {
  public:
   TokenFile(const TokenFile&) = delete;
@@ -42,7 +44,8 @@ class TokenFile {
   /// Reads the first out.size() ids of a record.
   /// \param record  in [0, num_records())
   /// \param out     at most length(record) ids
-  /// \throws FormatError naming file and record when it cannot be read or an id is not in [0, 2^31)
+  /// \throws FormatError naming file and record when it cannot be read or an id is not in [0, 2^31), or naming the file
+  ///         when it has changed
   virtual void read(std::int64_t record, std::span<std::int32_t> out) const = 0;
   /// Reads whole rows in any order, repeats allowed. Only for files of rows.
   /// \param out  [rows.size(), row_length()], row by row
@@ -67,12 +70,23 @@ class TokenFile {
   virtual std::vector<std::string> unread() const { return {}; }
 
  protected:
-  explicit TokenFile(std::filesystem::path file) : file_(std::move(file)) {}
+  explicit TokenFile(std::filesystem::path file);
+  /// Call after ids or a mask were read. A file that was removed is still the one that was opened, and a file of the
+  /// same size and time is taken for a copy.
+  /// \throws FormatError when size or time of the file are others than when it was opened
+  void check_unchanged() const;
   /// \throws std::out_of_range, std::invalid_argument when a record is not there or has fewer than `size` ids
   void check_part(std::int64_t record, std::size_t size) const;
 
  private:
+  struct Version {
+    std::int64_t size_bytes = -1, seconds = 0;
+  };
+  /// \return the size is -1 when there is no such file
+  Version version() const;
+
   std::filesystem::path file_;
+  Version opened_;
 };
 
 /// Opens a token file of any format.

@@ -196,11 +196,11 @@ TEST_SUITE("base/scheduler") {
   TEST_CASE("the first process of a host is known by its number there") {
     const auto place = [](const Variables& variables) {
       const Environment environment(variables);
-      return std::pair(fsdp::first_of_its_host(), fsdp::alone_on_its_host());
+      return std::pair(fsdp::first_of_its_host(), fsdp::ranks_on_this_host());
     };
-    CHECK(place({}) == std::pair(true, false));
-    CHECK(place({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"SLURM_LOCALID", "1"}}) == std::pair(true, true));
-    CHECK(place({{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}) == std::pair(false, false));
-    CHECK(place({{"SLURM_LOCALID", "1"}}) == std::pair(false, false));
+    CHECK(place({}) == std::pair(true, 0));
+    CHECK(place({{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"SLURM_LOCALID", "1"}}) == std::pair(true, 1));
+    CHECK(place({{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}) == std::pair(false, 2));
+    CHECK(place({{"SLURM_LOCALID", "1"}}) == std::pair(false, 0));
   }
 }

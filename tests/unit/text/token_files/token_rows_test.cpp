@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <string>
@@ -134,6 +135,55 @@ TEST_SUITE("dataset/token_rows") {
 
     CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir.path() / "cut.h5"), doctest::Contains("truncated file"),
                          fsdp::FormatError);
+  }
+
+  TEST_CASE("a file that changes under its reader is refused by name, not read as zeros or as other ids") {
+    using namespace std::chrono_literals;
+    const fsdp::test::TempDir dir;
+    const auto file = dir.path() / "a.h5";
+    std::vector<std::uint16_t> ids(4000);
+    std::iota(ids.begin(), ids.end(), std::uint16_t{0});
+    const std::vector<std::int64_t> offsets{0, 1000, 4000};
+    const auto write = [&](bool documents) {
+      if (!documents) return write_dataset(file, "input_ids", H5T_NATIVE_UINT16, {40, 100}, ids.data());
+      const fsdp::Hdf5Scope scope;
+      const fsdp::Hdf5File handle(H5Fcreate(file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+      const auto add = [&](const char* name, hid_t type, hsize_t size, const void* values) {
+        const fsdp::Hdf5Space space(H5Screate_simple(1, &size, nullptr));
+        const fsdp::Hdf5Dataset dataset(
+            H5Dcreate2(handle.get(), name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+        REQUIRE(H5Dwrite(dataset.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+      };
+      add("tokens", H5T_NATIVE_UINT16, ids.size(), ids.data());
+      add("offsets", H5T_NATIVE_INT64, offsets.size(), offsets.data());
+    };
+    for (const bool documents : {false, true}) {
+      CAPTURE(documents);
+      write(documents);
+      const auto time = std::filesystem::last_write_time(file);
+      const auto bytes = fsdp::read_text_file(file);
+      const auto tokens = fsdp::open_token_file(file);
+      Ids read(100);
+      const auto read_it = [&] { tokens->read(1, read); };
+      CHECK_NOTHROW(read_it());
+      std::filesystem::last_write_time(file, time + 1s);  // of a file system that settles
+      CHECK_NOTHROW(read_it());
+      std::filesystem::last_write_time(file, time + 1h);
+      CHECK_THROWS_WITH_AS(read_it(), doctest::Contains((file.string() + ": has changed").c_str()), fsdp::FormatError);
+      std::filesystem::last_write_time(file, time);
+      CHECK_NOTHROW(read_it());
+      std::filesystem::resize_file(file, bytes.size() + 1);
+      const auto sizes = std::to_string(bytes.size()) + " bytes and has " + std::to_string(bytes.size() + 1);
+      CHECK_THROWS_WITH_AS(read_it(), doctest::Contains(sizes.c_str()), fsdp::FormatError);
+      std::filesystem::resize_file(file, 1000);
+      CHECK_THROWS_WITH_AS(read_it(), doctest::Contains(file.c_str()), fsdp::FormatError);
+      if (!documents) CHECK_THROWS_AS(read_rows(*tokens, {0, 3}), fsdp::FormatError);
+      std::filesystem::remove(file);
+      write(documents);
+      const auto again = fsdp::open_token_file(file);
+      std::filesystem::remove(file);  // the open file stays
+      CHECK_NOTHROW(again->read(1, read));
+    }
   }
 
   TEST_CASE("rows: several processes and threads read one file at once") {
