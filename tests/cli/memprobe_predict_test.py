@@ -40,9 +40,9 @@ class Predict(fsdp_cli.Case):
         for found in (plain, recomputed):
             self.assertEqual(found["alloc_retries"], 0)
             self.assertLess(found["peak_bytes"], found["budget_bytes"])
-            # One more sequence does not fit: the remaining memory is smaller than its need.
-            per_sequence = (found["peak_bytes"] - 29 * GIB) / found["largest_batch_per_device"]
-            self.assertLess(found["budget_bytes"] - found["peak_bytes"], 2 * per_sequence)
+            more = memprobe_cli.report([*self.codellama, "--ranks", 4, "--ranks-per-node", 4, "--gpu", "a100-80g", "--margin", 0, "--activation-checkpointing",
+                                        found["activation_checkpointing"], "--batch-size", found["largest_batch_per_device"] + 1], codes=(3,))
+            self.assertFalse(more["fits"])
 
     def test_what_qlora_is_known_for(self):
         """CodeLlama-7b on a card of 12 GB, Llama-3-70B on one A100 of 80 GB, and on two cards of 24 GB with its rows on the host."""
@@ -68,7 +68,7 @@ class Predict(fsdp_cli.Case):
         parts = found["breakdown"]
         share = PARAMETERS / 4
         self.assertAlmostEqual(parts["parameters"] / share, 4 + 2, 2)  # float32 master weights, bf16 rows for communication
-        self.assertAlmostEqual(parts["gradients"] / share, 4, 2)
+        self.assertAlmostEqual(parts["gradients"] / share, 2, 2)  # bf16, as they arrive
         self.assertAlmostEqual(parts["optimizer"] / share, 8, 2)
         # The root unit and two blocks, in bf16.
         self.assertAlmostEqual(parts["gathered"] / (2 * (2 * EMBEDDING + 2 * LAYER)), 1, 2)

@@ -11,7 +11,7 @@ cd "$work"
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
 # The walltime is over, so the scripts take SIGTERM as the end of the walltime.
 mkdir tools
-printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:01"\n' >tools/qstat
+printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:00"\n' >tools/qstat
 chmod +x tools/qstat
 
 # pbs_job NAME SCRIPT VARIABLE=VALUE...: replaces itself by a job of the run NAME, as PBS runs it; output goes to NAME.out.

@@ -181,7 +181,7 @@ Touches of_elementwise(const Elementwise& a) {
   Touches all;
   for (int i = 0; i < a.tensors; ++i) {
     for (int round = 0; round < 2; ++round) {
-      touch(all, a.param[i], size_of(a.param_type) * a.elements[i]);
+      touch(all, a.param[i], size_of(a.param_type[i]) * a.elements[i]);
       for (int s = 0; s < a.num_states; ++s) touch(all, a.states[s][i], size_of(a.state_types[s]) * a.elements[i]);
     }
     touch(all, a.grad[i], size_of(a.grad_type[i]) * a.elements[i]);

@@ -1,5 +1,5 @@
 #pragma once
-// Arguments of the fused GPU kernels that make one pass over many tensors: sums of squares, updates, casts. As in
+// Arguments of the fused GPU kernels of sums of squares, updates and casts, most of which take many tensors. As in
 // fused_kernels.hpp, pointers are device pointers.
 #include <cstdint>
 
@@ -76,7 +76,8 @@ enum class ElementwiseKind : std::uint8_t { sgd, lion, anyprecision };
 struct Elementwise {
   ElementwiseKind kind;
   int tensors, num_states;
-  Type param_type, state_types[3], cast_type;
+  Type state_types[3], cast_type;
+  Type param_type[kTensorsOfLaunch];
   void *param[kTensorsOfLaunch], *states[3][kTensorsOfLaunch];
   void* cast_params[kTensorsOfLaunch];  ///< as in AdamW
   const double* decision;               ///< as in AdamW

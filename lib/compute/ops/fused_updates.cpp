@@ -1,4 +1,4 @@
-// Passes over many tensors at once: sums of squares, AdamW, and casts of master weights.
+// Passes over many tensors at once: sums of squares, updates of optimizers, and casts of master weights.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
@@ -184,7 +184,6 @@ fused::Elementwise elementwise_pass(const ElementwiseUpdate& u, fused::Elementwi
   fused::Elementwise pass{};
   pass.kind = kind;
   pass.num_states = static_cast<int>(u.states.size());
-  pass.param_type = fused_type(u.params.front());
   for (std::size_t s = 0; s < u.states.size(); ++s) pass.state_types[s] = fused_type(u.states[s].front());
   pass.decision = static_cast<const double*>(address_of(u.decision));
   pass.grad_divisor = static_cast<float>(u.grad_divisor);
@@ -210,6 +209,7 @@ void FusedOps::update(const ElementwiseUpdate& u) const {
       if (u.params[i].numel() == 0) continue;
       const auto n = add_tensor(pass, u.params[i].numel());
       pass.param[n] = address_in(u.params[i]);
+      pass.param_type[n] = fused_type(u.params[i]);
       for (std::size_t s = 0; s < u.states.size(); ++s) pass.states[s][n] = address_in(u.states[s][i]);
       pass.grad[n] = address_of(u.grads[i]);
       pass.grad_type[n] = fused_type(u.grads[i]);

@@ -2,9 +2,9 @@
 // Arguments of the optimizer updates of Ops, for a group of parameters with the same hyperparameters.
 //
 // params are float32 master weights; states have the shape of their parameter and are float32 unless stated otherwise.
-// All tensors of a group are contiguous and on one device. Gradients are float32 (on a device, for AdamW and elementwise
-// updates, also bf16) and are divided by grad_divisor first,
-// so that clipping and the loss scale need no pass of their own.
+// All tensors of a group are contiguous and on one device. Gradients are float32, on a device for AdamW and elementwise
+// updates also bf16, and are divided by grad_divisor first, so that clipping and the loss scale need no pass of their
+// own.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -451,7 +451,8 @@ void Engine::build_gradients() {
     if (travels_as(*unit) == at::kBFloat16) unit->wire_dtype = at::kBFloat16;
   }
   // One micro-batch's gradients stay as they travel until the update, where that reads them.
-  const bool reads_bf16 = input_.step.takes_bf16 && input_.step.micro_batches == 1 && decides_on_device();
+  const bool reads_bf16 = input_.step.takes_bf16 && input_.step.micro_batches == 1 && decides_on_device() &&
+                          policy_.precision.param_dtype == at::kBFloat16;
   const auto shard_type_of = [&](const Unit& unit) {
     return reads_bf16 && travels_as(unit) == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
   };

@@ -27,13 +27,13 @@
 
 namespace fsdp {
 
-/// What the optimizer's steps ask of gradients.
+/// The micro-batches of a step, and the optimizer's use of their gradients.
 struct StepShape {
   StepShape(int micro_batches_of_step = 1, bool takes_bf16_gradients = false)
       : micro_batches(micro_batches_of_step), takes_bf16(takes_bf16_gradients) {}
   int micro_batches;
   /// The update also reads bf16 (takes_bf16_gradients()). On a device, gradients of a step of one micro-batch then
-  /// keep the dtype in which they travel, as FSDP2's do: 2 bytes to store and 2 to read instead of 4 and 8.
+  /// keep the dtype in which they travel, as FSDP2's do: 2 bytes to store and 4 to read instead of 4 and 8.
   bool takes_bf16;
 };
 

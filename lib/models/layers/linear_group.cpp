@@ -272,7 +272,7 @@ at::Tensor LinearGroup::backward_input(LayerParams p, LayerGrads g, const MicroB
       add_back(ops_, grad_x_NI, grad_NO, weight(p, matrix, grad_NO.scalar_type()));
     }
     if (matrix.lora_a < 0) continue;
-    ops_.weight_grad(slot(g, matrix.lora_b), grad_NO, part(state.down_NR, n));
+    adapter_grad(slot(g, matrix.lora_b), grad_NO, part(state.down_NR, n));
     auto grad_down_NR = part(state.grad_down_NR, n++);
     ops_.linear_backward_into(grad_down_NR, grad_NO, param(p, matrix.lora_b).to(grad_NO.scalar_type()));
   }
@@ -314,7 +314,7 @@ void LinearGroup::backward_weights(LayerParams p, LayerGrads g, const MicroBatch
   }
   if (!has_adapters()) return;
   GradSlot sum{at::empty({state.grad_down_NR.size(1), x_NI.size(1)}, x_NI.options().dtype(at::kFloat))};
-  ops_.weight_grad(&sum, state.grad_down_NR, adapter_input(batch, x_NI));
+  adapter_grad(&sum, state.grad_down_NR, adapter_input(batch, x_NI));
   scale_rows(sum.grad);
   for (std::size_t n = 0; n < adapted_.size(); ++n)
     ops_.accumulate(slot(g, matrices_[adapted_[n]].lora_a), sum.grad.narrow(0, first_column_[n], adapter(n).rank));
@@ -374,6 +374,12 @@ at::Tensor LinearGroup::scaled_a(LayerParams p, at::ScalarType dtype) const {
   auto all_RI = at::cat(all_a);
   scale_rows(all_RI);
   return all_RI.to(dtype);
+}
+
+void LinearGroup::adapter_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const {
+  // Processors round a product of 16-bit factors to 16 bits.
+  if (slot == nullptr || !ops_.on_host()) return ops_.weight_grad(slot, grad_NO, x_NI);
+  ops_.weight_grad(slot, grad_NO.to(at::kFloat), x_NI.to(at::kFloat));
 }
 
 void LinearGroup::add_adapter(LayerParams p, std::size_t n, at::Tensor& out_NO, const at::Tensor& down_NR) const {

@@ -42,7 +42,7 @@ struct LinearState {
 /// Shapes: N tokens, I inputs, O outputs of one matrix, R the ranks of the adapters together.
 ///
 /// Adapters are multiplied in the dtype of the activations, as peft does under autocast: their float32 parameters are
-/// rounded for each product, sums are float32, and gradients of parameters are not rounded where the device can.
+/// rounded for each product, sums are float32, and gradients of parameters are not rounded.
 class LinearGroup {
  public:
   /// \param dropout_place  identifies the adapters' dropout in the model
@@ -97,6 +97,8 @@ class LinearGroup {
   void scale_rows(at::Tensor& all_RI) const;
   /// Returns s A of all adapters, one below the other.
   at::Tensor scaled_a(LayerParams p, at::ScalarType dtype) const;
+  /// Ops::weight_grad() with sums that are not rounded to the factors' dtype.
+  void adapter_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tensor& x_NI) const;
   /// out += down B^T, for the n-th adapter.
   void add_adapter(LayerParams p, std::size_t n, at::Tensor& out_NO, const at::Tensor& down_NR) const;
   /// Adds the adapter's bias of a matrix, times its scale.

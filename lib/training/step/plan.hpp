@@ -29,7 +29,7 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 
 /// \throws UsageError naming the option
 OptimizerOptions plan_optimizer(const TrainOptions& options);
-/// What the engine must know of the job's steps.
+/// Describes the job's steps for the engine.
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches);
 
 /// Types of products that do not go with how weights are kept. \throws UsageError

@@ -132,7 +132,7 @@ __device__ __forceinline__ void add_teams(NormSums<1, kLayerNorm>& sums, const T
   }
 }
 
-/// What a thread reads of a row before its sums: its elements as they are in memory, which take half of the registers.
+/// A thread's elements of a row, read before its sums and kept as they are in memory: in half of the registers.
 template <typename T, int kVectors, bool kLayerNorm>
 struct BackwardRow {
   Eight<T> x[kVectors], grad[kVectors], residual[kVectors];
@@ -166,7 +166,7 @@ struct NormFactors {
     widen_eight(grad, row.grad[i]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      normal[k] = (kLayerNorm ? normal[k] - row.mean : normal[k]) * row.rstd;  // past the end gradients are zero
+      normal[k] = (kLayerNorm ? normal[k] - row.mean : normal[k]) * row.rstd;
       scaled[k] = grad[k] * gamma[k];
     }
   }

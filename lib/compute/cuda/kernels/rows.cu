@@ -61,7 +61,7 @@ constexpr int kRowsAtOnce = kKind == fused::ColumnPassKind::sum ? (sizeof(T) == 
                                                                                                    : 1;
 
 template <typename T, fused::ColumnPassKind kKind>
-__global__ void __launch_bounds__(kStripThreads) column_pass(fused::ColumnPass a) {
+__global__ void __launch_bounds__(kStripThreads, 3) column_pass(fused::ColumnPass a) {
   using Kind = fused::ColumnPassKind;
   constexpr bool kSums = kKind == Kind::sum || kKind == Kind::bias_gelu_backward;
   __shared__ float room[kSums ? kStripWarps : 1][kStripColumns];

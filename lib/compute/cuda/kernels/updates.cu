@@ -1,5 +1,5 @@
-// Passes over many tensors at once: sums of squares, AdamW, and casts between master weights and the parameter dtype. A
-// thread block takes kBlockElements elements of one tensor.
+// Passes over many tensors at once: sums of squares, updates, and casts between master weights and the parameter dtype.
+// A thread block takes kBlockElements elements of one tensor.
 #include <algorithm>
 
 #include "lib/compute/cuda/kernels/device.cuh"
@@ -123,8 +123,8 @@ struct UpdatedElement {
     states[0] = a.numbers[1] * states[0] + a.numbers[3] * grad;
   }
 
-  __device__ __forceinline__ void anyprecision(const fused::Elementwise& a) {
-    const Type of_mean = a.state_types[0], of_square = a.state_types[1], of_param = a.param_type;
+  __device__ __forceinline__ void anyprecision(const fused::Elementwise& a, Type of_param) {
+    const Type of_mean = a.state_types[0], of_square = a.state_types[1];
     const float rest1 = of_param == Type::bf16 ? rounded(a.numbers[2], of_mean) : a.numbers[2];
     states[0] = rounded(rounded(states[0] * a.numbers[0], of_mean) + rest1 * grad, of_mean);
     states[1] = rounded(rounded(states[1] * a.numbers[1], of_square) + a.numbers[3] * (grad * grad), of_square);
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kUpdateThreads) elementwise(const __grid_const
   for (long long at = range.begin + threadIdx.x * 8; at < range.end; at += kUpdateThreads * 8) {
     const long long count = range.end - at;
     float param[8], grad[8], states[kMostStates][8];
-    load_eight(param, a.param[n], a.param_type, at, count, packed);
+    load_eight(param, a.param[n], a.param_type[n], at, count, packed);
     load_eight(grad, a.grad[n], a.grad_type[n], at, count, packed);
 #pragma unroll
     for (int s = 0; s < kMostStates; ++s) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kUpdateThreads) elementwise(const __grid_const
       for (int s = 0; s < kMostStates; ++s) e.states[s] = states[s][k];
       if constexpr (kKind == Kind::sgd) e.sgd(a);
       if constexpr (kKind == Kind::lion) e.lion(a);
-      if constexpr (kKind == Kind::anyprecision) e.anyprecision(a);
+      if constexpr (kKind == Kind::anyprecision) e.anyprecision(a, a.param_type[n]);
       param[k] = e.param;
 #pragma unroll
       for (int s = 0; s < kMostStates; ++s) states[s][k] = e.states[s];
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kUpdateThreads) elementwise(const __grid_const
       for (int k = 0; k < 8; ++k) cast[k] = param[k];
       put_eight({a.cast_params[n], a.cast_type}, at, cast, count, packed);
     }
-    put_eight({a.param[n], a.param_type}, at, param, count, packed);
+    put_eight({a.param[n], a.param_type[n]}, at, param, count, packed);
 #pragma unroll
     for (int s = 0; s < kMostStates; ++s) {
       if (s < a.num_states) put_eight({a.states[s][n], a.state_types[s]}, at, states[s], count, packed);
