@@ -11,7 +11,7 @@ cd "$work"
 printf '%s\n%s\n' "$(hostname)" "$(hostname)" >nodefile
 # The walltime is over, so the scripts take SIGTERM as the end of the walltime.
 mkdir tools
-printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:00"\n' >tools/qstat
+printf '#!/bin/sh\necho "    Resource_List.walltime = 00:00:01"\n' >tools/qstat
 chmod +x tools/qstat
 
 # pbs_job NAME SCRIPT VARIABLE=VALUE...: replaces itself by a job of the run NAME, as PBS runs it; output goes to NAME.out.
@@ -35,6 +35,7 @@ for steps in 60 300 1500; do # more steps on a machine so fast that the signal c
     pbs_job stopped-$steps chess_finetune.pbs MAX_TRAINING_STEPS=$steps &
     job=$!
     wait_for 60 has_steps stopped-$steps 7 || show_and_fail stopped-$steps "makes no progress"
+    echo "=>> PBS: job killed: walltime 2 exceeded limit 1" >>stopped-$steps.out # as PBS does before its signal
     # PBS signals every process of the job: here the script and its mpiexec, which passes the signal on.
     # shellcheck disable=SC2046 # one word per process
     kill -TERM "$job" $(children "$job") 2>/dev/null || true
