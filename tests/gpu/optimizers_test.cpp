@@ -1,4 +1,5 @@
-// Optimizers on the GPU beside the host's kernels, whose trajectories are PyTorch's and the authors' (unit/engine/optim).
+// Optimizers on the GPU beside the host's kernels, whose trajectories are PyTorch's and the authors'
+// (unit/engine/optim).
 #include <ATen/ops/randn.h>
 
 #include <string>

@@ -51,7 +51,8 @@ class FakeCollectives final : public TensorCollectives {
     for (const auto& [full, shard, accumulate] : tensors) {
       kept.insert(kept.end(), {full, shard});
       bytes += static_cast<double>(full.nbytes());
-      if (accumulate || full.scalar_type() != shard.scalar_type()) kept.push_back(at::empty(shard.sizes(), full.options()));
+      if (accumulate || full.scalar_type() != shard.scalar_type())
+        kept.push_back(at::empty(shard.sizes(), full.options()));
     }
     return start(TransferWork::Kind::reduce, bytes, std::move(kept));
   }

@@ -100,8 +100,9 @@ TEST_SUITE("fsdp/unit_grads") {
                                               std::vector<std::size_t>(2, grad_slot_bytes(kLayouts, type, ranks)));
       }
       for (int u = 0; u < 3; ++u) {
-        units.push_back(memory != nullptr ? make_shared_unit_grads(context, kLayouts, type, memory, {0, 1}, next)
-                                          : make_collective_unit_grads(context, kLayouts, type, at::kFloat, false, true));
+        units.push_back(memory != nullptr
+                            ? make_shared_unit_grads(context, kLayouts, type, memory, {0, 1}, next)
+                            : make_collective_unit_grads(context, kLayouts, type, at::kFloat, false, true));
         units.back()->prepare();
       }
       std::vector<std::vector<at::Tensor>> want(3);
