@@ -39,6 +39,16 @@ def threads_of(pid):
     return found
 
 
+def settled_threads_of(pid):
+    """Waits for threads that are just starting: the C library blocks all signals in them until they have."""
+    for _ in range(200):
+        found = threads_of(pid)
+        if not any(blocked & SYNCHRONOUS for _, blocked, _ in found):
+            break
+        time.sleep(0.05)
+    return found
+
+
 class Signals(fsdp_cli.Case):
     # Sizes whose products of factors go to oneDNN, not to ATen, where the processor has AVX-512.
     SIZES = ("--num-layers", 2, "--num-heads", 4, "--embed-size", 256, "--batch-size", 8, "--precision", "float32", "--total-batch-size", 16)
@@ -55,7 +65,7 @@ class Signals(fsdp_cli.Case):
         return process, log, fsdp_cli.rank_processes(process.pid, "fsdp-finetune") if ranks else [process.pid]
 
     def assert_one_thread_takes_signals(self, pid, at_least=2):
-        threads = threads_of(pid)
+        threads = settled_threads_of(pid)
         self.assertGreaterEqual(len(threads), at_least, threads)
         for name, blocked, caught in threads:
             self.assertFalse(blocked & SYNCHRONOUS, name)
