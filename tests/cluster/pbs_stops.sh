@@ -22,6 +22,7 @@ cleanup+=(kill_jobs)
 
 # Stand-in programs: one step per 0.1 s from the newest checkpoint; on a signal or the time limit they save and end with 85.
 mkdir bin
+cp "$FSDP_SOURCE/tests/cluster/stand_in.sh" bin/
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/bash
 case "$*" in
@@ -30,26 +31,13 @@ case "$*" in
 esac
 echo "options:$(printf ' <%s>' "$@")"
 echo "values: $(declare -p ODD LINES_OF COMMA QUOTE NOTHING ARGS 2>&1 | tr '\n' '~')"
-while (($#)); do
-    case $1 in
-        --run-name) name=$2 ;;
-        --out-dir) out=$2 ;;
-        --max-steps) last=$2 ;;
-        --time-limit) [[ $2 =~ ^(.*):(.*):(.*)$ ]] && limit=$((BASH_REMATCH[1] * 3600 + BASH_REMATCH[2] * 60 + BASH_REMATCH[3])) ;;
-    esac
-    shift
-done
-folder=$out/$name/checkpoints
-mkdir -p "$folder"
-step=$(readlink "$folder/latest" || echo step-0)
-step=${step#step-}
+source "$(dirname "$0")/stand_in.sh"
 trap 'stop=1' TERM USR1
 while ((step < last && !stop && SECONDS < ${limit:-99999})); do
     sleep 0.1
     echo $((++step)) >>"$out/$name/steps"
 done
-mkdir -p "$folder/step-$step"
-ln -sfn "step-$step" "$folder/latest"
+save
 if ((step < last)); then exit 85; fi
 SH
 cat >bin/mpiexec <<'SH'

@@ -71,17 +71,11 @@ done
 
 echo "-- deleted at five moments of a walltime of one minute: none comes back; the end of the walltime: submitted again"
 mkdir quick
+cp "$FSDP_SOURCE/tests/cluster/stand_in.sh" quick/
 cat >quick/fsdp-finetune <<'SH'
 #!/bin/bash
 if [[ $* == *--print-config* ]]; then exit; fi
-while (($#)); do
-    case $1 in --run-name) name=$2 ;; --out-dir) out=$2 ;; esac
-    shift
-done
-folder=$out/$name/checkpoints
-mkdir -p "$folder"
-step=$(readlink "$folder/latest" || echo step-0)
-step=${step#step-}
+source "$(dirname "$0")/stand_in.sh"
 trap 'stop=1' TERM
 while [[ -z ${stop:-} ]]; do
     sleep 0.2
@@ -99,8 +93,7 @@ while [[ -z ${stop:-} ]]; do
         qdel "$PBS_JOBID"
     fi
 done
-mkdir -p "$folder/step-$step"
-ln -sfn "step-$step" "$folder/latest"
+save
 exit 85
 SH
 chmod +x quick/fsdp-finetune

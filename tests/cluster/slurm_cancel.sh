@@ -9,17 +9,11 @@ small_run
 start_slurm
 cd "$work"
 mkdir bin
+cp "$FSDP_SOURCE/tests/cluster/stand_in.sh" bin/
 cat >bin/fsdp-finetune <<'SH'
 #!/bin/bash
 if [[ $* == *--print-config* ]]; then exit; fi
-while (($#)); do
-    case $1 in --run-name) name=$2 ;; --out-dir) out=$2 ;; esac
-    shift
-done
-folder=$out/$name/checkpoints
-mkdir -p "$folder"
-step=$(readlink "$folder/latest" || echo step-0)
-step=${step#step-}
+source "$(dirname "$0")/stand_in.sh"
 trap 'stop=1' TERM
 trap 'warned=1' USR1
 while [[ -z ${stop:-} ]]; do
@@ -38,8 +32,7 @@ while [[ -z ${stop:-} ]]; do
         scancel "$SLURM_JOB_ID"
     fi
 done
-mkdir -p "$folder/step-$step"
-ln -sfn "step-$step" "$folder/latest"
+save
 scontrol show job "$SLURM_JOB_ID" >"$out/$name/facts"
 exit 85
 SH
