@@ -7,7 +7,7 @@
 
 namespace fsdp {
 
-/// During its lifetime, handlers of signals run on a thread of their own, whoever installed them, so the stack of a
+/// During its lifetime, handlers of signals run on a thread of their own, those of libraries too, so the stack of a
 /// thread that computes stays as it is: generated code, such as oneDNN's, uses the stack pointer as a workspace, and
 /// the kernel writes a handler's frame below it. Make it the first object in main(). A program that does so has
 /// asynchronous signals blocked before any library is initialised; all threads inherit that, and the thread of this

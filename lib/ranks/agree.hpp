@@ -32,9 +32,9 @@ struct RankTrait {
   std::string mine;  ///< this rank's: "fsdp 1.0.0"
 };
 
-/// \throws UsageError on every rank if a trait differs: it names the first one that does, the two ranks, their hosts
-/// and
-///         what each of them has
+/// Requires that all ranks have the same traits.
+/// \throws UsageError on every rank if a trait differs: it names the first one that does, the two ranks, their hosts,
+///         and what each of them has
 void require_equal_ranks(ProcessGroup& group, const std::vector<RankTrait>& traits);
 
 /// Runs `action` on every rank. When it throws on any rank, every rank throws the error of the lowest failed rank; a

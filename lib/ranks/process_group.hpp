@@ -100,10 +100,10 @@ class ProcessGroup {
   virtual bool liveness_probed() { return false; }
   /// Longest wait while a library of collectives connects the ranks.
   virtual std::chrono::milliseconds init_timeout() const { return timeout(); }
-  /// Call now and then in a wait for other ranks. It takes microseconds.
+  /// Call now and then in a wait for other ranks. It takes microseconds. Both errors come after a second or more, in
+  /// which what is waited for may still come.
   /// \throws RuntimeFailure naming ranks of the job whose processes have ended, as far as this host can tell; an Error
-  /// of
-  ///         stopped_early as end_waits() says. Both after a second or more, in which what is waited for may still come
+  ///         of stopped_early as end_waits() says
   virtual void check_wait() const {}
   /// From now on waits of this group, and of those split from the same job, end some seconds after `wanted` says true
   /// for the first time: for parts of a job that leave nothing to save. Empty: they do not.

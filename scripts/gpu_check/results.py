@@ -95,8 +95,8 @@ def markdown(found):
                 lines += ["| rate | | |", "|---|---|---|"]
                 lines += [f"| {cell(each['name'])} | {each['value']:.4g} | {each['unit']} |" for each in rates] + [""]
             if contention := row["figures"].get("contention"):
-                lines += ["| thread blocks beside the products | multiprocessors cuBLAS is told of | ms | times alone |", "|---|---|---|---|"]
-                lines += [f"| {each['blocks']} | {each['target'] or 'all'} | {each['ms']} | {each['times']} |" for each in contention] + [""]
+                lines += ["| thread blocks beside the products | multiprocessors that cuBLAS aims for | ms | times alone |", "|---|---|---|---|"]
+                lines += [f"| {each['blocks']}{' in clusters of 4' if each['in_clusters'] else ''} | {each['target'] or 'all'} | {each['ms']} | {each['times']} |" for each in contention] + [""]
             kernels = row["figures"].get("kernels")
             if kernels:
                 lines += ["| kernel | ms a step | calls a step |", "|---|---|---|"]

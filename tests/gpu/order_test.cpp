@@ -111,7 +111,7 @@ ModelConfig small_model(Architecture architecture) {
   return config;
 }
 
-/// Three steps: in the last one only the first rank has a row. The second begins before the first is told of.
+/// Three steps: in the last one only the first rank has a row. The second begins before the first is reported.
 void train(Architecture architecture, const Job& job) {
   constexpr std::int64_t kLength = 16;
   const at::NoGradGuard no_grad;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/compute/ops/blockwise_numbers.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/ops/row_loops.hpp"
 
@@ -153,14 +154,8 @@ kernels::BlockwiseArgs blockwise_arguments(const BlockwiseUpdate& u) {
   a.blocks = u.first.scales.numel();
   a.block = kernels::moment_block(u.format);
   a.offset = u.first_element % a.block;
-  a.weight_decay_factor = static_cast<float>(1 - u.lr * u.weight_decay);
   a.grad_scale = static_cast<float>(1 / u.grad_divisor);
-  a.beta1 = static_cast<float>(u.beta1);
-  a.beta2 = static_cast<float>(u.beta2);
-  a.rest1 = static_cast<float>(1 - u.beta1);
-  a.rest2 = static_cast<float>(1 - u.beta2);
-  a.step_size = static_cast<float>(u.lion ? u.lr : u.step_size() * u.correction());
-  a.eps = static_cast<float>(u.eps * u.correction());
+  set_numbers(a, u);
   return a;
 }
 

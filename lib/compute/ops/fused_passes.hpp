@@ -106,7 +106,7 @@ struct Blockwise {
   std::int64_t elements, blocks;
   std::int64_t offset;  ///< of the first element in its block
   bool packed;          ///< elements of a lane start at multiples of 16 bytes
-  float keep, grad_divisor, beta1, beta2, rest1, rest2, step_size, eps;
+  float weight_decay_factor, grad_divisor, beta1, beta2, rest1, rest2, step_size, eps;
 };
 
 }  // namespace fsdp::fused

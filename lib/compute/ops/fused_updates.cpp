@@ -8,6 +8,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "lib/compute/ops/blockwise_numbers.hpp"
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/fused_ops.hpp"
 
@@ -255,14 +256,8 @@ void FusedOps::blockwise(const BlockwiseUpdate& u) const {
   pass.blocks = u.first.scales.numel();
   pass.offset = u.first_element % kernels::moment_block(u.format);
   pass.packed = are_packed(pass.offset, {pass.param, pass.grad});
-  pass.keep = static_cast<float>(1 - u.lr * u.weight_decay);
   pass.grad_divisor = static_cast<float>(u.grad_divisor);
-  pass.beta1 = static_cast<float>(u.beta1);
-  pass.beta2 = static_cast<float>(u.beta2);
-  pass.rest1 = static_cast<float>(1 - u.beta1);
-  pass.rest2 = static_cast<float>(1 - u.beta2);
-  pass.step_size = static_cast<float>(u.lion ? u.lr : u.step_size() * u.correction());
-  pass.eps = static_cast<float>(u.eps * u.correction());
+  set_numbers(pass, u);
   kernels_->blockwise(pass);
 }
 

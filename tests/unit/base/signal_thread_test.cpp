@@ -89,7 +89,7 @@ void wait_until(pid_t child, const std::function<bool()>& condition) {
 }  // namespace
 
 TEST_SUITE("base/signal_thread") {
-  TEST_CASE("no handler runs on a thread that computes, whoever installed it and when") {
+  TEST_CASE("no handler runs on a thread that computes, whichever code installed it and when") {
     for (const bool installed_before : {true, false}) {
       CAPTURE(installed_before);
       const auto body = [&] {

@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(kBlockwiseThreads) blockwise(fused::Blockwise 
     for (int k = 0; k < kPer; ++k) {
       if constexpr (kLion) {
         const float sign = static_cast<float>(second[k] > 0.0f) - static_cast<float>(second[k] < 0.0f);
-        param[k] = param[k] * a.keep - a.step_size * sign;
+        param[k] = param[k] * a.weight_decay_factor - a.step_size * sign;
       } else {
-        param[k] = param[k] * a.keep - a.step_size * first[k] / (sqrtf(second[k]) + a.eps);
+        param[k] = param[k] * a.weight_decay_factor - a.step_size * first[k] / (sqrtf(second[k]) + a.eps);
       }
     }
     mine.store(a.param, param, a.packed);

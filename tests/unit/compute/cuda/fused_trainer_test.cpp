@@ -249,7 +249,7 @@ TEST_SUITE("cuda/fused trainer") {
     });
   }
 
-  TEST_CASE("a step begins before the one before it is told of, except where the run needs the state") {
+  TEST_CASE("a step begins before the one before it is reported, except where the run needs the state") {
     const TempDir dir;
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.sharding.precision = at::kBFloat16;
