@@ -99,8 +99,7 @@ std::string ProcessIdentity::to_json() const {
   return json_text(claim);
 }
 
-bool ProcessIdentity::is_comparable() const {
-  const auto here = own();
+bool ProcessIdentity::is_comparable(const ProcessIdentity& here) const {
   return !boot_id.empty() && !pid_namespace.empty() && here.boot_id == boot_id && here.pid_namespace == pid_namespace &&
          pid > 0 && here.start_ticks != 0;
 }

@@ -21,10 +21,10 @@ struct ProcessIdentity {
 
   /// True only when the process has provably ended: it ran under this kernel and in this pid namespace, and no longer
   /// exists. False also means that its state is unknown.
-  bool surely_gone() const { return is_comparable() && has_ended(); }
-  /// It ran under this kernel and in this pid namespace.
-  bool is_comparable() const;
-  /// \pre is_comparable(). Reads one file
+  bool surely_gone() const { return is_comparable(own()) && has_ended(); }
+  /// It ran under the kernel and in the pid namespace of the calling process. \param here  own()
+  bool is_comparable(const ProcessIdentity& here) const;
+  /// \pre is_comparable(own()). Reads one file
   bool has_ended() const;
   /// "process 1234 on node7 (Slurm job 42), since 2026-11-22 10:15:00 UTC"
   std::string words() const;

@@ -126,13 +126,14 @@ MpiGroup::MpiGroup(UniqueComm comm, std::shared_ptr<MpiJob> job) : comm_(std::mo
 }
 
 void MpiGroup::know_peers() {
+  const auto here = ProcessIdentity::own();
   std::string all;
-  for (const auto& text : gather(ProcessIdentity::own().to_json(), 0)) all += text + '\n';
+  for (const auto& text : gather(here.to_json(), 0)) all += text + '\n';
   std::istringstream lines(broadcast_text(all, 0));
   std::string line;
   for (int member = 0; std::getline(lines, line); ++member) {
     auto process = ProcessIdentity::from_json(line);
-    if (member != rank_ && process.is_comparable() && !process.has_ended())
+    if (member != rank_ && process.is_comparable(here) && !process.has_ended())
       job_->peers.push_back({world_rank(member), std::move(process)});
   }
 }
