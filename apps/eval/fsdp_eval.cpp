@@ -1,4 +1,5 @@
 // fsdp-eval: computes the loss, chess scores and generated text of one checkpoint, or compares two checkpoints.
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/common/runs_options.hpp"

@@ -596,7 +596,7 @@ std::unique_ptr<NcclLog> log_of_nccl(ProcessGroup& world, const RunSetup& setup)
 
 /// \return the message of a job that ends because a GPU's memory is full
 std::string without_room(const c10::OutOfMemoryError& error, const RecordingCounts& graphs) {
-  const std::string text = error.what_without_backtrace();
+  std::string text = error.what_without_backtrace();
   if (graphs.recorded == 0) return text;
   return fmt::format("{} of this job keep memory that other work then lacks: start it with --cuda-graphs off. {}",
                      format_count_of(graphs.recorded, "CUDA graph"), text);

@@ -107,7 +107,7 @@ class ProcessGroup {
   virtual void check_wait() const {}
   /// From now on waits of this group, and of those split from the same job, end some seconds after `wanted` says true
   /// for the first time: for parts of a job that leave nothing to save. Empty: they do not.
-  virtual void end_waits([[maybe_unused]] std::function<bool()> wanted) {}
+  virtual void end_waits([[maybe_unused]] std::function<bool()> wanted) {}  // NOLINT: MpiGroup keeps it
   /// World rank of a member of the group, for messages.
   virtual int world_rank(int member) const = 0;
 

@@ -252,7 +252,7 @@ DeviceOverheads usual_overheads(const GpuSpec& gpu, int communicators, bool seve
   // Networks take 80 more.
   constexpr double kSwitched_gb_per_s = 300;  // of A100's NVLink, which boards connect by switches
   const auto& facts = facts_of_gpu(gpu.name, gpu.total_bytes, gpu.compute_capability);
-  const auto of_node = facts.link_gb_per_s >= kSwitched_gb_per_s ? 300 : 180;
+  const std::int64_t of_node = facts.link_gb_per_s >= kSwitched_gb_per_s ? 300 : 180;
   overheads.nccl_bytes = communicators * (of_node + (several_nodes ? 80 : 0)) * kMiB;
   return overheads;
 }
