@@ -129,6 +129,8 @@ nlohmann::json download_json(const Arguments& arguments, const DownloadReport& r
     const bool missing = std::find(result.missing.begin(), result.missing.end(), file.path) != result.missing.end();
     files.push_back({{"path", file.path}, {"size", file.size_bytes}, {"hash", file.hash()}, {"was_there", !missing}});
   }
+  report["ignored"] = nlohmann::json::object();
+  if (!result.ignored.empty()) report["ignored"][report["repo"].get<std::string>()] = result.ignored;
   report["bytes"] = result.total_bytes;
   report["bytes_to_fetch"] = result.missing_bytes;
   report["bytes_received"] = result.received_bytes;

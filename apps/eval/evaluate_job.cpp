@@ -265,6 +265,8 @@ class EvaluateJob {
     if (input_) evaluate_loss(runtime, index, report, metrics);
     if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
     if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
+    report["ignored"] = subject.ignored.to_json();
+    tell_of_ignored(subject.ignored, log_);
     return metrics;
   }
 

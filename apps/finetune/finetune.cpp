@@ -26,6 +26,7 @@
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
+#include "lib/training/checkpoints/ignored_inputs.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/evaluate/generate.hpp"
 #include "lib/training/run/restart.hpp"
@@ -90,6 +91,7 @@ RestartPoint Restore::run() {
   } else {
     take_weights(state);
   }
+  point_.ignored = point_.checkpoint->ignored(world_);
   point_.checkpoint.reset();
   return point_;
 }
@@ -294,6 +296,19 @@ void tell_weights(ProcessGroup& world, const std::string& directory, const Logge
   load();
   world.barrier();
   log.info(fmt::format("weights   {}   {:.1f} s", directory, seconds_since(start)));
+}
+
+/// \return what of the model's folder, and of the adapter in peft's format, has no influence on the run; on rank 0
+Ignored ignored_in_folders(ProcessGroup& world, const RunSetup& setup) {
+  const auto& options = setup.options;
+  Ignored ignored;
+  run_agreed(world, [&] {
+    if (world.rank() != 0) return;
+    const auto& model = options.model.directory;
+    if (!model.empty() && !setup.restart) ignored.add(ignored_in_model(model, setup.tokenizer.name == model));
+    if (!options.adapter.empty()) ignored.add(ignored_in_adapter(options.adapter));
+  });
+  return ignored;
 }
 
 /// Loads the base weights from their folder, and adapters from a checkpoint, from peft's files, or newly made.
@@ -632,6 +647,10 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   describe_run(world, setup, runtime, products, log);
   if (trainer) memory.predict();
   const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
+  auto ignored = ignored_in_folders(world, setup);
+  if (taken) ignored.add(taken->ignored);
+  tell_of_ignored(ignored, log);
+  report["ignored"] = ignored.to_json();
   if (taken && !taken->manifest.products.empty() && taken->manifest.products != products) {
     log.info(fmt::format("products  {}; the saved run had {}: sums differ from its own in their last bits", products,
                          taken->manifest.products));

@@ -13,6 +13,7 @@
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/models/config/unused_keys.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/device.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
@@ -439,7 +440,13 @@ class MemprobeJob {
 
 ExitCode run_memprobe(ProcessGroup& world, const MemprobeOptions& options, const Logger& log, nlohmann::json& report,
                       std::optional<MemprobeChoice>& choice) {
-  return MemprobeJob(world, options, log).run(report, choice);
+  const auto code = MemprobeJob(world, options, log).run(report, choice);
+  if (const auto& model = options.train.model.directory; world.rank() == 0 && !model.empty() && !options.alone) {
+    const auto ignored = ignored_in_config(model);
+    report["ignored"] = ignored.to_json();
+    tell_of_ignored(ignored, log);
+  }
+  return code;
 }
 
 }  // namespace fsdp

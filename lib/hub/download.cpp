@@ -146,6 +146,9 @@ Plan make_plan(const DownloadOptions& options, const HubSettings& settings, cons
   plan.report.snapshot = store.snapshot(listing.commit);
   plan.report.ready_mark = store.ready_mark(listing.commit);
   plan.report.files = std::move(selected.files);
+  for (const auto& file : listing.files)
+    if (std::ranges::none_of(plan.report.files, [&](const auto& one) { return one.path == file.path; }))
+      plan.report.ignored.push_back(file.path);
   if (!listing.complete) {
     find_dangling(plan.report);
     return plan;

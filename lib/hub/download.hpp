@@ -34,6 +34,7 @@ struct DownloadReport {
   std::filesystem::path snapshot;
   std::filesystem::path ready_mark;
   std::vector<RemoteFile> files;     ///< the selected files
+  std::vector<std::string> ignored;  ///< paths of the repository's other files
   std::vector<std::string> missing;  ///< paths that were missing before this call
   std::uint64_t total_bytes = 0;     ///< size of the selected files; identical contents count once
   std::uint64_t missing_bytes = 0;   ///< bytes that had to be fetched

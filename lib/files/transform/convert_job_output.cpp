@@ -13,6 +13,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/ignored.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
@@ -23,6 +24,7 @@
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
+#include "lib/files/transform/tracked_source.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/copy.hpp"
 #include "lib/files/write/dcp_target.hpp"
@@ -72,6 +74,7 @@ OutputKind kind_of_request(const OutputRequest& request) {
 struct Plan {
   std::filesystem::path output;
   OutputKind kind = OutputKind::torch;
+  std::shared_ptr<const TrackedSource> input;
   std::shared_ptr<const Source> source;
   std::unique_ptr<Target> target;
 };
@@ -417,7 +420,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   const std::filesystem::path named = options.config_from;
   if (!named.empty() && std::filesystem::is_regular_file(named / "config.json"))
     input.config_from = options.config_from;
-  const auto original = open_input(options.paths[0], input, true);
+  const auto original = plan.input = std::make_shared<TrackedSource>(open_input(options.paths[0], input, true));
   refuse_nothing(*original, *original, options.paths[0]);
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
   if (plan.kind == OutputKind::megatron) adapt_to_megatron(*original, log, input);
@@ -470,6 +473,22 @@ nlohmann::json describe(const ConvertOptions& options, const Plan& plan) {
                         {"values", plan.source->values().size()}};
   if (!options.input.merge_adapter.empty()) report["merged_adapter"] = options.input.merge_adapter;
   return report;
+}
+
+/// Lists the parts of the input that have not come into the output. Collective, after the copy.
+Ignored what_was_ignored(ProcessGroup& world, const ConvertOptions& options, const Plan& plan) {
+  Ignored ignored;
+  ignored.add(options.paths[0], plan.input->unread(world));
+  // Folders of trainers and of ranks have files of which their readers tell.
+  const auto& info = plan.input->info();
+  if (info.format != "safetensors" || !info.trainer.empty()) return ignored;
+  auto used = files_read(info);
+  if (!info.adapter.empty()) used.insert(kAdapterConfig);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(plan.output, error))
+    used.insert(entry.path().filename().string());  // a file of the same name was carried along, or made anew
+  ignored.add_files(options.paths[0], used);
+  return ignored;
 }
 
 void dry_run(const ConvertOptions& options, Plan& plan, const Logger& log, nlohmann::json& report) {
@@ -570,6 +589,9 @@ ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, cons
   report["bytes"] = copied.bytes_written;
   report["num_files"] = copied.num_files;
   report["seconds"] = copied.seconds;
+  const auto ignored = what_was_ignored(world, options, plan);
+  report["ignored"] = ignored.to_json();
+  tell_of_ignored(ignored, log);
   return ExitCode::ok;
 }
 

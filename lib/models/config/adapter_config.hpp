@@ -59,6 +59,8 @@ struct LoraConfig {
   std::int64_t vocabulary = 0;
   std::vector<std::string> tables = {};  ///< which weights of the two are kept; empty: both
 
+  bool operator==(const LoraConfig&) const = default;
+
   bool enabled() const { return rank > 0; }
   /// \return the factor s of the adapters' output
   double scale() const { return scale(rank, alpha); }
@@ -119,6 +121,8 @@ struct AdapterConfig {
   bool starts_by_chance = false;  ///< init_lora_weights is false, so a new adapter changes the model's output
   /// Prefixes of tensors in the adapter's file that are used in training only and do not affect the output.
   std::vector<std::string> training_parts;
+
+  bool operator==(const AdapterConfig&) const = default;
 };
 
 /// Reads DIR/adapter_config.json. \throws FormatError naming a field whose value is not supported, or a field that is

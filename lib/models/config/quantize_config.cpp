@@ -68,8 +68,10 @@ std::optional<QuantizeConfig> stored_quantization(const std::filesystem::path& d
   const auto file = directory / "config.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return std::nullopt;
-  const auto source = file.string();
-  const auto json = parse_json_or_discard(read_text_file(file, 1u << 20), source);
+  return stored_quantization(parse_json_or_discard(read_text_file(file, 1u << 20), file.string()), file.string());
+}
+
+std::optional<QuantizeConfig> stored_quantization(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object() || !json.contains("quantization_config")) return std::nullopt;
   const auto& stored = json["quantization_config"];
   if (stored.is_null()) return std::nullopt;

@@ -37,6 +37,8 @@ std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const Quan
 /// bits
 /// \throws FormatError naming the unsupported or invalid field
 std::optional<QuantizeConfig> stored_quantization(const std::filesystem::path& directory);
+/// The same of the content of a config.json. \param source  name of the file, for messages
+std::optional<QuantizeConfig> stored_quantization(const nlohmann::json& config, const std::string& source);
 
 /// Convert to and from the JSON that a run stores. \throws FormatError naming `source`
 nlohmann::json quantization_to_json(const QuantizeConfig& quantize);

@@ -13,6 +13,7 @@
 #include "lib/base/error.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/run_values.hpp"
+#include "lib/files/transform/tracked_source.hpp"
 
 namespace fsdp {
 namespace {
@@ -116,7 +117,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const std::filesystem:
   std::error_code error;
   is_ours_ = std::filesystem::exists(path / "run.json", error);
   if (is_ours_) run_ = read_run_manifest(path);
-  source_ = open_model_source(path, config);
+  source_ = std::make_unique<TrackedSource>(open_model_source(path, config));
   for (std::size_t i = 0; i < source_->tensors().size(); ++i)
     tensors_.emplace(without_wrappers(source_->tensors()[i].name), i);
   for (std::size_t i = 0; i < source_->values().size(); ++i)
@@ -125,6 +126,19 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const std::filesystem:
   if (is_ours_) return;
   find_run();
   find_progress();
+}
+
+Checkpoint::~Checkpoint() = default;
+
+const Source& Checkpoint::source() const { return *source_; }
+
+Ignored Checkpoint::ignored(ProcessGroup& ranks) const {
+  auto names = source_->unread(ranks);
+  // run.json is read apart from the tensors.
+  if (is_ours_) std::erase_if(names, [](const auto& name) { return name.starts_with("run."); });
+  Ignored ignored;
+  ignored.add(path_.string(), names);
+  return ignored;
 }
 
 std::vector<std::string> Checkpoint::prefixes_of(std::span<const std::string_view> marks) const {

@@ -13,10 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/ignored.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/training/record/run_manifest.hpp"
 
 namespace fsdp {
+
+class TrackedSource;
 
 /// A checkpoint open for reading: headers, names and a few numbers are in memory, no tensors.
 /// Names are compared without the parts that wrappers add (module, _fsdp_wrapped_module, _orig_mod, ...).
@@ -25,9 +28,14 @@ class Checkpoint {
   /// \param config  config.json of the model or its directory, which tells what args of Megatron-core do not; may be
   /// empty \throws FormatError when it is no checkpoint, or holds neither minGPT nor Llama; IoError
   explicit Checkpoint(const std::filesystem::path& path, const std::filesystem::path& config = {});
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+  ~Checkpoint();
 
   const std::filesystem::path& path() const { return path_; }
-  const Source& source() const { return *source_; }
+  const Source& source() const;
+  /// The tensors and values that no rank has read so far. Collective.
+  Ignored ignored(ProcessGroup& ranks) const;
 
   /// The tensor of this name in the model's state dict.
   std::optional<std::size_t> parameter(const std::string& name) const;
@@ -71,7 +79,7 @@ class Checkpoint {
   std::optional<std::int64_t> count(const std::string& name) const;
 
   std::filesystem::path path_;
-  std::unique_ptr<Source> source_;
+  std::unique_ptr<TrackedSource> source_;
   std::map<std::string, std::size_t> tensors_;  // by name without wrappers' parts
   std::map<std::string, std::size_t> values_;
   std::string model_prefix_, module_prefix_;

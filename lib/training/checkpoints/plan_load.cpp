@@ -31,11 +31,6 @@ void check_fit(const SourceTensor& tensor, const Shape& shape, const std::filesy
   }
 }
 
-/// Buffers that some writers store beside the parameters: they follow from config.json.
-bool is_known_buffer(const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-}
-
 /// A tensor without a place means that config.json describes another model.
 void check_all_used(const Source& source, const std::filesystem::path& directory, const ModelConfig& config,
                     const std::map<std::string, StoredNf4>& stored) {
@@ -336,6 +331,10 @@ bool has_all(const OptimizerPlan& plan, const RequestedStates& wish, std::string
 }
 
 }  // namespace
+
+bool is_known_buffer(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
 
 bool is_loadable(DType dtype) {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;

@@ -7,8 +7,10 @@
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/ranks/agree.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/training/checkpoints/ignored_inputs.hpp"
 #include "lib/training/checkpoints/load.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
 
@@ -107,9 +109,15 @@ void load_subject(ModelRuntime& runtime, EvaluationSubject& subject) {
   if (subject.checkpoint == nullptr) {
     load_weights(runtime, subject.path);
     if (subject.lora.enabled()) load_adapter(runtime, subject.adapter);
+    run_agreed(runtime.world(), [&] {
+      if (runtime.world().rank() != 0) return;
+      subject.ignored = ignored_in_model(subject.path, subject.tokenizer_name == subject.path);
+      if (!subject.adapter.empty()) subject.ignored.add(ignored_in_adapter(subject.adapter));
+    });
   } else {
     if (subject.lora.enabled()) load_base(runtime, subject.base, subject.path);
     load_checkpoint(runtime, nullptr, *subject.checkpoint);
+    subject.ignored = subject.checkpoint->ignored(runtime.world());
     subject.checkpoint.reset();
   }
 }

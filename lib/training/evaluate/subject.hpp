@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/ignored.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
@@ -20,6 +21,7 @@ struct EvaluationSubject {
   QuantizeConfig quantize;                       ///< of the weights they are for, or of these alone
   std::filesystem::path adapter;                 ///< where they are as peft writes them; empty: in the checkpoint
   std::vector<std::string> remarks;              ///< what the user should know about what was opened
+  Ignored ignored;                               ///< what has no influence, known when it is loaded
   BaseWeights base;                              ///< what adapters in a checkpoint are for
   std::string tokenizer_name;                    ///< "gpt2" or a directory; empty: none is known
   std::string chat_template;                     ///< text of that with which it was trained; empty: not known
@@ -41,7 +43,8 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
 /// \throws UsageError when none is known; FormatError when it has more ids than the model
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what);
 
-/// Fills a runtime of subject.config, each rank reading only its rows; then lets the checkpoint go. Collective, once.
+/// Fills a runtime of subject.config, each rank reading only its rows, and subject.ignored; then lets the checkpoint
+/// go. Collective, once.
 void load_subject(ModelRuntime& runtime, EvaluationSubject& subject);
 
 }  // namespace fsdp

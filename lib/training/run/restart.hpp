@@ -27,6 +27,7 @@ struct RestartPoint {
   bool is_ours = false;                           ///< a directory with run.json
   bool knows_run = false;                         ///< the manifest is the checkpoint's; else it is empty
   RunManifest manifest;
+  Ignored ignored;  ///< of the checkpoint that was loaded
 };
 
 /// Drops candidates until every rank can open the first one's manifest, and reads it. Collective; rank 0 says why.
