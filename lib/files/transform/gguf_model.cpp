@@ -155,7 +155,8 @@ class GgufModelSource final : public DecoratedSource {
     if (architecture_ == "llama" && config.rope_scaling.find("llama3") != std::string::npos) add_rope_factors();
     add_parameters();
     const auto window = config.traits.window;
-    if (architecture_ != "gemma2" && architecture_ != "gemma3" && window > 0 && window < config.block_size)
+    const bool slides = std::ranges::find(config.traits.sliding, true) != config.traits.sliding.end();
+    if (architecture_ != "gemma2" && architecture_ != "gemma3" && slides && window < config.block_size)
       info_.remarks.push_back(fmt::format(
           "llama.cpp's {} attends to all positions: after {} tokens its answers differ from this model's, whose layers "
           "have a window",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -122,7 +123,7 @@ void refuse_what_megatron_lacks(const ModelConfig& config) {
   const auto& traits = config.traits;
   if (config.attention_bias != config.mlp_bias)
     refuse("its output projection or its feed-forward has biases, and not both");
-  if (traits.window > 0) refuse("some of its layers attend to a window");
+  if (std::ranges::find(traits.sliding, true) != traits.sliding.end()) refuse("some of its layers attend to a window");
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ std::vector<Family> without_gemma() {
 
   // Jiang et al., arXiv:2310.06825
   auto mistral = of("mistral", "MistralForCausalLM");
-  mistral.windows = Windows::all;
+  mistral.windows = Windows::all_or_listed;  // with layer_types, transformers opens a mistral as a ministral
   mistral.window = 4096;
   mistral.kv_heads = 8;
   mistral.positions = 131072;

@@ -478,7 +478,8 @@ class Reader {
     if (period < 1) refuse("sliding_window_pattern", "it must be at least 1");
     std::vector<bool> sliding;
     for (std::int64_t i = 0; i < config_.num_layers; ++i) {
-      sliding.push_back(family_.windows == Windows::all || (family_.windows == Windows::from_layer && i >= first) ||
+      sliding.push_back(family_.windows == Windows::all || family_.windows == Windows::all_or_listed ||
+                        (family_.windows == Windows::from_layer && i >= first) ||
                         (family_.windows == Windows::alternating && i % 2 == 0) ||
                         (family_.windows == Windows::pattern && (i + 1) % period != 0));
     }
@@ -572,7 +573,10 @@ nlohmann::json decoder_to_json(const ModelConfig& config) {
     const auto first = std::find(traits.sliding.begin(), traits.sliding.end(), true) - traits.sliding.begin();
     json["max_window_layers"] = traits.window > 0 ? static_cast<std::int64_t>(first) : config.num_layers;
   }
-  if (family.windows != Windows::all && traits.window > 0) {
+  // A mistral with layer_types is opened as a ministral: one whose layers all slide stays what it was.
+  const bool all_slide = std::ranges::find(traits.sliding, false) == traits.sliding.end();
+  const bool is_usual = family.windows == Windows::all || (family.windows == Windows::all_or_listed && all_slide);
+  if (traits.window > 0 && !is_usual) {
     json["layer_types"] = nlohmann::json::array();
     for (const bool slides : traits.sliding) json["layer_types"].push_back(slides ? kSliding : kFull);
   }

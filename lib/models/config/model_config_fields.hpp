@@ -18,10 +18,11 @@ namespace fsdp::config_detail {
 /// Which layers use sliding-window attention if config.json has no layer_types.
 enum class Windows {
   none,
-  all,          ///< all layers, if sliding_window is a number
-  from_layer,   ///< if use_sliding_window is set, the layers from max_window_layers on
-  alternating,  ///< every other layer, starting with the first
-  pattern       ///< all layers except each sliding_window_pattern-th
+  all,            ///< all layers, if sliding_window is a number; layer_types has no effect
+  all_or_listed,  ///< all layers, if sliding_window is a number
+  from_layer,     ///< if use_sliding_window is set, the layers from max_window_layers on
+  alternating,    ///< every other layer, starting with the first
+  pattern         ///< all layers except each sliding_window_pattern-th
 };
 
 /// A model family with Llama's kind of layers, or Falcon: its traits and the defaults for fields that config.json may

@@ -143,6 +143,27 @@ TEST_SUITE("config/model_config") {
     CHECK(model_config_from_json(five, "test").rope_scaling.empty());
   }
 
+  TEST_CASE("mistral: layer_types choose the layers with a window, and are written unless all slide") {
+    const auto folder = std::filesystem::path(FSDP_FIXTURE_DIR) / "families" / "mistral_window";
+    auto said = json::parse(read_text_file(folder / "config.json"));
+    const auto sliding = [&](const std::vector<std::string>& types) {
+      said["layer_types"] = types;
+      const auto config = model_config_from_json(said, "test");
+      const auto saved = hf_config(config);
+      // transformers opens a mistral with layer_types as a ministral: what was none stays none.
+      const bool all = types == std::vector<std::string>(2, "sliding_attention");
+      CHECK(saved.value("layer_types", json()) == (all ? json() : json(types)));
+      CHECK(saved.at("sliding_window") == 8);
+      CHECK(model_config_from_hf(saved, "saved").traits.sliding == config.traits.sliding);
+      return config.traits.sliding;
+    };
+    CHECK(sliding({"full_attention", "sliding_attention"}) == std::vector<bool>{false, true});
+    CHECK(sliding({"sliding_attention", "sliding_attention"}) == std::vector<bool>{true, true});
+    CHECK(sliding({"full_attention", "full_attention"}) == std::vector<bool>{false, false});
+    said["layer_types"] = nullptr;
+    CHECK(model_config_from_json(said, "test").traits.sliding == std::vector<bool>{true, true});
+  }
+
   TEST_CASE("model_config_from_json: rejects impossible values, naming the source") {
     for (const auto& change :
          std::vector<json>{{{"num_key_value_heads", 5}},
