@@ -52,6 +52,26 @@ class Merged(ConvertCase):
             # Relative to the largest element of a matrix: sums of a few products, each rounded once.
             self.assertLessEqual((found[name].double() - tensor).abs().max().item(), tolerance * tensor.abs().max().item(), name)
 
+    def test_a_sum_beyond_the_type_is_refused(self):
+        """Base and adapter are finite, and their sum in float16 would not be."""
+        large = self.folder / "large"
+        shutil.copytree(self.half, large)
+        name = "model.layers.0.self_attn.q_proj.weight"
+        weights = {key: tensor.half() for key, tensor in self.base.items()}
+        weights[name][:] = 65504
+        save_file(weights, large / "model.safetensors", metadata={"format": "pt"})
+        adapter = self.folder / "large-adapter"
+        shutil.copytree(LORA / "all", adapter)
+        parts = load_file(adapter / "adapter_model.safetensors")
+        module = "base_model.model." + name.removesuffix(".weight")
+        parts[module + ".lora_A.weight"][:], parts[module + ".lora_B.weight"][:] = 10, 10
+        save_file(parts, adapter / "adapter_model.safetensors")
+        result = self.convert(large, "beyond", "--to", "hf", "--merge-adapter", adapter, code=4)
+        self.assert_refused(result, 4, name, "65504", "bfloat16")
+        self.assertFalse((self.folder / "beyond").exists())
+        found = load_file(self.convert(large, "within", "--to", "hf", "--merge-adapter", adapter, "--dtype", "bf16") / "model.safetensors")
+        self.assertTrue(torch.isfinite(found[name]).all())
+
     def test_as_defined(self):
         for variant in VARIANTS:
             with self.subTest(variant):

@@ -328,6 +328,9 @@ class GgufFiles(ConvertCase):
         data[begin:begin + 4] = b"\x00\x00\xc0\x7f"  # NaN in lm_head.weight
         (broken / "model.safetensors").write_bytes(bytes(data))
         self.refused(broken, 4, "lm_head.weight", "not finite", options=["--dtype", "q8_0"])
+        data[begin:begin + 4] = struct.pack("<f", 70000)  # beyond float16's 65504
+        (broken / "model.safetensors").write_bytes(bytes(data))
+        self.refused(broken, 4, "lm_head.weight", "70000", "65504", "bfloat16", options=["--dtype", "f16"])
         result = fsdp_cli.run(PROGRAM, [self.model(spm), self.folder / "x.pt", "--pre-tokenizer", "gpt-2"])
         self.assert_refused(result, 2, "--pre-tokenizer")
 

@@ -40,6 +40,35 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
                     if not name.endswith(("absmax", STATE)):
                         self.assertTrue(torch.equal(tensor, load_file(output / "model.safetensors")[name]), name)
 
+    def test_another_type_leaves_codes_and_scales(self):
+        """bitsandbytes keeps scales in float32 whatever the model is kept in; --dtype changes embeddings, norms and head, and what is said of the codes."""
+        for kind, options in KINDS.items():
+            with self.subTest(kind):
+                stored = self.convert(self.model, f"{kind}-before", "--to", "hf", "--dtype", "bf16", *options)
+                output = self.convert(stored, f"{kind}-half", "--to", "hf", "--dtype", "fp16")
+                before, after = (load_file(directory / "model.safetensors") for directory in (stored, output))
+                self.assertEqual(sorted(before), sorted(after))
+                for name, tensor in before.items():
+                    if name.endswith(STATE):
+                        state, said = (json.loads(bytes(tensors[name].tolist())) for tensors in (before, after))
+                        self.assertEqual(said, {**state, "dtype": "float16"})
+                    else:
+                        self.assertTrue(torch.equal(after[name], tensor.half() if tensor.dtype == torch.bfloat16 else tensor), name)
+                config = json.loads((output / "config.json").read_text())
+                self.assertEqual(config.get("torch_dtype", config.get("dtype")), "float16")
+                self.assertEqual(config["quantization_config"]["bnb_4bit_compute_dtype"], "float16")
+                losses = [self.evaluate(model, "--precision", "float32", "--data", self.val_data)["loss"] for model in (stored, output)]
+                self.assertLess(abs(losses[1] - losses[0]), 2e-3)
+                numbers = load_file(self.convert(output, f"{kind}-numbers", "--to", "hf", "--dequantize") / "model.safetensors")
+                self.assertEqual({tensor.dtype for tensor in numbers.values()}, {torch.float16})
+        # Codes whose bytes are stored as numbers of two bytes are not numbers.
+        name = "model.layers.0.mlp.up_proj.weight"
+        wide = {key: tensor.flatten().view(torch.bfloat16)[:, None] if key == name else tensor for key, tensor in before.items()}
+        shutil.copytree(stored, self.folder / "wide")
+        save_file(wide, self.folder / "wide" / "model.safetensors", metadata={"format": "pt"})
+        after = load_file(self.convert(self.folder / "wide", "wide-half", "--to", "hf", "--dtype", "fp16") / "model.safetensors")
+        self.assertTrue(torch.equal(after[name].view(torch.uint8), wide[name].view(torch.uint8)))
+
     def test_odd_shapes(self):
         stored = load_file(QLORA / "tensors.safetensors")
         shapes = ("even", "tail", "oddcols", "long")

@@ -220,6 +220,8 @@ bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string
   });
 }
 
+bool is_nf4_state(const std::string& name) { return name.ends_with(std::string(kState) + "nf4"); }
+
 void refuse_other_quantization(const Source& source) {
   stored_quantization(source.info().directory);
   std::unordered_map<std::string, const SourceTensor*> tensors;

@@ -38,6 +38,9 @@ std::map<std::string, StoredFp8> find_stored_fp8(const Source& source);
 /// True when `name` belongs to a matrix W in `found` without being W itself: its absmax, quant_map, ...
 bool is_part_of(const std::map<std::string, StoredNf4>& found, const std::string& name);
 
+/// True for W.quant_state.bitsandbytes__nf4, JSON that describes a matrix W in 4 bits.
+bool is_nf4_state(const std::string& name);
+
 /// Refuses a checkpoint whose weights are codes of another quantization. Must be called before tensors are used as
 /// numbers: by the converter for transforms that compute, and by every loader of a model.
 /// Recognises quantization by the quantization_config of config.json beside the tensors (stored_quantization()), and

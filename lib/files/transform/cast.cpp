@@ -1,17 +1,23 @@
 // Changes the element type of the tensors of a model, and stores complex tensors as pairs of real numbers.
 #include "lib/files/transform/cast.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
 
@@ -132,6 +138,28 @@ void look_up(const std::vector<std::byte>& table, std::size_t size, std::span<co
   look_up<In, std::uint64_t>(table, in, out);
 }
 
+/// The smallest magnitude that stands for no finite number.
+std::uint64_t beyond(const FloatFormat& format) { return format.has_infinity ? format.infinity() : format.all_ones(); }
+
+template <typename Bits>
+bool all_below(std::span<const std::byte> elements, std::uint64_t magnitude_mask, std::uint64_t limit) {
+  const auto mask = static_cast<Bits>(magnitude_mask);
+  Bits largest = 0;
+  for (std::size_t i = 0; i < elements.size() / sizeof(Bits); ++i)
+    largest = std::max(largest, static_cast<Bits>(load<Bits>(elements.data() + i * sizeof(Bits)) & mask));
+  return largest < limit;
+}
+
+/// True when no element is infinite or NaN.
+bool all_finite(const FloatFormat& format, std::span<const std::byte> elements) {
+  const auto mask = format.all_ones(), limit = beyond(format);
+  const auto bits = format.sign_shift() + 1;
+  return bits == 8    ? all_below<std::uint8_t>(elements, mask, limit)
+         : bits == 16 ? all_below<std::uint16_t>(elements, mask, limit)
+         : bits == 32 ? all_below<std::uint32_t>(elements, mask, limit)
+                      : all_below<std::uint64_t>(elements, mask, limit);
+}
+
 constexpr std::uint64_t kBufferElements = 1u << 16;  // fits the second-level cache together with the result
 
 class CastSource final : public DecoratedSource {
@@ -143,13 +171,21 @@ class CastSource final : public DecoratedSource {
           " is no floating-point type; take float32, bfloat16, float16, float64, float8_e4m3fn or float8_e5m2");
     }
     const auto model = model_part(*inner_);
+    // Codes, whatever type they are stored as, and scales of matrices in 4 bits stay as bitsandbytes reads them.
+    const auto stored = find_stored_nf4(*inner_);
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
       auto tensor = inner_->tensors()[i];
-      const bool changes = model.contains[i] && is_float(tensor.dtype) && tensor.dtype != dtype;
+      const bool is_stored = stored.contains(tensor.name) || is_part_of(stored, tensor.name);
+      const bool changes = model.contains[i] && is_float(tensor.dtype) && tensor.dtype != dtype && !is_stored;
       if (changes && converters_.find(tensor.dtype) == converters_.end()) {
         converters_.emplace(tensor.dtype, FloatConverter(tensor.dtype, dtype));
       }
       if (changes) tensor.dtype = dtype;
+      if (is_nf4_state(tensor.name)) {
+        const auto& text = states_.emplace(i, state_of(i, dtype)).first->second;
+        tensor.shape = {static_cast<std::int64_t>(text.size())};
+        tensor.stored_bytes = text.size();
+      }
       add_tensor(i, std::move(tensor));
     }
     add_all_values();
@@ -159,6 +195,11 @@ class CastSource final : public DecoratedSource {
                                     std::span<std::byte> out, std::vector<ReadSum>* sums) const override {
     const auto inner = inner_tensor_.at(tensor);
     const auto from = inner_->tensors()[inner].dtype, to = tensors_[tensor].dtype;
+    if (const auto state = states_.find(inner); state != states_.end()) {
+      check_read(tensors_[tensor], first, count, out.size());
+      std::memcpy(out.data(), state->second.data() + first, count);
+      return std::nullopt;
+    }
     if (from == to) return inner_->read(inner, first, count, out, sums);
     check_read(tensors_[tensor], first, count, out.size());
     const auto& converter = converters_.at(from);
@@ -169,13 +210,23 @@ class CastSource final : public DecoratedSource {
       const auto part = std::min(step, count - done);
       const auto in = std::span(buffer).first(part * in_size);
       inner_->read(inner, first + done, part, in, sums);
-      converter.convert(in, out.subspan(done * out_size, part * out_size));
+      converter.convert(in, out.subspan(done * out_size, part * out_size), *inner_, inner);
     }
     return std::nullopt;
   }
 
  private:
+  /// What describes a matrix in 4 bits, which stands for numbers of type `dtype` from now on.
+  std::string state_of(std::size_t tensor, DType dtype) const {
+    std::string text(inner_->tensors()[tensor].size_bytes(), '\0');
+    inner_->read(tensor, 0, text.size(), std::as_writable_bytes(std::span(text.data(), text.size())), nullptr);
+    auto state = parse_json(text, inner_->tensors()[tensor].name);
+    state["dtype"] = torch_name(dtype);
+    return json_text(state);
+  }
+
   std::map<DType, FloatConverter> converters_;  // by the type converted from
+  std::map<std::size_t, std::string> states_;   // of matrices in 4 bits, by number of the inner tensor
 };
 
 class ComplexViewSource final : public DecoratedSource {
@@ -274,6 +325,26 @@ void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte>
   }
 }
 
+void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte> out, const Source& source,
+                             std::size_t tensor) const {
+  convert(in, out);
+  const auto from = float_format(from_), to = float_format(to_);
+  const bool has_all = to.has_infinity && (to.bias() > from.bias() ||
+                                           (to.bias() == from.bias() && to.mantissa_bits >= from.mantissa_bits));
+  if (has_all || all_finite(to, out)) return;
+  const auto in_size = dtype_size_bytes(from_), out_size = dtype_size_bytes(to_);
+  for (std::size_t i = 0; i < in.size() / in_size; ++i) {
+    const auto element = in.subspan(i * in_size, in_size);
+    if (!all_finite(from, element) || all_finite(to, out.subspan(i * out_size, out_size))) continue;
+    throw FormatError(fmt::format(
+        "{}: '{}' has an element of {}, and the largest {} is {}: {} can hold it (--dtype), or leave the tensor out "
+        "with --exclude",
+        source.info().directory.string(), source.tensors()[tensor].name, float_to_double(from, element),
+        torch_name(to_), std::bit_cast<double>(upcast(to, beyond(to) - 1)),
+        to.bias() < float_format(DType::f32).bias() ? "bfloat16" : torch_name(from_)));
+  }
+}
+
 FloatReader::FloatReader(std::shared_ptr<const Source> source) : source_(std::move(source)) {
   for (const auto& tensor : source_->tensors()) {
     if (is_float(tensor.dtype) && !converters_.contains(tensor.dtype))
@@ -292,7 +363,7 @@ std::vector<float> FloatReader::read(std::size_t tensor, std::uint64_t first, st
   }
   std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
   source_->read(tensor, first, count, stored, sums);
-  converters_.at(dtype).convert(stored, out);
+  converters_.at(dtype).convert(stored, out, *source_, tensor);
   return values;
 }
 

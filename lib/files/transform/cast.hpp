@@ -24,6 +24,9 @@ class FloatConverter {
   FloatConverter(DType from, DType to);
   /// \param in  a whole number of elements; `out` has the bytes of as many elements
   void convert(std::span<const std::byte> in, std::span<std::byte> out) const;
+  /// The same for elements of the tensor number `tensor` of `source`. \throws FormatError naming the tensor and a
+  /// finite element that is too large for the target
+  void convert(std::span<const std::byte> in, std::span<std::byte> out, const Source& source, std::size_t tensor) const;
 
  private:
   DType from_, to_;

@@ -231,6 +231,8 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
       config["vocab_size"] = tensor.shape[0];
   }
   const auto dtype = main_dtype(source);
+  const auto compute = nlohmann::json::json_pointer("/quantization_config/bnb_4bit_compute_dtype");
+  if (!input.dtype.empty() && config.contains(compute)) config[compute] = dtype;
   if (input.quantize.enabled())
     config["quantization_config"] = hf_quantization_config(input.quantize, dtype_from_torch(dtype));
   if (!input.dtype.empty() || config != before)

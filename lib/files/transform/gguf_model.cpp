@@ -184,7 +184,8 @@ class GgufModelSource final : public DecoratedSource {
     const FloatConverter converter(DType::f32, to);
     for (std::uint64_t done = 0; done < count; done += step) {
       const auto values = floats(tensor, first + done, std::min(step, count - done), sums);
-      converter.convert(std::as_bytes(std::span(values)), out.subspan(done * size, values.size() * size));
+      converter.convert(std::as_bytes(std::span(values)), out.subspan(done * size, values.size() * size), *inner_,
+                        inner_tensor_[tensor]);
     }
     return std::nullopt;
   }
@@ -330,7 +331,7 @@ class GgufModelSource final : public DecoratedSource {
     } else {
       std::vector<std::byte> stored(count * dtype_size_bytes(dtype));
       read_rows(tensor, first, count, stored, sums);
-      to_float_.at(dtype).convert(stored, out);
+      to_float_.at(dtype).convert(stored, out, *inner_, inner_tensor_[tensor]);
     }
     if (changes_[tensor].adds_one)
       for (auto& value : values) value += 1;

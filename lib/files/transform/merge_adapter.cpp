@@ -115,7 +115,7 @@ class MergedSource final : public DecoratedSource {
       auto values = change.whole ? part_values(*change.whole, first, count)
                                  : base_.read(inner_tensor_[tensor], first, count, sums);
       if (change.is_bias) add_bias(*change.parts, first, values);
-      write(values, tensors_[tensor].dtype, out);
+      write(values, tensor, out);
       return std::nullopt;
     }
     const auto& adapter = *change.parts;
@@ -135,7 +135,7 @@ class MergedSource final : public DecoratedSource {
       add(adapter, low_rank, row, columns, values);
       const auto from = std::max(first, row * columns), to = std::min(first + count, (row + rows) * columns);
       const std::span<const float> wanted(values.data() + (from - row * columns), to - from);
-      write(wanted, tensors_[tensor].dtype, out.subspan((from - first) * item, (to - from) * item));
+      write(wanted, tensor, out.subspan((from - first) * item, (to - from) * item));
     }
     return std::nullopt;
   }
@@ -208,8 +208,8 @@ class MergedSource final : public DecoratedSource {
     }
   }
 
-  static void write(std::span<const float> values, DType dtype, std::span<std::byte> out) {
-    FloatConverter(DType::f32, dtype).convert(std::as_bytes(values), out);
+  void write(std::span<const float> values, std::size_t tensor, std::span<std::byte> out) const {
+    FloatConverter(DType::f32, tensors_[tensor].dtype).convert(std::as_bytes(values), out, *this, tensor);
   }
 
   void add_bias(const AdapterParts& adapter, std::uint64_t first, std::vector<float>& values) const {

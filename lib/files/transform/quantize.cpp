@@ -255,7 +255,8 @@ class DequantizedSource final : public DecoratedSource {
       const auto begin = std::max(from, block * kNf4Block), last = std::min(to, end * kNf4Block);
       const std::span wanted(values.data() + (begin - block * kNf4Block), static_cast<std::size_t>(last - begin));
       converter.convert(std::as_bytes(wanted),
-                        out.subspan(static_cast<std::size_t>(begin - from) * item, wanted.size() * item));
+                        out.subspan(static_cast<std::size_t>(begin - from) * item, wanted.size() * item), *this,
+                        tensor);
     }
     return std::nullopt;
   }

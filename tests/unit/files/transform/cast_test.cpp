@@ -166,6 +166,43 @@ TEST_SUITE("convert/cast") {
     for (const auto dtype : kFloats) CHECK(cast(source, dtype)->tensors()[0].dtype == dtype);
   }
 
+  TEST_CASE("cast: refuses a finite element that the type cannot hold, naming the tensor") {
+    const auto result_of = [](DType from, const test::Bytes& elements, DType to) {
+      auto source = std::make_shared<test::MemorySource>();
+      source->add("fine", from, {1}, test::Bytes(dtype_size_bytes(from)));
+      const auto count = static_cast<std::int64_t>(elements.size() / dtype_size_bytes(from));
+      source->add("model.norm.weight", from, {count}, elements);
+      return cast(source, to);
+    };
+    const auto refused = [&](DType from, const test::Bytes& elements, DType to, const std::string& value,
+                             const std::string& largest, const std::string& wider) {
+      const auto result = result_of(from, elements, to);
+      test::read_whole(*result, 0);
+      try {
+        test::read_whole(*result, 1);
+        FAIL("a finite element became infinite");
+      } catch (const FormatError& error) {
+        const std::string text = error.what();
+        CAPTURE(text);
+        for (const auto& word : {std::string("'model.norm.weight'"), "an element of " + value + ",",
+                                 std::string(torch_name(to)) + " is " + largest + ":", wider + " can hold it"})
+          CHECK(text.find(word) != std::string::npos);
+      }
+    };
+    const auto floats = test::bytes_of<float>({1, INFINITY, 65519, -70000});
+    refused(DType::f32, floats, DType::f16, "-70000", "65504", "bfloat16");
+    refused(DType::bf16, test::bytes_of<std::uint16_t>({0x3f80, 0x4780}), DType::f16, "65536", "65504", "bfloat16");
+    refused(DType::f32, test::bytes_of<float>({3.4e38f}), DType::bf16, "3.3999999521443642e+38",
+            "3.3895313892515355e+38", "float32");
+    refused(DType::f64, test::bytes_of<double>({1e300}), DType::f32, "1e+300", "3.4028234663852886e+38", "float64");
+    refused(DType::f32, test::bytes_of<float>({465}), DType::f8_e4m3fn, "465", "448", "bfloat16");
+    // What is not finite before stays so, and what rounds to the largest is no infinity.
+    const auto half = test::read_whole(*result_of(DType::f32, test::bytes_of<float>({INFINITY, 65519}), DType::f16), 1);
+    CHECK(test::values_of<std::uint16_t>(half) == std::vector<std::uint16_t>{0x7c00, 0x7bff});
+    const auto nan = test::read_whole(*result_of(DType::f32, test::bytes_of<float>({NAN}), DType::f8_e4m3fn), 1);
+    CHECK(is_nan(DType::f8_e4m3fn, nan));
+  }
+
   TEST_CASE("cast: converts the tensors of a fixture and still checks checksums") {
     const std::shared_ptr<const Source> source = open_source(test::fixture("pt_t211_gpt_full") / "ckpt.pt");
     const auto result = cast(source, DType::f16);
