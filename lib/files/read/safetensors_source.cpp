@@ -13,33 +13,21 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/files/formats/inside_directory.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/read/chunked_source.hpp"
 #include "lib/files/read/deepspeed_folder.hpp"
+#include "lib/files/read/model_files.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr std::uint64_t kMaxIndexBytes = 100'000'000, kMaxConfigBytes = 1u << 20;
+constexpr std::uint64_t kMaxConfigBytes = 1u << 20;
+constexpr const char* kSuffix = ".safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kWholeName = "model.safetensors";
 constexpr const char* kAdapterName = "adapter_model.safetensors";  // peft writes this name
 constexpr const char* kShardingKey = "DCP_SHARDING_INFO";
-
-/// The files PREFIX*.safetensors, sorted.
-std::vector<std::filesystem::path> files_called(const std::filesystem::path& directory, const std::string& prefix) {
-  std::vector<std::filesystem::path> found;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const auto name = entry->path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".safetensors")) found.push_back(entry->path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
 
 /// True for ITEM_RANK.safetensors.
 bool is_of_rank(const std::filesystem::path& file) {
@@ -100,7 +88,8 @@ class SafetensorsSource : public ChunkedSource {
   /// \param indexed_as  the name of the file in `weight_map`; without a map every tensor of the file counts
   void add_file(const std::filesystem::path& path, const std::map<std::string, std::string>* weight_map = nullptr,
                 const std::string& indexed_as = {});
-  void add_index(const std::filesystem::path& index);
+  /// \param whole  as in read_index()
+  void add_index(const std::filesystem::path& index, const std::string& whole);
   void add_adapter(const std::filesystem::path& file);
   void gather(const SafetensorsReader& reader, std::uint32_t file, const std::map<std::string, std::string>* weight_map,
               const std::string& indexed_as);
@@ -119,7 +108,7 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path, ignored)) {
     info_.directory = path.parent_path().empty() ? "." : path.parent_path();
     if (path.extension() == ".json") {
-      add_index(path);
+      add_index(path, "");
     } else if (path.filename() == kAdapterName) {
       add_adapter(path);
     } else {
@@ -132,13 +121,14 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& path) {
                               ": DeepSpeed's own files are there, too, with float32 masters and the optimizer: to read "
                               "these, give the folder that \"latest\" names");
     if (std::filesystem::exists(path / kIndexName, ignored)) {
-      add_index(path / kIndexName);
+      add_index(path / kIndexName, kWholeName);
     } else if (std::filesystem::exists(path / kWholeName, ignored)) {
       add_file(path / kWholeName);  // the model: other files beside it are variants or leftovers
     } else {
-      auto files = files_called(path, "model");
-      if (files.empty()) files = files_called(path, "shard-");
+      auto files = files_called(path, "model", kSuffix);
+      if (files.empty()) files = files_called(path, "shard-", kSuffix);
       for (const auto& file : files) add_file(file);
+      refuse_missing_shards(files);
       if (files.empty()) add_adapter(path / kAdapterName);
     }
   }
@@ -156,29 +146,10 @@ void SafetensorsSource::add_adapter(const std::filesystem::path& file) {
   if (config.is_object()) info_.adapter = json_text(config);
 }
 
-void SafetensorsSource::add_index(const std::filesystem::path& index) {
-  const auto text = read_text_file(index, kMaxIndexBytes);
-  const auto json = parse_json_or_discard(text, index.string());
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    throw FormatError(index.string() + ": is not an index of safetensors files (no weight_map)");
-  }
-  std::map<std::string, std::string> weight_map;
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : json["weight_map"].items()) {
-    if (!file.is_string()) throw FormatError(index.string() + ": weight_map names something else than a file");
-    weight_map.emplace(tensor, file.get<std::string>());
-    names.insert(file.get<std::string>());
-  }
-  if (weight_map.empty()) throw FormatError(index.string() + ": names no tensor");
-  for (const auto& name : names) {
-    const auto file = inside_directory(info_.directory, name, index);
-    if (std::error_code error; !std::filesystem::exists(file, error)) {
-      throw MissingInput(file.string() + ": is missing, " + index.filename().string() +
-                         " names it; fetch the model again (fsdp-download goes on where it stopped)");
-    }
-    add_file(file, &weight_map, name);
-  }
-  for (const auto& [tensor, file] : weight_map) {
+void SafetensorsSource::add_index(const std::filesystem::path& index, const std::string& whole) {
+  const auto indexed = read_index(index, whole);
+  for (const auto& [name, file] : indexed.files) add_file(file, &indexed.file_of, name);
+  for (const auto& [tensor, file] : indexed.file_of) {
     if (!gathered_by_name_.contains(tensor)) {
       throw FormatError(index.string() + ": tensor \"" + tensor + "\" should be in " + file + " but is not");
     }
@@ -297,8 +268,9 @@ std::optional<std::uint32_t> SafetensorsSource::read_chunk(ChunkNumber chunk, st
 bool is_safetensors_directory(const std::filesystem::path& directory) {
   std::error_code ignored;
   return std::filesystem::is_directory(directory, ignored) &&
-         (std::filesystem::exists(directory / kIndexName, ignored) || !files_called(directory, "model").empty() ||
-          !files_called(directory, "shard-").empty() || std::filesystem::exists(directory / kAdapterName, ignored));
+         (std::filesystem::exists(directory / kIndexName, ignored) ||
+          !files_called(directory, "model", kSuffix).empty() || !files_called(directory, "shard-", kSuffix).empty() ||
+          std::filesystem::exists(directory / kAdapterName, ignored));
 }
 
 std::unique_ptr<Source> open_safetensors(const std::filesystem::path& path) {

@@ -51,10 +51,11 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (const auto tracker = path / kMegatronTracker; std::filesystem::exists(tracker, error))
     throw FormatError(tracker.string() +
                       ": names no folder beside it that has .metadata: of Megatron-core's formats torch_dist is read");
-  throw FormatError(
-      path.string() +
-      ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
-      "model.safetensors.index.json, model*.safetensors, shard-*.safetensors or adapter_model.safetensors");
+  if (is_torch_directory(path)) return TorchSource::of_model(path);
+  throw FormatError(path.string() +
+                    ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
+                    "model.safetensors.index.json, model*.safetensors, shard-*.safetensors, adapter_model.safetensors "
+                    "or pytorch_model.bin");
 }
 
 /// True when the file starts with a header length that fits the file and with the first byte of a header.
@@ -75,6 +76,7 @@ std::unique_ptr<Source> open_file(const std::filesystem::path& path) {
   if (looks_like_torch_file(first)) return std::make_unique<TorchSource>(path);
   refuse_pieces_alone(path);
   if (first.starts_with(kGgufMagic)) return open_gguf(path);
+  if (path.filename().string().ends_with(".bin.index.json")) return TorchSource::of_model(path);
   if (looks_like_safetensors(first, file_bytes) || path.extension() == ".safetensors" || path.extension() == ".json")
     return open_safetensors(path);
   if (path.filename() == ".metadata" || path.filename().string().ends_with(".metadata")) {
@@ -123,7 +125,8 @@ std::vector<ReadSum> all_gather_sums(ProcessGroup& group, std::span<const ReadSu
 bool holds_checkpoint(const std::filesystem::path& directory) {
   return is_dcp_directory(directory) || is_safetensors_directory(directory) || is_deepspeed_folder(directory) ||
          is_per_rank_folder(directory) || is_trainer_folder(directory) || has_torch_checkpointing_metadata(directory) ||
-         holds_torch_checkpointing_items(directory) || !megatron_iteration(directory).empty();
+         holds_torch_checkpointing_items(directory) || is_torch_directory(directory) ||
+         !megatron_iteration(directory).empty();
 }
 
 std::unique_ptr<Source> open_source(const std::filesystem::path& path) {

@@ -380,6 +380,8 @@ TrainerFolder list_trainer_folder(const std::filesystem::path& directory) {
     found.model = directory;
   } else {
     found.model = first_of(directory, {"pytorch_model.bin"});
+    const bool has_index = !first_of(directory, {"pytorch_model.bin.index.json"}).empty();
+    if (has_index || (found.model.empty() && is_torch_directory(directory))) found.model = directory;
   }
   if (is_dcp_directory(directory / "optimizer_0")) {
     found.optimizer = directory / "optimizer_0";

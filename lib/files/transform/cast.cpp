@@ -216,7 +216,7 @@ class CastSource final : public DecoratedSource {
   }
 
  private:
-  /// What describes a matrix in 4 bits, which stands for numbers of type `dtype` from now on.
+  /// The JSON that describes a matrix in 4 bits, whose codes stand for numbers of type `dtype` from now on.
   std::string state_of(std::size_t tensor, DType dtype) const {
     std::string text(inner_->tensors()[tensor].size_bytes(), '\0');
     inner_->read(tensor, 0, text.size(), std::as_writable_bytes(std::span(text.data(), text.size())), nullptr);

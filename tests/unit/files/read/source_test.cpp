@@ -163,12 +163,18 @@ TEST_SUITE("source/directories") {
     auto source = open_source(directory.path());
     CHECK(source->tensors().size() == 2);
     CHECK(source->info().metadata.at("format") == "pt");
+    write("model-00003-of-00003.safetensors", "c");
+    CHECK_THROWS_WITH_AS(open_source(directory.path()),
+                         doctest::Contains("model-00001-of-00003.safetensors: is missing"), MissingInput);
     write("model-00003-of-00003.safetensors", "a");
     CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains("is also in"), FormatError);
     write("model.safetensors", "a");
     CHECK(open_source(directory.path())->tensors().size() == 1);
     test::write_file(directory / "model.safetensors.index.json",
                      R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
+    CHECK_THROWS_WITH_AS(open_source(directory.path()), doctest::Contains("holds two models: model.safetensors"),
+                         FormatError);
+    std::filesystem::remove(directory / "model.safetensors");
     source = open_source(directory.path());
     REQUIRE(source->tensors().size() == 1);
     CHECK(source->tensors()[0].name == "a");

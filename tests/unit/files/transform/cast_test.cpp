@@ -196,7 +196,7 @@ TEST_SUITE("convert/cast") {
             "3.3895313892515355e+38", "float32");
     refused(DType::f64, test::bytes_of<double>({1e300}), DType::f32, "1e+300", "3.4028234663852886e+38", "float64");
     refused(DType::f32, test::bytes_of<float>({465}), DType::f8_e4m3fn, "465", "448", "bfloat16");
-    // What is not finite before stays so, and what rounds to the largest is no infinity.
+    // An element that is not finite before stays so, and one that rounds to the largest is no infinity.
     const auto half = test::read_whole(*result_of(DType::f32, test::bytes_of<float>({INFINITY, 65519}), DType::f16), 1);
     CHECK(test::values_of<std::uint16_t>(half) == std::vector<std::uint16_t>{0x7c00, 0x7bff});
     const auto nan = test::read_whole(*result_of(DType::f32, test::bytes_of<float>({NAN}), DType::f8_e4m3fn), 1);
