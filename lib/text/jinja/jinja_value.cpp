@@ -390,6 +390,19 @@ bool can_repeat(const Value& value) {
   return is<Text>(value) || (list != nullptr && (*list)->shape < List::Shape::range);
 }
 
+/// The whole number of these digits, as PythonJson keeps one beyond 64 bits.
+Integer integer_of(const std::vector<std::uint8_t>& text) {
+  const bool negative = text.front() == '-';
+  Integer value = 0;
+  for (auto i = text.begin() + (negative ? 1 : 0); i != text.end(); ++i) {
+    const Integer digit = *i - '0';
+    if (__builtin_mul_overflow(value, Integer{10}, &value) ||
+        __builtin_add_overflow(value, negative ? -digit : digit, &value))
+      refuse("the number " + std::string(text.begin(), text.end()).substr(0, 50) + " has more than 128 bits");
+  }
+  return value;
+}
+
 Value add_texts(Heap& heap, const Text& a, const Text& b) {
   const bool escaped = a.is_escaped || b.is_escaped;
   const auto part = [&](const Text& text) {
@@ -467,6 +480,7 @@ Value from_json(Heap& heap, const nlohmann::ordered_json& json) {
   if (json.is_number_integer()) return Integer{json.get<std::int64_t>()};
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return heap.text(json.get<std::string>());
+  if (json.is_binary()) return integer_of(json.get_binary());
   if (json.is_array()) {
     std::vector<Value> items;
     items.reserve(json.size());

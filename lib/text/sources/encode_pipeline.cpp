@@ -5,52 +5,43 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/text/sources/python_json.hpp"
+#include "lib/base/python_json.hpp"
 
 namespace fsdp {
 namespace {
 
-nlohmann::ordered_json parse_object(std::string_view text) {
-  parse_json(text, "the object");                     // checks sizes and names
-  auto record = nlohmann::ordered_json::parse(text);  // templates print values in the order of the text
-  if (!record.is_object()) throw FormatError("holds no object {...}");
-  return record;
-}
-
-[[noreturn]] void refuse_half_character(const std::string& where) {
-  throw FormatError(where + " holds " + detail::kHalfCharacterProblem);
+[[noreturn]] void refuse_half(const std::string& where) {
+  throw FormatError(where + " holds " + PythonJson::kHalfProblem);
 }
 
 /// Checks the characters of the texts that are read: prompt and completion, or `messages` and what templates read
 /// beside them.
-void check_characters(const nlohmann::ordered_json& record, const std::string& messages) {
+void check_characters(const PythonJson& text, const nlohmann::ordered_json& record, const std::string& messages) {
   for (const auto* key : {"prompt", "completion", "tools", "chat_template_kwargs", "conversations", "instruction",
                           "input", "output", "system", "history"}) {
-    if (const auto found = record.find(key); found != record.end() && detail::holds_half_character(*found))
-      refuse_half_character("'" + std::string(key) + "'");
+    if (const auto found = record.find(key); found != record.end() && text.holds_half(*found))
+      refuse_half("'" + std::string(key) + "'");
   }
   const auto list = record.find(messages);
   if (list == record.end() || !list->is_array()) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const auto& message = (*list)[i];
     for (const auto* key : {"role", "content"}) {
-      if (message.is_object() && message.contains(key) && detail::holds_half_character(message[key]))
-        refuse_half_character("the " + std::string(key) + " of message " + std::to_string(i + 1));
+      if (message.is_object() && message.contains(key) && text.holds_half(message[key]))
+        refuse_half("the " + std::string(key) + " of message " + std::to_string(i + 1));
     }
-    if (detail::holds_half_character(message)) refuse_half_character("message " + std::to_string(i + 1));
+    if (text.holds_half(message)) refuse_half("message " + std::to_string(i + 1));
   }
 }
 
 nlohmann::ordered_json parse_record(const std::string& sample, const std::string& messages) {
+  const PythonJson text(sample);
   try {
-    return parse_object(sample);
+    auto record = text.parse();  // templates print values in the order of the text
+    if (!record.is_object()) throw FormatError("holds no object {...}");
+    check_characters(text, record, messages);
+    return record;
   } catch (const nlohmann::json::exception& error) {
-    if (const auto plain = detail::as_plain_json(sample); plain && nlohmann::json::accept(*plain)) {
-      auto record = parse_object(*plain);
-      check_characters(record, messages);
-      return record;
-    }
     const std::string what = error.what();
     const auto at = what.find("column ");
     throw FormatError("is no JSON, " + (at == std::string::npos ? what : what.substr(at)) +

@@ -4,8 +4,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/python_json.hpp"
 #include "lib/text/sources/documents.hpp"
-#include "lib/text/sources/python_json.hpp"
 #include "lib/text/sources/text_stream.hpp"
 
 namespace fsdp {
@@ -146,13 +146,15 @@ class JsonLines : public Documents {
 
   /// Reads a line that is not JSON again as Python's extended JSON.
   void read_as_python(const FieldReader& failed, std::string& text) const {
-    const auto plain = failed.problem().empty() ? detail::as_plain_json(line_) : std::nullopt;
-    if (!plain) fail(failed);
+    if (!failed.problem().empty()) fail(failed);
+    const PythonJson python(line_);
+    if (python.is_plain()) fail(failed);
     FieldReader reader(field_, text);
-    if (!nlohmann::json::sax_parse(*plain, &reader)) reader.problem().empty() ? fail(failed) : fail(reader);
+    if (!nlohmann::json::sax_parse(python.plain_text(), &reader))
+      reader.problem().empty() ? fail(failed) : fail(reader);
     check_found(reader);
-    if (text.find(detail::kHalfCharacter) != std::string::npos)
-      throw FormatError(where() + ": '" + field_ + "' holds " + detail::kHalfCharacterProblem);
+    if (python.holds_half(std::string_view(text)))
+      throw FormatError(where() + ": '" + field_ + "' holds " + PythonJson::kHalfProblem);
   }
 
   detail::TextStream stream_;
@@ -194,8 +196,7 @@ std::vector<std::string> detail::first_json_keys(const std::filesystem::path& fi
   if (!records.next(line)) return keys;
   // Repeated names are kept: the encoder refuses them where the name counts.
   auto json = parse_data_or_discard(line, records.where());
-  if (const auto plain = json.is_discarded() ? as_plain_json(line) : std::nullopt)
-    json = parse_data_or_discard(*plain, records.where());
+  if (json.is_discarded()) json = parse_data_or_discard(PythonJson(line).plain_text(), records.where());
   if (!json.is_object()) return keys;
   for (const auto& member : json.items()) keys.push_back(member.key());
   return keys;
