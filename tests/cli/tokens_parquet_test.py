@@ -65,6 +65,14 @@ class ArrowStreams(TokensCase):
         self.tokens(self.folder / "pairs.jsonl", self.folder / "lines.h5")
         self.assert_same(self.folder / "arrow.h5", self.folder / "lines.h5")
 
+    def test_nothing_follows_a_stream(self):
+        saved = self.folder / "saved"
+        path = self.write(saved, pyarrow.table({"text": ["a"] * 300}))
+        one = path.read_bytes()
+        self.tokens(saved, self.folder / "one.h5", "--documents")
+        path.write_bytes(one * 2)
+        self.refused(saved, 4, f"data-00000-of-00001.arrow: row 300: the Arrow stream ends at byte {len(one)} of {2 * len(one)}", "a file holds one stream")
+
     def test_damage_and_splits(self):
         saved = self.folder / "saved"
         path = self.write(saved, pyarrow.table({"text": ["a b c"] * 3000}))

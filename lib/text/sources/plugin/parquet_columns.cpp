@@ -30,6 +30,7 @@ namespace {
 struct ColumnChoice {
   int leaf = 0;                  ///< index among all leaves of the file
   bool list = false;             ///< values are elements of a list; otherwise cells
+  bool json = false;             ///< values are JSON, as datasets' type Json is stored
   std::int16_t list_level = 0;   ///< lowest definition level of an element
   std::int16_t value_level = 0;  ///< definition level of a value that is not null
   std::string name;
@@ -121,6 +122,7 @@ ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::s
     throw std::runtime_error("column '" + choice.name + "' holds " + type_name(leaf) +
                              ", expected strings or lists of strings");
   }
+  choice.json = leaf.logical_type() != nullptr && leaf.logical_type()->is_JSON();
   choice.value_level = leaf.max_definition_level();
   // Optional nodes below the list stand for null elements, those above it for null lists; the definition level of an
   // empty list is one less than that of the list.
@@ -228,7 +230,12 @@ class TextColumn : public RowReader {
     if (value_ >= values_read_) throw std::runtime_error("a value is missing, the page is damaged");
     if (elements++ > 0) text += ' ';
     const auto& value = values_[static_cast<std::size_t>(value_++)];
-    text.append(reinterpret_cast<const char*>(value.ptr), value.len);
+    const std::string_view bytes(reinterpret_cast<const char*>(value.ptr), value.len);
+    if (choice_.json) {
+      append_text_of_json(bytes, choice_.list, text);
+    } else {
+      text += bytes;
+    }
   }
 
   /// \return false at the end of the row group
@@ -352,8 +359,14 @@ bool is_arrow_stream(const std::string& file) {
   return std::string_view(head.data(), head.size()) == "\xff\xff\xff\xff";
 }
 
+std::shared_ptr<arrow::io::RandomAccessFile> open_input(const std::string& file) {
+  return checked(arrow::io::ReadableFile::Open(file, arrow::system_memory_pool()));
+}
+
 /// \param columns  those that are read; empty: all
-std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file, const std::vector<int>& columns = {}) {
+std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file,
+                                                      std::shared_ptr<arrow::io::RandomAccessFile> input,
+                                                      const std::vector<int>& columns = {}) {
   // A file that was cut between two batches reads well to its end, but for the mark that ends a stream.
   std::array<char, 8> tail{};
   std::ifstream(file, std::ios::binary).seekg(-8, std::ios::end).read(tail.data(), tail.size());
@@ -363,8 +376,7 @@ std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file, c
   options.memory_pool = arrow::system_memory_pool();
   options.use_threads = false;
   options.included_fields = columns;
-  return checked(arrow::ipc::RecordBatchStreamReader::Open(
-      checked(arrow::io::ReadableFile::Open(file, arrow::system_memory_pool())), options));
+  return checked(arrow::ipc::RecordBatchStreamReader::Open(std::move(input), options));
 }
 
 std::string stream_column_names(const arrow::Schema& schema) {
@@ -395,7 +407,8 @@ class RecordColumns : public RowReader {
  public:
   RecordColumns(const std::string& file, std::string_view fields) : fields_("\n" + std::string(fields) + "\n") {
     if (is_arrow_stream(file)) {
-      batches_ = open_stream(file, choose_columns(*open_stream(file)->schema(), fields));
+      stream_ = open_input(file);
+      batches_ = open_stream(file, stream_, choose_columns(*open_stream(file, open_input(file))->schema(), fields));
       return;
     }
     reader_ = open_record_file(file);
@@ -416,6 +429,7 @@ class RecordColumns : public RowReader {
       if (batch_ != nullptr && reader_ == nullptr) check(batch_->ValidateFull());  // Parquet's reader has checked it
       if (batch_ != nullptr) continue;
       if (reader_ != nullptr && next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      if (stream_ != nullptr) check_end();
       return false;
     }
     text = "{";
@@ -431,8 +445,17 @@ class RecordColumns : public RowReader {
     return true;
   }
 
-  std::string fields_;                                  ///< each between line ends
-  std::unique_ptr<parquet::arrow::FileReader> reader_;  ///< null for an Arrow stream
+  /// Nothing may follow the mark that ends a stream.
+  void check_end() const {
+    const auto end = checked(stream_->Tell()), size = checked(stream_->GetSize());
+    if (end == size) return;
+    throw std::runtime_error("the Arrow stream ends at byte " + std::to_string(end) + " of " + std::to_string(size) +
+                             ", and what follows would be left out: a file holds one stream");
+  }
+
+  std::string fields_;                                   ///< each between line ends
+  std::unique_ptr<parquet::arrow::FileReader> reader_;   ///< null for an Arrow stream
+  std::shared_ptr<arrow::io::RandomAccessFile> stream_;  ///< null for Parquet
   std::shared_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::int64_t at_ = 0;  ///< in the batch
@@ -452,7 +475,7 @@ std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std:
 std::string column_lines(const std::string& file) {
   if (is_arrow_stream(file)) {
     std::string lines;
-    const auto schema = open_stream(file)->schema();
+    const auto schema = open_stream(file, open_input(file))->schema();
     for (const auto& field : schema->fields()) lines += field->name() + "\n";
     return lines;
   }
