@@ -1,4 +1,5 @@
 // CSV (RFC 4180); see documents.hpp.
+#include <algorithm>
 #include <vector>
 
 #include "lib/base/error.hpp"
@@ -23,6 +24,10 @@ class Csv : public Documents {
     std::string names;
     for (column_ = 0; column_ < header.size() && header[column_] != field; ++column_) {
       if (names.size() < 200) names += (names.empty() ? "'" : ", '") + header[column_].substr(0, 100) + "'";
+    }
+    if (std::count(header.begin(), header.end(), field) > 1) {
+      throw FormatError(file.string() + ": the header row has two columns '" + field +
+                        "', and which is meant cannot be said");
     }
     if (column_ == header.size()) {
       throw FormatError(file.string() + ": the header row has no column '" + field + "', only " + names +

@@ -15,9 +15,17 @@ namespace {
 constexpr std::uint64_t kBlock_bytes = 1 << 20;
 constexpr std::string_view kGzip = "\x1f\x8b", kZstd = "\x28\xb5\x2f\xfd";
 
+/// A file of zstd may begin with a frame to be skipped, which holds notes, as those of pzstd do. Source: RFC
+/// 8878, 3.1.2
+bool is_zstd(std::string_view head) {
+  constexpr std::string_view rest = "\x2a\x4d\x18";
+  const bool skippable = head.size() > 3 && (head[0] & 0xf0) == 0x50 && head.substr(1, 3) == rest;
+  return head.starts_with(kZstd) || skippable;
+}
+
 }  // namespace
 
-bool is_packed(std::string_view head) { return head.starts_with(kGzip) || head.starts_with(kZstd); }
+bool is_packed(std::string_view head) { return head.starts_with(kGzip) || is_zstd(head); }
 
 class UnpackedFile::Unpacker {
  public:
@@ -88,7 +96,7 @@ UnpackedFile::UnpackedFile(const std::filesystem::path& file)
     : file_(File::open_read(file)), size_(file_.size_bytes()) {
   refill();
   if (rest_.starts_with(kGzip)) unpacker_ = std::make_unique<Gzip>();
-  if (rest_.starts_with(kZstd)) unpacker_ = std::make_unique<Zstd>();
+  if (is_zstd(rest_)) unpacker_ = std::make_unique<Zstd>();
 }
 
 UnpackedFile::~UnpackedFile() = default;

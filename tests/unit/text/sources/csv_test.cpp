@@ -51,6 +51,9 @@ TEST_SUITE("corpus/csv") {
           name +
               ": the header row has no column 'text', only 'a', 'b'; --data-field names the one to read (of "
               "fsdp-download tokens: --field)");
+    CHECK(refusal(dir, "a.csv", "text,id,text\n1,2,3\n") ==
+          name + ": the header row has two columns 'text', and which is meant cannot be said");
+    CHECK(read_content(dir, "a.csv", "id,text,id\n1,a,2\n") == Texts{"a"});
     CHECK(refusal(dir, "a.csv", "id,text\n1,a\n2,b,c\n") == name + ": line 3: has 3 fields, the header row has 2");
     CHECK(refusal(dir, "a.csv", "id,text\n1\n") == name + ": line 2: has 1 fields, the header row has 2");
     CHECK(refusal(dir, "a.csv", "id,text\n1,a\n2,\"b\nc\n") ==

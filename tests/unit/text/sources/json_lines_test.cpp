@@ -43,6 +43,27 @@ TEST_SUITE("corpus/json_lines") {
     CHECK(second("\"a\", \"b\": nan").find("line 2: is no JSON, column") != std::string::npos);
   }
 
+  TEST_CASE("zstd: frames to be skipped stand anywhere") {
+    TempDir dir;
+    using namespace std::string_literals;
+    // A frame of one block that is stored as it is. Source: RFC 8878
+    const auto frame = [](const std::string& text) {
+      const auto size = static_cast<char>(text.size());
+      return "\x28\xb5\x2f\xfd\x20"s + size + static_cast<char>(size * 8 + 1) + "\0\0"s + text;
+    };
+    const auto skipped = [](char last, const std::string& text) {
+      return last + "\x2a\x4d\x18"s + static_cast<char>(text.size()) + "\0\0\0"s + text;
+    };
+    const auto one = frame("{\"text\": \"a\"}\n"), two = frame("{\"text\": \"b\"}\n");
+    for (const char last : {'\x50', '\x5f'}) {
+      const auto notes = skipped(last, "{}\n"), empty = skipped(last, "");
+      for (const auto& content : {one + two, notes + one + notes + two, empty + one + two, one + empty + two + notes})
+        CHECK(read_content(dir, "a.jsonl.zst", content) == Texts{"a", "b"});
+      CHECK(read_content(dir, "a.jsonl.zst", notes) == Texts{});
+      CHECK(refusal(dir, "a.jsonl.zst", notes.substr(0, 9)).find("ends early") != std::string::npos);
+    }
+  }
+
   TEST_CASE("a line of many MB") {
     TempDir dir;
     const std::string long_text(std::size_t{5} << 20, 'x');
