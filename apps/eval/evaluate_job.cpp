@@ -153,7 +153,7 @@ void check(const EvaluateOptions& o) {
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
   if (o.chat && !o.prompt) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
-  if (!o.system.empty() && !o.chat) throw UsageError("--system goes with --chat");
+  if (o.system && !o.chat) throw UsageError("--system goes with --chat");
   if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
   if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
 }

@@ -30,8 +30,8 @@ struct EvaluateOptions {
   std::string chess;            ///< file of games; empty: none
   std::int64_t chess_positions = 200;
   std::optional<std::string> prompt;
-  bool chat = false;   ///< `prompt` is a user's message
-  std::string system;  ///< system message before it; empty: none
+  bool chat = false;                  ///< `prompt` is a user's message
+  std::optional<std::string> system;  ///< system message before it
   SamplingOptions sampling;
   ShardingOptions sharding;
   RuntimeOptions runtime;

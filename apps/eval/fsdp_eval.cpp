@@ -72,7 +72,8 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
       "chat", o.chat,
       "take the prompt as a user's message in the --chat-template (default: the run's, else the tokenizer's own), and "
       "generate up to the end of the turn");
-  t.add("system", o.system, "with --chat: the system message before the prompt");
+  t.add_parsed("system", [&o](const std::string& text) { o.system = text; },
+               "with --chat: the system message before the prompt, perhaps ''", {});
   t.add("num-tokens", o.sampling.num_tokens, "most tokens to generate", {.unit = "tokens"});
   t.add("temperature", o.sampling.temperature, "temperature of sampling; 0: the most likely token each time");
   t.add("top-k", o.sampling.top_k, "sample from the k most likely tokens; 0: from all");

@@ -26,11 +26,11 @@ class ChatPrompt(fsdp_cli.Case):
         for name, truth in TEMPLATES.items():
             opened = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tokenizer(truth["vocabulary"]) / "tokenizer.json"), bos_token=truth["bos"],
                                                           eos_token=truth["eos"])
-            for system in ([], [SYSTEM]) if name in ("qwen2", "llama2", "gemma3") else ([],):
+            for system in ([], [SYSTEM], [""]) if name in ("qwen2", "llama2", "gemma3") else ([],):
                 with self.subTest(template=name, system=system):
                     messages = [{"role": "system", "content": text} for text in system] + [{"role": "user", "content": PROMPT}]
                     wanted = opened.apply_chat_template(messages, chat_template=truth["template"], add_generation_prompt=True)["input_ids"]
-                    report = self.chat(name, "--chat-template", name, *(["--system", SYSTEM] if system else []))
+                    report = self.chat(name, "--chat-template", name, *(["--system", *system] if system else []))
                     self.assertEqual(report["prompt_tokens"], wanted)
                     self.assertLessEqual(wanted.count(opened.bos_token_id), 1)
                     self.assertEqual(report["prompt"], PROMPT)

@@ -250,7 +250,7 @@ Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name
   const auto add = [&](const char* role, const std::string& content) {
     messages.push_back(nlohmann::ordered_json{{"role", role}, {"content", content}});
   };
-  if (!question.system.empty()) add("system", question.system);
+  if (question.system) add("system", *question.system);
   add("user", question.user);
   Prompt prompt{question.user, question.user + "\n", encoder.encode_prompt(messages), std::move(ends)};
   if (const auto end = encoder.turn_end()) prompt.ends.push_back(*end);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 #include "lib/engine/runtime/model_runtime.hpp"
@@ -80,8 +81,8 @@ void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt&
 // A question as a model of conversations sees it.
 
 struct ChatQuestion {
-  std::string user;    ///< what the user says
-  std::string system;  ///< what the system says before; empty: nothing
+  std::string user;                   ///< what the user says
+  std::optional<std::string> system;  ///< what the system says before, perhaps ""; nothing: templates may have words
 };
 
 /// The question by the chat template, up to where the assistant's answer begins; that ends with its turn or the text,
