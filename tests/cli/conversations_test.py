@@ -261,7 +261,7 @@ class Forms(ConversationsCase):
                 "has 'images'": chat(USER, ANSWER, images=["a.png"]),
                 "message 1 has 'images'": chat({**USER, "images": ["a.png"]}, ANSWER),
                 "message 2 has 'reasoning',": chat(USER, {**ANSWER, "reasoning": "hm"}),
-                "message 2 has 'train'": chat(USER, {**ANSWER, "train": False}),
+                "message 2 has a train other than 0 and 1": chat(USER, {**ANSWER, "train": 0.5}),
                 "weight other than 0 and 1": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": NaN}]}',
                 "the content of message 1 holds half of a surrogate pair": '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
                 "has no 'messages'": {"text": "a"},

@@ -213,7 +213,7 @@ void ConversationEncoder::check_is_said(const Conversation& conversation, const 
     if (try_render(chat, without, without.messages.size(), NextTurn::none) != text) return;
     throw FormatError(what + ", which " + chat.title() + " does not write; leave such conversations out");
   };
-  if (!conversation.variables["tools"].is_null() && !chat.mentions("tools")) {
+  if (says_something(conversation.variables["tools"]) && !chat.mentions("tools")) {
     auto without = conversation;
     without.variables["tools"] = nullptr;
     refuse_if_same(without, "has 'tools'");
@@ -268,10 +268,37 @@ std::vector<std::int32_t> ConversationEncoder::encode_prompt(const nlohmann::ord
   return tokenizer_.encode_marked(text.text, plain).ids;
 }
 
+/// Encodes a prompt and a completion that are messages. Source: tokenize_fn() of SFTTrainer, TRL 1.16
+MaskedIds ConversationEncoder::encode_message_pair(const nlohmann::ordered_json& record) const {
+  if (!rules_.chat) throw FormatError("'prompt' holds a list, and in the first sample of the file a string");
+  const auto& chat = *rules_.chat;
+  const auto conversation = prepared(read_message_pair(record));
+  const auto& counts = conversation.is_answer;
+  const auto prompt_size = static_cast<std::size_t>(std::find(counts.begin(), counts.end(), true) - counts.begin());
+  auto whole = chat.render(conversation, conversation.messages.size(), NextTurn::none);
+  check_is_said(conversation, whole.text);
+  const auto prompt = chat.render(conversation, prompt_size, NextTurn::assistant).text;
+  if (!whole.text.starts_with(prompt) && rules_.train_on == TrainOn::answers)
+    refuse_answer(prompt_size, chat, "does not begin a completion as it ends a prompt");
+  whole.marked = {{std::min(prompt.size(), whole.text.size()), whole.text.size()}};
+  auto plain = take_guards(whole);
+  auto encoded = tokenizer_.encode_marked(whole.text, plain);
+  const auto prompt_end = whole.marked.front().begin;
+  std::erase_if(plain, [&](const TextRange& range) { return range.begin >= prompt_end; });
+  const auto alone = tokenizer_.encode_marked(whole.text.substr(0, prompt_end), plain).ids;
+  const auto shared = std::mismatch(alone.begin(), alone.end(), encoded.ids.begin(), encoded.ids.end()).first;
+  std::vector<std::uint8_t> mask(encoded.ids.size(), 1);
+  std::fill_n(mask.begin(), shared - alone.begin(), std::uint8_t{0});
+  return {std::move(encoded.ids), std::move(mask)};
+}
+
 MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record) const {
+  if (is_message_pair(record)) return encode_message_pair(record);
   refuse_unsaid(record);
-  if (const auto tools = record.find("tools"); tools != record.end() && says_something(*tools))
-    throw FormatError("has 'tools', which are for conversations; leave such samples out");
+  for (const auto* key : {"tools", "system"}) {
+    if (const auto found = record.find(key); found != record.end() && says_something(*found))
+      throw FormatError("has '" + std::string(key) + "', which is for conversations; leave such samples out");
+  }
   const auto& prompt = text_member(record, "prompt");
   const auto& completion = text_member(record, "completion");
   const auto end = tokenizer_.eos_id();

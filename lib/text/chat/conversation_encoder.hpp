@@ -14,7 +14,7 @@
 namespace fsdp {
 
 struct ConversationRules {
-  std::shared_ptr<const ChatTemplate> chat;  ///< needed for messages
+  std::shared_ptr<const ChatTemplate> chat;  ///< needed for messages, those of prompts and completions, too
   MarksInTexts marks = MarksInTexts::tokens;
   PairEncoding pairs = PairEncoding::joint;
   TrainOn train_on = TrainOn::answers;
@@ -51,13 +51,16 @@ class ConversationEncoder {
   /// Returns the id that ends an assistant's turn, if the template ends it with one.
   std::optional<std::int32_t> turn_end() const { return turn_end_; }
 
-  /// Encodes marks of a document, prompt, completion, end mark; the last two are targets.
+  /// Encodes marks of a document, prompt, completion, end mark; the last two are targets. Of a prompt and a completion
+  /// that are lists of messages it encodes what the template writes; all behind the prompt, which ends with the header
+  /// of an answer, are targets.
   /// \throws FormatError
   MaskedIds encode_pair(const nlohmann::ordered_json& record) const;
 
  private:
   void find_turn_end();
   Conversation prepared(Conversation conversation) const;
+  MaskedIds encode_message_pair(const nlohmann::ordered_json& record) const;
   void check_is_said(const Conversation& conversation, const std::string& text) const;
   std::string guarded(const std::string& text) const;
   nlohmann::ordered_json guarded(const nlohmann::ordered_json& value) const;

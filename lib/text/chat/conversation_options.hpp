@@ -12,7 +12,7 @@ namespace fsdp {
 enum class DataForm : std::uint8_t {
   automatic,          ///< decided by the keys or columns of the file
   text,               ///< a string, or a list of strings
-  prompt_completion,  ///< strings `prompt` and `completion`
+  prompt_completion,  ///< `prompt` and `completion`: strings, or lists of messages
   messages            ///< a list of {"role": ..., "content": ...}
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/python_json.hpp"
 
 namespace fsdp {
 namespace {
@@ -11,8 +11,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array kMedia{"images", "image", "audio", "audios", "videos", "video"};
-/// Keys by which other programs mark targets.
-constexpr std::array kOtherWeights{"train", "train_detail", "training"};
+/// Keys by which programs say whether an answer is learned: false or 0 where it is not.
+constexpr std::array kLossKeys{"weight",     "loss",      "loss_mask", "loss_weight",
+                               "loss_scale", "trainable", "train",     "training"};
 /// Keys of what a message thinks, the best known first.
 constexpr std::array kReasoning{"reasoning_content", "thinking", "reasoning"};
 
@@ -37,10 +38,8 @@ class MessageReader {
       if (message_.contains(key) && says_something(message_[key]))
         fail("has '" + std::string(key) + "', which no text can express; leave such conversations out");
     }
-    for (const auto* key : kOtherWeights) {
-      if (message_.contains(key) && !message_[key].is_null() && message_[key] != true)
-        fail("has '" + std::string(key) + "', which is not read: \"weight\": 0 says that a message is not learned");
-    }
+    if (message_.contains("train_detail") && says_something(message_["train_detail"]))
+      fail("has 'train_detail', which is not read: \"weight\": 0 says that a whole message is not learned");
     check_role();
     check_content();
     return counts() && message_["role"] == "assistant";
@@ -57,8 +56,10 @@ class MessageReader {
 
   void check_content() const {
     const auto found = message_.find("content");
-    const bool says_more = std::any_of(message_.begin(), message_.end(), [&](const Json& value) {
-      return &value != &message_["role"] && says_something(value);
+    const auto items = message_.items();
+    const bool says_more = std::any_of(items.begin(), items.end(), [](const auto& item) {
+      const bool is_ours = std::find(kLossKeys.begin(), kLossKeys.end(), item.key()) != kLossKeys.end();
+      return !is_ours && item.key() != "role" && says_something(item.value());
     });
     if (found == message_.end() || found->is_null()) {
       if (says_more) return;  // a call of a tool
@@ -75,15 +76,35 @@ class MessageReader {
   }
 
   bool counts() const {
-    const auto found = message_.find("weight");
-    if (found == message_.end() || found->is_null()) return true;
-    if (!found->is_number() || (*found != 0 && *found != 1)) fail("has a weight other than 0 and 1");
-    return *found == 1;
+    std::string named;
+    bool does = true;
+    for (const auto* key : kLossKeys) {
+      const auto found = message_.find(key);
+      if (found == message_.end() || found->is_null()) continue;
+      if (*found != 0 && *found != 1 && !found->is_boolean()) fail("has a " + std::string(key) + " other than 0 and 1");
+      const bool counted = *found == 1 || *found == true;
+      if (!named.empty() && counted != does) fail("has '" + named + "' and '" + key + "', which contradict each other");
+      named = key;
+      does = counted;
+    }
+    return does;
   }
 
   const Json& message_;
   std::string where_;
 };
+
+/// The value that stands as JSON in a string; discarded when it is none. \throws FormatError for half of a character
+Json json_in(const std::string& text) {
+  const PythonJson json(text);
+  try {
+    auto value = json.parse();
+    if (json.holds_half(value)) throw FormatError(std::string("JSON in a string holds ") + PythonJson::kHalfProblem);
+    return value;
+  } catch (const nlohmann::json::exception&) {
+    return Json(Json::value_t::discarded);
+  }
+}
 
 /// A message as ShareGPT has it, with the keys of others. \throws FormatError when a call of a function is no JSON
 Json from_share_gpt(const Json& message) {
@@ -104,7 +125,7 @@ Json from_share_gpt(const Json& message) {
     if (message["from"] == from) made["role"] = role;
   }
   if (message["from"] == "function_call" && message["value"].is_string()) {
-    const auto call = Json::parse(message["value"].get_ref<const std::string&>(), nullptr, false);
+    const auto call = json_in(message["value"].get_ref<const std::string&>());
     if (call.is_discarded()) throw FormatError("has a 'function_call' that is no JSON");
     made.erase("content");
     made["tool_calls"] = Json::array();
@@ -135,64 +156,61 @@ Json from_alpaca(const Json& record) {
   }
   auto question = text(record["instruction"], "instruction");
   if (const auto input = record.find("input"); input != record.end() && says_something(*input))
-    question += "\n" + text(*input, "input");
+    question += (question.empty() ? "" : "\n") + text(*input, "input");
   messages.push_back(message_of("user", question));
   messages.push_back(message_of("assistant", text(record["output"], "output")));
   return messages;
 }
 
-/// The list of messages of a sample in any layout. \return null when it has none
-Json messages_of(const Json& record, const std::string& field) {
-  auto found = record.find(field);
-  const bool other = found == record.end() && field == "messages";
-  if (other) found = record.find(kShareGptField);
-  if (found == record.end()) {
-    const bool alpaca = other && record.contains(kAlpacaKeys[0]) && record.contains(kAlpacaKeys[1]);
-    if (!alpaca) throw FormatError("has no '" + field + "'");
-  } else if (!found->is_array()) {
+/// Appends the messages of the list at `field`.
+void append_messages(const Json& record, const std::string& field, Json& messages) {
+  const auto found = record.find(field);
+  if (found == record.end()) throw FormatError("has no '" + field + "'");
+  if (!found->is_array())
     throw FormatError("'" + field + "' holds " + described(*found) + ", expected a list of messages");
-  } else if (found->empty()) {
-    throw FormatError("'" + field + "' holds no message");
-  }
-  auto messages = found == record.end() ? from_alpaca(record) : Json::array();
-  if (found != record.end()) {
-    for (const auto& message : *found) messages.push_back(from_share_gpt(message));
-  }
-  const auto system = record.find("system");
-  const bool is_new = other && system != record.end() && system->is_string() && says_something(*system) &&
-                      !(messages.front().is_object() && messages.front().value("role", Json()) == "system");
-  if (is_new) messages.insert(messages.begin(), message_of("system", *system));
+  if (found->empty()) throw FormatError("'" + field + "' holds no message");
+  for (const auto& message : *found) messages.push_back(from_share_gpt(message));
+}
+
+/// The list of messages of a sample in any layout.
+Json messages_of(const Json& record, const std::string& field) {
+  const bool other = field == "messages" && !record.contains(field);
+  if (other && !record.contains(kShareGptField) && record.contains(kAlpacaKeys[0]) && record.contains(kAlpacaKeys[1]))
+    return from_alpaca(record);
+  auto messages = Json::array();
+  append_messages(record, other && record.contains(kShareGptField) ? kShareGptField : field, messages);
   return messages;
 }
 
-/// The sample's tools, which many data sets hold as JSON in a string.
-Json tools_of(const Json& record) {
-  const auto found = record.find("tools");
-  if (found == record.end() || !says_something(*found)) return nullptr;
-  const auto tools = found->is_string() ? Json::parse(found->get_ref<const std::string&>(), nullptr, false) : *found;
-  if (!tools.is_array()) throw FormatError("'tools' holds " + described(*found) + ", expected a list of tools");
-  return tools.empty() ? Json() : tools;
-}
-
-}  // namespace
-
-bool says_something(const nlohmann::ordered_json& value) {
-  return !value.is_null() && !(value.is_structured() && value.empty()) && value != "";
-}
-
-void refuse_unsaid(const nlohmann::ordered_json& record) {
-  for (const auto* key : kUnsaidBeside) {
-    if (const auto found = record.find(key); found != record.end() && says_something(*found)) {
-      throw FormatError("has '" + std::string(key) +
-                        "', which no chat template here writes; leave such "
-                        "conversations out");
-    }
+/// Puts a system message that the record has beside the others before them.
+void add_system(const Json& record, Json& messages) {
+  const auto found = record.find("system");
+  if (found == record.end()) return;
+  const auto& system = found->is_array() && found->size() == 1 ? found->front() : *found;
+  if (!says_something(system)) return;
+  if (!system.is_string()) throw FormatError("'system' holds " + described(*found) + ", expected a string");
+  const auto& first = messages.front();
+  if (!first.is_object() || first.value("role", Json()) != "system") {
+    messages.insert(messages.begin(), message_of("system", system));
+  } else if (first.value("content", Json()) != system) {
+    throw FormatError("has 'system' and a system message that says something else: which of them is meant is unknown");
   }
 }
 
-Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field) {
+/// The sample's tools, which many data sets hold as JSON in a string; null for none. A list without tools stays one:
+/// templates may ask whether there is a list.
+Json tools_of(const Json& record) {
+  const auto found = record.find("tools");
+  if (found == record.end() || (!found->is_array() && !says_something(*found))) return nullptr;
+  const auto tools = found->is_string() ? json_in(found->get_ref<const std::string&>()) : *found;
+  if (!tools.is_array() && !tools.is_null())
+    throw FormatError("'tools' holds " + described(*found) + ", expected a list of tools");
+  return tools;
+}
+
+/// A conversation of these messages, with what the record has beside them.
+Conversation conversation_of(const Json& record, const Json& messages) {
   refuse_unsaid(record);
-  const auto messages = messages_of(record, field);
   Conversation conversation;
   for (const auto& message : messages)
     conversation.is_answer.push_back(MessageReader(message, conversation.is_answer.size() + 1).check());
@@ -203,6 +221,59 @@ Conversation read_conversation(const nlohmann::ordered_json& record, const std::
       throw FormatError("'chat_template_kwargs' holds " + described(*more) + ", expected an object");
     conversation.variables.update(*more);
   }
+  return conversation;
+}
+
+}  // namespace
+
+bool says_something(const nlohmann::ordered_json& value) {
+  return !value.is_null() && !(value.is_structured() && value.empty()) && value != "";
+}
+
+void refuse_unsaid(const nlohmann::ordered_json& record) {
+  const auto says = [&](const char* key) { return record.contains(key) && says_something(record[key]); };
+  for (const auto* key : kUnsaidBeside) {
+    if (says(key)) {
+      throw FormatError("has '" + std::string(key) +
+                        "', which no chat template here writes; leave such "
+                        "conversations out");
+    }
+  }
+  for (const auto* key : kLossBeside) {
+    if (says(key) && record[key] != true && record[key] != 1) {
+      throw FormatError("has '" + std::string(key) +
+                        "', which is read in messages only: \"weight\": 0 in a message says that it is not learned");
+    }
+  }
+}
+
+Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field) {
+  auto messages = messages_of(record, field);
+  add_system(record, messages);
+  return conversation_of(record, messages);
+}
+
+bool is_message_pair(const nlohmann::ordered_json& record) {
+  return record.is_object() && record.contains("prompt") && record["prompt"].is_array() &&
+         record.contains("completion") && record["completion"].is_array();
+}
+
+Conversation read_message_pair(const nlohmann::ordered_json& record) {
+  auto messages = Json::array();
+  append_messages(record, "prompt", messages);
+  add_system(record, messages);
+  const auto prompt = messages.size();
+  append_messages(record, "completion", messages);
+  auto conversation = conversation_of(record, messages);
+  for (std::size_t i = prompt; i < messages.size(); ++i) {
+    if (messages[i]["role"] == "assistant" && !conversation.is_answer[i]) {
+      throw FormatError("message " + std::to_string(i + 1) +
+                        " of prompt and completion is not to be learned, and completions are learned as a whole: give "
+                        "such conversations as 'messages'");
+    }
+    conversation.is_answer[i] = true;
+  }
+  std::fill_n(conversation.is_answer.begin(), prompt, false);
   return conversation;
 }
 

@@ -21,17 +21,29 @@ inline constexpr std::array kAlpacaKeys{"instruction", "output", "input", "syste
 /// Keys beside the messages, or beside prompt and completion, that no text can express.
 inline constexpr std::array kUnsaidBeside{"functions", "images", "image", "audio", "audios", "videos", "video"};
 
-/// \throws FormatError naming a key of kUnsaidBeside that `record` has with a value other than null or empty
+/// Keys beside the messages by which other programs say what is learned.
+inline constexpr std::array kLossBeside{"loss_mask",  "loss_masks", "loss_weight", "loss_weights",
+                                        "loss_scale", "trainable",  "train_detail"};
+
+/// \throws FormatError naming a key that `record` has with a value other than null or empty: one of kUnsaidBeside, or
+///   one of kLossBeside that is not true or 1, either
 void refuse_unsaid(const nlohmann::ordered_json& record);
 
 /// False for null, "", [] and {}.
 bool says_something(const nlohmann::ordered_json& value);
 
-/// Reads the conversation of `record`, whose messages are at `field`; tools may be a list or a list in JSON. Without
-/// `messages` other layouts are read as well: messages with `from` and `value` (ShareGPT) at `conversations`, and
-/// `instruction`, `input`, `output` (Alpaca); both with `system`.
+/// Reads the conversation of `record`, whose messages are at `field`; tools may be a list or a list in JSON, and
+/// `system` the system message. Without `messages` other layouts are read as well: messages with `from` and `value`
+/// (ShareGPT) at `conversations`, and `instruction`, `input`, `output` (Alpaca).
 /// \throws FormatError naming the message that is malformed or contains what no text can express (images)
 Conversation read_conversation(const nlohmann::ordered_json& record, const std::string& field);
+
+/// True if `prompt` and `completion` of `record` are lists, of messages.
+bool is_message_pair(const nlohmann::ordered_json& record);
+
+/// Reads a conversation whose first messages are at `prompt`, and those to be learned, of any role, at `completion`.
+/// \throws as read_conversation()
+Conversation read_message_pair(const nlohmann::ordered_json& record);
 
 /// Messages without keys that are null or our own; what a message thinks is at all keys that templates read it from.
 /// Source: render_jinja_template() of transformers 5.23

@@ -8,6 +8,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/base/python_json.hpp"
 #include "lib/text/chat/messages.hpp"
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/parquet_documents.hpp"
@@ -41,7 +43,7 @@ std::vector<std::string> message_columns(const std::filesystem::path& file, cons
     return std::find(columns.begin(), columns.end(), name) != columns.end();
   };
   const auto field = messages_field(selection);
-  if (!selection.field.empty() || has(field)) return {field};
+  if (!selection.field.empty() || has(field)) return {field, "?system"};
   if (has(kShareGptField)) return {kShareGptField, "?system"};
   if (!has(kAlpacaKeys[0]) || !has(kAlpacaKeys[1])) return {field};
   std::vector<std::string> fields;
@@ -73,6 +75,14 @@ bool holds_json_lines(const std::filesystem::path& file, std::string_view head) 
   const auto quote = head.find_first_not_of(" \t", brace + 1);
   if (quote == head.npos || head[quote] != '"') return false;
   return !detail::first_json_keys(file).empty();
+}
+
+/// True if the first sample of prompts and completions has messages.
+bool begins_with_message_pair(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto records = open_records(file, selection);
+  std::string text;
+  if (!records->next(text)) return false;
+  return is_message_pair(parse_data_or_discard(PythonJson(text).plain_text(), records->where()));
 }
 
 /// A column of texts of an Arrow stream.
@@ -220,13 +230,10 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
 std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
   if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
   auto fields = selection.form == DataForm::messages ? message_columns(file, selection)
-                                                     : std::vector<std::string>{"prompt", "completion"};
+                                                     : std::vector<std::string>{"prompt", "completion", "?system"};
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
-  if (selection.form == DataForm::messages) {
-    fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
-  } else {
-    fields.emplace_back("!tools");
-  }
+  for (const auto* name : kLossBeside) fields.push_back("?" + std::string(name));
+  fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
   return open_parquet_records(file, fields);
 }
 
@@ -237,6 +244,9 @@ DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSel
       documents_left_(max_documents > 0 ? max_documents : std::numeric_limits<std::int64_t>::max()) {
   for (const auto& file : files_) {
     forms_.push_back(find_data_form(file, selection_));  // all now, so that errors come at once
+    needs_template_ = needs_template_ || forms_.back() == DataForm::messages ||
+                      (forms_.back() == DataForm::prompt_completion &&
+                       begins_with_message_pair(file, {forms_.back(), selection_.field}));
     file_bytes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(file)));
     bytes_total_ += file_bytes_.back();
   }

@@ -109,6 +109,8 @@ class DocumentStream {
   DataForm form() const { return forms_[next_file_ - 1]; }
   /// True when the samples of some file have this form.
   bool has(DataForm form) const;
+  /// True when some file has conversations, or begins with a prompt and a completion that are messages.
+  bool needs_template() const { return needs_template_; }
   /// Place of the document that next() returned last.
   std::string where() const { return documents_->where(); }
   /// Bytes read so far, out of bytes_total(), the size of all files.
@@ -120,6 +122,7 @@ class DocumentStream {
   std::vector<std::int64_t> file_bytes_;
   std::vector<DataForm> forms_;  ///< of each file
   DataSelection selection_;
+  bool needs_template_ = false;
   std::int64_t documents_left_;
   std::int64_t bytes_total_ = 0;
   std::int64_t bytes_before_ = 0;  ///< size of the files that are done

@@ -73,7 +73,7 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
                              TokenizeReport& report) {
   const auto& chat = options.conversations;
   ConversationRules rules{{}, chat.marks, chat.pairs, chat.train_on};
-  if (stream.has(DataForm::messages)) {
+  if (stream.needs_template()) {
     rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
     report.chat_template = rules.chat->name();
   }

@@ -31,11 +31,17 @@ TEST_SUITE("chat/messages") {
     }
   }
 
-  TEST_CASE("another way to say what is learned is refused, and its weight told") {
+  TEST_CASE("keys that say what is learned; what they cannot say exactly is refused, and the weight told") {
     Message message{{"role", "assistant"}, {"content", "a"}, {"train", true}, {"name", "bob"}};
     CHECK(read_one(message).is_answer == std::vector<bool>{true});
     message["train"] = false;
-    CHECK_THROWS_WITH_AS(read_one(message), doctest::Contains("'train'"), fsdp::FormatError);
+    CHECK(read_one(message).is_answer == std::vector<bool>{false});
+    message["train"] = 0.5;
+    CHECK_THROWS_WITH_AS(read_one(message), doctest::Contains("a train other than 0 and 1"), fsdp::FormatError);
+    message["train"] = nullptr;
+    message["train_detail"] = Message::array({1});
+    CHECK_THROWS_WITH_AS(read_one(message), doctest::Contains("'train_detail', which is not read: \"weight\": 0"),
+                         fsdp::FormatError);
   }
 
   TEST_CASE("beside the messages: media, tools as a list or as JSON") {
@@ -44,8 +50,12 @@ TEST_SUITE("chat/messages") {
       CHECK_NOTHROW(fsdp::refuse_unsaid({{key, Message()}, {"id", 1}}));
       CHECK_THROWS_WITH_AS(fsdp::refuse_unsaid({{key, {"a.png"}}}), doctest::Contains(key), fsdp::FormatError);
     }
-    for (const auto& tools : {Message("[]"), Message(), Message::array(), Message("")})
-      CHECK(fsdp::read_conversation({{"messages", user}, {"tools", tools}}, "messages").variables["tools"].is_null());
+    const auto tools_of = [&](const Message& tools) {
+      return fsdp::read_conversation({{"messages", user}, {"tools", tools}}, "messages").variables["tools"];
+    };
+    for (const auto& none : {Message(), Message("null"), Message(""), Message::object()})
+      CHECK(tools_of(none).is_null());
+    for (const auto& empty : {Message("[]"), Message::array()}) CHECK(tools_of(empty) == Message::array());
     CHECK_THROWS_WITH_AS(fsdp::read_conversation({{"messages", user}, {"tools", "f(x)"}}, "messages"),
                          doctest::Contains("'tools' holds a string, expected a list"), fsdp::FormatError);
   }
