@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unicodedata
 
 SKIPPED = 77
 
@@ -38,12 +37,7 @@ NASTY = ["", " ", "  ", "\n", "a", " a", "  a", "a ", "a  b", "▁", "▁a", " �
          "\n\n\n   \n  x", "..." * 40 + "\n\n", "ĀĠĊ Ġthe", "//  --->  =="]
 
 
-def assigned_long_ago(code):
-    """Returns True if both regular expression libraries know the character, whatever their version of Unicode."""
-    return unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs", "Co")
-
-
-def random_texts(count, only_old_characters):
+def random_texts(count):
     generator = random.Random(11)
     corpus = (PROJECT / "data/shakespeare/validation.csv").read_text("utf-8") + (PROJECT / "data/chess/validation.jsonl").read_text("utf-8")
     limits = [0x80, 0x250, 0x600, 0x3100, 0xA000, 0x20000, 0x110000]
@@ -51,7 +45,7 @@ def random_texts(count, only_old_characters):
     def character():
         while True:
             code = generator.randrange(generator.choice(limits))
-            if assigned_long_ago(code) if only_old_characters else not 0xD800 <= code < 0xE000:
+            if not 0xD800 <= code < 0xE000:
                 return chr(code)
 
     texts = list(NASTY)
@@ -226,14 +220,14 @@ def check_transformers(texts, directory):
 
 
 def main():
-    old, all_characters = random_texts(300, True), random_texts(300, False)
+    texts = random_texts(300)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        check_sentencepiece(all_characters, folder / "sentencepiece")
-        check_byte_fallback(all_characters, folder / "fallback")
-        check_transformers(all_characters, folder / "transformers")
-        check_gpt2(old, folder / "gpt2")
-        check_byte_level(old, folder / "bytes")
+        check_sentencepiece(texts, folder / "sentencepiece")
+        check_byte_fallback(texts, folder / "fallback")
+        check_transformers(texts, folder / "transformers")
+        check_gpt2(texts, folder / "gpt2")
+        check_byte_level(texts, folder / "bytes")
 
 
 main()

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lib/base/utf8.hpp"
+#include "lib/text/tokenizer/code_points.hpp"
 
 namespace fsdp {
 namespace {
@@ -36,33 +37,13 @@ Character last_of(std::string_view text) {
 }
 
 bool is_space(std::int32_t c) {
-  return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  static const auto kSpaces = CodePoints::white_space();
+  return c >= 0 && kSpaces.contains(static_cast<char32_t>(c));
 }
 
-/// Letters, marks, decimal digits, connecting punctuation and joiners (UTS #18, annex C).
 bool is_word(std::int32_t c) {
-  // Circled and squared letters are alphabetic, although they are no letters by category.
-  if ((c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-      (c >= 0x1f170 && c <= 0x1f189))
-    return true;
-  if (c == 0x200c || c == 0x200d) return true;
-  switch (c < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return false;
-  }
+  static const auto kWords = CodePoints::word_characters();
+  return c >= 0 && kWords.contains(static_cast<char32_t>(c));
 }
 
 /// Number of bytes of white space at the beginning of `text`.

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "lib/base/utf8.hpp"
+#include "lib/text/tokenizer/code_points.hpp"
 
 namespace fsdp {
 namespace {
@@ -18,8 +19,15 @@ constexpr auto kCanonical = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF
 struct Decomposed {
   std::array<utf8proc_int32_t, 4> characters;
   std::size_t count = 0;
-  std::size_t bytes = 0;  ///< bytes of the character in the text
+  std::size_t bytes = 0;      ///< bytes of the character in the text
+  bool stands_alone = false;  ///< the character is no mark, and joins no other
 };
+
+/// True for characters that came after Unicode 9, whose NFC is wanted: it knows of no marks and compositions of them.
+bool stands_alone(utf8proc_int32_t character) {
+  static const auto kNewer = CodePoints::newer_than_unicode_9();
+  return kNewer.contains(static_cast<char32_t>(character));
+}
 
 /// \return nothing when the text does not begin with valid UTF-8
 std::optional<Decomposed> decompose_first(std::string_view text) {
@@ -28,6 +36,7 @@ std::optional<Decomposed> decompose_first(std::string_view text) {
   const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                       static_cast<utf8proc_ssize_t>(text.size()), &character);
   if (bytes <= 0) return {};
+  if (stands_alone(character)) return Decomposed{{character}, 1, static_cast<std::size_t>(bytes), true};
   const auto count = utf8proc_decompose_char(
       character, first.characters.data(), static_cast<utf8proc_ssize_t>(first.characters.size()), kCanonical, nullptr);
   if (count < 0 || count > static_cast<utf8proc_ssize_t>(first.characters.size())) return {};
@@ -50,6 +59,20 @@ void order_marks(std::vector<utf8proc_int32_t>& characters) {
   }
 }
 
+/// Moves the characters to the end of `composed`. \return false when there is no memory for it
+bool compose(std::vector<utf8proc_int32_t>& characters, std::string& composed) {
+  order_marks(characters);
+  const auto count =
+      utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), kCanonical);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(std::max<utf8proc_ssize_t>(count, 0)); ++i) {
+    std::array<utf8proc_uint8_t, 4> bytes;
+    const auto length = utf8proc_encode_char(characters[i], bytes.data());
+    composed.append(bytes.begin(), bytes.begin() + length);
+  }
+  characters.clear();
+  return count >= 0;
+}
+
 /// Returns the length of the prefix of characters below U+0300, whose first bytes are below 0xCC: they are composed and
 /// no marks.
 bool is_surely_composed(std::string_view text) {
@@ -61,26 +84,21 @@ bool is_surely_composed(std::string_view text) {
 std::string to_nfc(std::string_view text) {
   if (is_surely_composed(text)) return std::string(text);
   std::vector<utf8proc_int32_t> characters;
-  characters.reserve(text.size());
+  std::string composed;
+  composed.reserve(text.size());
   for (auto rest = text; !rest.empty();) {
     const auto first = decompose_first(rest);
     if (!first) return std::string(text);
-    characters.insert(characters.end(), first->characters.begin(),
-                      first->characters.begin() + static_cast<std::ptrdiff_t>(first->count));
+    if (first->stands_alone) {
+      if (!compose(characters, composed)) return std::string(text);
+      composed += rest.substr(0, first->bytes);
+    } else {
+      characters.insert(characters.end(), first->characters.begin(),
+                        first->characters.begin() + static_cast<std::ptrdiff_t>(first->count));
+    }
     rest.remove_prefix(first->bytes);
   }
-  order_marks(characters);
-  const auto count =
-      utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), kCanonical);
-  if (count < 0) return std::string(text);
-  std::string composed;
-  composed.reserve(text.size());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    std::array<utf8proc_uint8_t, 4> bytes;
-    const auto length = utf8proc_encode_char(characters[i], bytes.data());
-    composed.append(bytes.begin(), bytes.begin() + length);
-  }
-  return composed;
+  return compose(characters, composed) ? composed : std::string(text);
 }
 
 namespace {
@@ -92,7 +110,7 @@ std::size_t segment_length(std::string_view text) {
   while (length < text.size()) {
     // Some characters (U+0F73) are no marks but decompose into marks only.
     const auto next = decompose_first(text.substr(length));
-    if (!next || next->count == 0 || mark_class(next->characters[0]) == 0) break;
+    if (!next || next->count == 0 || next->stands_alone || mark_class(next->characters[0]) == 0) break;
     length += next->bytes;
   }
   return length;

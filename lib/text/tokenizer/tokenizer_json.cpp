@@ -179,14 +179,6 @@ std::optional<std::int32_t> find_mark(const std::optional<std::string>& name,
   return {};
 }
 
-SplitPattern compiled(const std::string& pattern, const JsonValue& where, SplitKeeps keeps = SplitKeeps::all) {
-  try {
-    return SplitPattern(pattern, keeps);
-  } catch (const RuntimeFailure& error) {
-    where.fail(error.what());
-  }
-}
-
 /// Reads which parts of a text are words. Patterns of cl100k have the behavior "Removed", inverted: only the matches
 /// are kept, and they cover the text.
 SplitKeeps read_behavior(const JsonValue& step) {
@@ -196,22 +188,22 @@ SplitKeeps read_behavior(const JsonValue& step) {
   return step.boolean("invert", false) ? SplitKeeps::matches : SplitKeeps::gaps;
 }
 
-/// ASCII's punctuation, which has symbols, and Unicode's.
-std::string punctuation_pattern(const JsonValue& step) {
+SplitPattern punctuation_pattern(const JsonValue& step) {
   const auto behavior = step.optional_string("behavior").value_or("Isolated");
   if (behavior != "Isolated" && behavior != "Contiguous")
     step.at("behavior").fail("is neither Isolated nor Contiguous, which is all there is for Punctuation");
-  return std::string("[\\p{P}$+<=>^`|~]") + (behavior == "Contiguous" ? "+" : "");
+  return SplitPattern(CodePoints::punctuation(), behavior == "Contiguous");
 }
 
 SplitPattern read_split(const JsonValue& step) {
-  if (type_of(step) == "Digits") return compiled(step.boolean("individual_digits", false) ? "\\p{N}" : "\\p{N}+", step);
-  if (type_of(step) == "Punctuation") return compiled(punctuation_pattern(step), step);
+  if (type_of(step) == "Digits") return SplitPattern(CodePoints::numbers(), !step.boolean("individual_digits", false));
+  if (type_of(step) == "Punctuation") return punctuation_pattern(step);
   if (type_of(step) != "Split") refuse_type(step, "Split, Digits, Punctuation and one ByteLevel");
   const auto keeps = read_behavior(step);
   const JsonValue pattern = step.at("pattern");
-  if (!pattern.get("String").is_null()) return compiled(pcre2_literal(pattern.get("String").string()), pattern, keeps);
-  return compiled(pcre2_from_oniguruma(pattern.at("Regex").string(), pattern.where()), pattern, keeps);
+  const bool is_literal = !pattern.get("String").is_null();
+  return SplitPattern(is_literal ? literal_pattern(pattern.get("String").string()) : pattern.at("Regex").string(),
+                      pattern.where(), keeps);
 }
 
 /// Some classes make the ByteLevel step themselves, with a flag of their own, which is false unless the config sets it.

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace {
@@ -27,6 +29,17 @@ TEST_SUITE("tokenizer/nfc") {
     CHECK(fsdp::to_nfc("\u0f40\u0f73\u0f73") == "\u0f40\u0f71\u0f71\u0f72\u0f72");
     CHECK(fsdp::to_nfc("e\u0301\xff") == "e\u0301\xff");
     CHECK(fsdp::to_nfc(std::string("\0e\u0301\0", 5)) == std::string("\0\u00e9\0", 4));
+  }
+
+  TEST_CASE("to_nfc: marks and compositions that came after Unicode 9 stay, as in Hugging Face's tokenizers") {
+    const auto truth = nlohmann::json::parse(std::ifstream(FSDP_FIXTURE_DIR "/tokenizers/unicode.json"));
+    CHECK(truth["nfc"].size() > 500);
+    for (const auto& one : truth["nfc"]) {
+      const auto& text = one[0].get_ref<const std::string&>();
+      CAPTURE(text);
+      CHECK(fsdp::to_nfc(text) == one[1]);
+      CHECK(fsdp::nfc_sources(text, fsdp::to_nfc(text)).size() == fsdp::to_nfc(text).size());
+    }
   }
 
   TEST_CASE("to_nfc: the time does not grow with the square of a run of marks") {
