@@ -51,8 +51,9 @@ case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the number alone may be the whole array's
-submitted=$(scontrol show job "${job:-${SLURM_JOB_ID:-0}}" 2>/dev/null |
-    sed -nE '/^ *Command=/{s,^ *Command=([^ ]+)/[^/ ]+( .*)?$,\1,p;q}' || true)
+submitted=$(scontrol show job "${job:-${SLURM_JOB_ID:-0}}" 2>/dev/null | sed -n '/^ *Command=/{s///p;q}' || true)
+while [[ $submitted == *' '* && ! -f $submitted ]]; do submitted=${submitted% *}; done # without the arguments
+submitted=${submitted%/*}
 for FSDP_HOME in "${FSDP_HOME:-}" "$(dirname "$0")/.." "$submitted/.." "${SLURM_SUBMIT_DIR:-.}"{,/..}; do
     if [[ -n $FSDP_HOME && -r $FSDP_HOME/scripts/jobs/slurm.sh ]]; then break; fi
 done

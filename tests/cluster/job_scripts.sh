@@ -156,6 +156,13 @@ cp "$FSDP_SOURCE/slurm/mingpt.sh" spool/slurm_script
 expect 0 "options: " env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x LAUNCHER=env SLURM_SUBMIT_DIR="$work/elsewhere" \
     SLURM_JOB_ID=7 FACTS="   Command=$FSDP_SOURCE/slurm/mingpt.sh --seed 3
    Command=$FSDP_SOURCE/slurm/mingpt.sh" bash spool/slurm_script
+mkdir -p "my project/scripts"
+cp -r "$FSDP_SOURCE/slurm" "my project"
+ln -s "$FSDP_SOURCE/scripts/jobs" "my project/scripts/jobs"
+for facts in "slurm/mingpt.sh" "slurm/mingpt.sh --seed 3 --out a/b"; do
+    expect 0 "options: " env PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x LAUNCHER=env SLURM_JOB_ID=7 \
+        SLURM_SUBMIT_DIR="$work/elsewhere" FACTS="   Command=$work/my project/$facts" bash spool/slurm_script
+done
 
 # Any other exit code is passed on; a script that is run without its scheduler says so.
 expect 4 "code 4" slurm RUN_NAME=g END_WITH=4
