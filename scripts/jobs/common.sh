@@ -52,6 +52,14 @@ check_run_name() {
     case /$RUN_NAME/ in
         //* | */../* | */./*) die "RUN_NAME=$RUN_NAME leaves OUT_DIR=$OUT_DIR: give a name below it" 2 ;;
     esac
+    check_name_length RUN_NAME "$RUN_NAME"
+}
+# check_name_length VARIABLE PATH: ends the script if a folder of the path has a longer name than file systems take.
+check_name_length() {
+    local part LC_ALL=C # counts bytes
+    while IFS= read -r -d / part; do
+        ((${#part} <= 255)) || die "$1: a folder would have a name of ${#part} bytes, and 255 is the most: ${part:0:80}..." 2
+    done <<<"$2/"
 }
 
 # option --name VALUE: adds both to options, unless VALUE is empty or the words of given hold the option, which then wins.
@@ -111,7 +119,8 @@ $started)"
 # crash loops: $run_dir/starts holds the step of the last start and the number of starts in a row at this step.
 begin_run() {
     local last_step=-1 idle=0
-    mkdir -p "$run_dir" || die "OUT_DIR=$OUT_DIR is not writable"
+    local problem
+    problem=$(mkdir -p "$run_dir" 2>&1) || die "OUT_DIR=$OUT_DIR: ${problem#mkdir: }"
     if [[ -e $run_dir/checkpoints/latest ]]; then option --restart-checkpoint-file latest; fi
     go_on_from_own "$@"
     step=$(newest_step)

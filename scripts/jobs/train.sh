@@ -214,16 +214,21 @@ check_inputs() {
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 # ARRAY="NAME=VALUE,VALUE... NAME=...": options of fsdp-finetune; each task of a job array trains with one combination.
 
-# Sets sweep_size, the number of combinations, and sweep_axes, the words of ARRAY.
+# Sets sweep_size, the number of combinations, and sweep_axes, the words of ARRAY. Checks the longest name of a folder that
+# take_task would make.
 read_sweep() {
-    local axis values
+    local axis values value longest label='' LC_ALL=C # counts bytes
     read -ra sweep_axes <<<"${ARRAY:-}"
     sweep_size=1
     for axis in "${sweep_axes[@]}"; do
         [[ $axis =~ ^-*([A-Za-z0-9][A-Za-z0-9_-]*)=([^,]+(,[^,]+)*)$ ]] || die "ARRAY=$ARRAY: '$axis' is not NAME=VALUE,VALUE,..." 2
         IFS=, read -ra values <<<"${BASH_REMATCH[2]}"
         sweep_size=$((sweep_size * ${#values[@]}))
+        longest=''
+        for value in "${values[@]}"; do if ((${#value} > ${#longest})); then longest=$value; fi; done
+        label+=${label:+,}${BASH_REMATCH[1]}-${longest//\//_}
     done
+    check_name_length "ARRAY (NAME-VALUE,... names the folder of each run; links with short names shorten it)" "$label"
 }
 
 # take_task INDEX: adds the options of this task of the array to final, and their values to RUN_NAME, which becomes a

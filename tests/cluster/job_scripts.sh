@@ -170,6 +170,7 @@ expect 4 "code 4" pbs RUN_NAME=g LAUNCHER=env END_WITH=4
 expect 2 "sbatch" slurm SLURM_JOB_ID=
 expect 2 "qsub" pbs PBS_JOBID=
 expect 2 "leaves OUT_DIR" slurm RUN_NAME=../../x
+expect 2 "a name of 256 bytes" slurm RUN_NAME="s/$(printf 'x%.0s' {1..256})"
 expect 2 "FSDP_BIN" slurm FSDP_BIN="$work/nothing"
 # If there is no srun, or it starts nothing, the script names the way to run without it.
 mkdir tools

@@ -141,6 +141,12 @@ expect 0 "--run-name s/lr-1e-4,seed-1 --lr=1e-4 --seed=1 " slurm ARRAY="$sweep" 
 expect 2 "has no combination" slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=6
 expect 2 "needs a job array, of 6 tasks" slurm ARRAY="$sweep"
 expect 2 "'lr' is not NAME=VALUE" slurm ARRAY="lr" SLURM_ARRAY_TASK_ID=0
+# A folder whose name would be too long is refused before anything is submitted, in whichever task it is.
+long=$(printf 'x%.0s' {1..239})
+for script in slurm/train.sh pbs/train.pbs; do
+    expect 2 "a name of 256 bytes" run "$script" ARRAY="lr=1,1e-5 adapter=a,/$long"
+    expect 0 "$FSDP_SOURCE/$script" run "$script" ARRAY="lr=1,1e-4 seed=1,2,3,4 adapter=a,${long:7}"
+done
 # A task of PBS that submits itself again is a job of its own, with the same run.
 expect 0 "qsub -V -C  -N train" pbs ARRAY="$sweep" PBS_ARRAY_INDEX=2 PBS_O_QUEUE=q END_WITH=85 REACH_STEP=00000010 RUN_NAME=p
 [[ $output == *"--run-name p/lr-3e-5,seed-1"* ]] || fail "the task's run: $output"
