@@ -62,7 +62,8 @@ FSDP_HOME=$(cd "$FSDP_HOME" && pwd)
 source "$FSDP_HOME/scripts/jobs/slurm.sh" || { echo "submit from the project's folder, or set FSDP_HOME to it" && exit 2; }
 # shellcheck source=../scripts/jobs/train.sh
 source "$FSDP_HOME/scripts/jobs/train.sh"
-if [[ -z ${SLURM_JOB_ID:-} ]]; then submit_train "$@"; fi
+if [[ -z ${SLURM_JOB_ID:-} || ${1:-} == --show ]]; then submit_train "$@"; fi
+tell_of_this_job "$SLURM_JOB_ID" SLURM_JOB_ID
 cd "${SLURM_SUBMIT_DIR:-.}"
 find_programs fsdp-finetune
 train_settings "train-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"

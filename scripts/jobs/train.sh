@@ -254,6 +254,14 @@ take_task() {
     run_dir=$OUT_DIR/$RUN_NAME
 }
 
+# tell_of_this_job JOB VARIABLE: says that the script trains in a job that it did not submit, where a user started it in a shell
+# of that job. The scheduler runs a copy of another name.
+tell_of_this_job() {
+    case ${0##*/} in
+        train.sh | train.pbs) say "this shell is in job $1, in which this trains; env -u $2 bash $0 ... submits a job of its own" ;;
+    esac
+}
+
 # --- weights and tokens on the nodes ----------------------------------------------------------------------------------
 # Where STAGE names a folder of each node, copies the model and the token file there, once per node, and adds options that
 # read the copies. Checkpoints name the originals (FSDP_STAGED). If a copy fails anywhere, all ranks read the originals.

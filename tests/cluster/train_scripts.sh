@@ -147,6 +147,11 @@ for script in slurm/train.sh pbs/train.pbs; do
     expect 2 "a name of 256 bytes" run "$script" ARRAY="lr=1,1e-5 adapter=a,/$long"
     expect 0 "$FSDP_SOURCE/$script" run "$script" ARRAY="lr=1,1e-4 seed=1,2,3,4 adapter=a,${long:7}"
 done
+# In the shell of a job --show shows as it does outside, and a start says that it trains in this job.
+expect 0 "sbatch --export=ALL $FSDP_SOURCE" slurm -- --show --lr 9
+expect 0 "qsub -V $FSDP_SOURCE" pbs -- --show --lr 9
+expect 0 "this shell is in job 7, in which this trains; env -u SLURM_JOB_ID bash $FSDP_SOURCE/slurm/train.sh" slurm -- --lr 9
+expect 0 "this shell is in job 7[2].server, in which this trains; env -u PBS_JOBID bash" pbs -- --lr 9
 # A task of PBS that submits itself again is a job of its own, with the same run.
 expect 0 "qsub -V -C  -N train" pbs ARRAY="$sweep" PBS_ARRAY_INDEX=2 PBS_O_QUEUE=q END_WITH=85 REACH_STEP=00000010 RUN_NAME=p
 [[ $output == *"--run-name p/lr-3e-5,seed-1"* ]] || fail "the task's run: $output"
