@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
+/// Reads merges, spelled as in the file.
 std::vector<MergePair> parse_merges(std::string_view text, const std::string& name) {
   std::vector<MergePair> merges;
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -34,7 +35,7 @@ std::vector<MergePair> parse_merges(std::string_view text, const std::string& na
       throw FormatError(name + ": line " + std::to_string(number) + " is '" + std::string(line.substr(0, 60)) +
                         "', expected two pieces with one space between them");
     }
-    merges.push_back({bytes_of_piece(line.substr(0, space)), bytes_of_piece(line.substr(space + 1))});
+    merges.push_back({std::string(line.substr(0, space)), std::string(line.substr(space + 1))});
   }
   return merges;
 }
@@ -82,8 +83,8 @@ std::vector<AddedToken> added_tokens_of(const std::vector<std::string>& pieces, 
   return all_added_tokens({where, static_cast<std::int64_t>(pieces.size()), find}, {}, config);
 }
 
-/// Sets marks and pieces. \param pieces  bytes of each piece
-void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, ByteLevelParts& parts) {
+/// Sets marks. \param pieces  spelled as in the file
+void set_marks(const std::vector<std::string>& pieces, const TokenizerConfig& config, ByteLevelParts& parts) {
   const PieceIds ids(pieces);
   const auto mark = [&](const std::optional<std::string>& name) -> std::optional<std::int32_t> {
     const std::string text = name.value_or(std::string(kEndOfText));
@@ -97,14 +98,14 @@ void set_marks(std::vector<std::string> pieces, const TokenizerConfig& config, B
   parts.eos = mark(config.eos_token);
   if (config.add_bos.value_or(false) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
-  parts.pieces = std::move(pieces);
 }
 
 std::unique_ptr<const Tokenizer> read_gpt2() {
   // GPT-2's vocabulary follows from its merges: the bytes in the order of the alphabet, the result of each merge,
   // <|endoftext|>.
   const std::string name = "built-in GPT-2 vocabulary";
-  const auto merges = parse_merges(detail::gpt2_merges_text(), name);
+  auto merges = parse_merges(detail::gpt2_merges_text(), name);
+  for (auto& [left, right] : merges) left = bytes_of_piece(left), right = bytes_of_piece(right);
   std::vector<std::string> pieces;
   pieces.reserve(merges.size() + 257);
   for (const std::uint8_t byte : byte_alphabet()) pieces.emplace_back(1, static_cast<char>(byte));
@@ -115,7 +116,8 @@ std::unique_ptr<const Tokenizer> read_gpt2() {
   parts.where = name;
   parts.merges = merge_table(merges, PieceIds(pieces), name);
   parts.patterns.emplace_back(gpt2_pattern());
-  set_marks(std::move(pieces), {}, parts);
+  set_marks(pieces, {}, parts);
+  parts.pieces = std::move(pieces);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
 
@@ -162,10 +164,10 @@ std::unique_ptr<Tokenizer> make_byte_level_bpe(const std::filesystem::path& voca
   ByteLevelParts parts;
   parts.where = vocab_json.string();
   parts.added_tokens = added_tokens_of(pieces, config, parts.where);
-  for (auto& piece : pieces) piece = bytes_of_piece(piece);
   parts.merges = merge_table(merges, PieceIds(pieces), merges_txt.string());
+  parts.set_pieces(pieces);
   set_class(config, parts.where, parts);
-  set_marks(std::move(pieces), config, parts);
+  set_marks(pieces, config, parts);
   return std::make_unique<ByteLevelTokenizer>(std::move(parts));
 }
 

@@ -12,6 +12,12 @@ namespace fsdp {
 
 namespace {
 
+TokenTexts texts_of(const ByteLevelParts& parts) {
+  TokenTexts texts(parts.pieces);
+  for (const auto& [id, text] : parts.unreached) texts.set(id, text);
+  return texts;
+}
+
 /// Marks that are pieces but not added tokens, such as GPT-2's <|endoftext|>, count as special tokens.
 std::vector<AddedToken> with_marks(const ByteLevelParts& parts, const TokenTexts& texts) {
   auto tokens = parts.added_tokens;
@@ -26,11 +32,19 @@ std::vector<AddedToken> with_marks(const ByteLevelParts& parts, const TokenTexts
 
 }  // namespace
 
+void ByteLevelParts::set_pieces(const std::vector<std::string>& spelled) {
+  pieces.clear();
+  for (const auto& piece : spelled) {
+    if (!is_spelled(piece)) unreached[static_cast<std::int32_t>(pieces.size())] = piece;
+    pieces.push_back(is_spelled(piece) ? bytes_of_piece(piece) : std::string());
+  }
+}
+
 ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelParts parts)
     : form_(parts.form),
       file_(parts.where),
       piece_ids_(parts.pieces),
-      texts_(std::move(parts.pieces)),
+      texts_(texts_of(parts)),
       merges_(std::move(parts.merges)),
       words_(std::move(parts.patterns), std::move(parts.of_bytes)),
       composes_(parts.composes),

@@ -2,6 +2,7 @@
 // Byte-level byte-pair encoding: texts are split into words, and pairs of bytes are merged inside each word.
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,9 @@ namespace fsdp {
 /// The parts of a byte-level vocabulary.
 struct ByteLevelParts {
   VocabularyForm form = VocabularyForm::byte_level_bpe;
-  std::string where;                ///< the file of the pieces, for the description and errors
-  std::vector<std::string> pieces;  ///< bytes of each id; empty for gaps
+  std::string where;                              ///< the file of the pieces, for the description and errors
+  std::vector<std::string> pieces;                ///< bytes of each id; empty for gaps
+  std::map<std::int32_t, std::string> unreached;  ///< texts of ids that only a name stands for, gaps of `pieces`
   BpeMerges merges;
   std::vector<SplitPattern> patterns;
   std::vector<SplitPattern> of_bytes;  ///< see PreTokenizer
@@ -30,6 +32,9 @@ struct ByteLevelParts {
   std::optional<std::int32_t> eos;
   bool composes = false;       ///< texts are normalized to NFC
   bool ignore_merges = false;  ///< a word that is a piece becomes that piece, even if merges do not lead to it
+
+  /// Sets pieces and unreached. \param spelled  pieces by id, as files spell them
+  void set_pieces(const std::vector<std::string>& spelled);
 };
 
 class ByteLevelTokenizer final : public Tokenizer {
@@ -81,13 +86,13 @@ class ByteLevelTokenizer final : public Tokenizer {
   std::array<std::int32_t, 256> byte_ids_{};
 };
 
-/// A merge as the bytes of its two pieces.
+/// A merge of two pieces, both spelled or both as bytes.
 struct MergePair {
   std::string left;
   std::string right;
 };
 
-/// Makes the table of `merges`, which are sorted by frequency, the most frequent first. The last place of a repeated
+/// Makes the table of `merges` of `pieces`, sorted by frequency, the most frequent first. The last place of a repeated
 /// merge counts, as in the tokenizers library. \throws FormatError naming a merge with a piece that is not in the
 /// vocabulary
 BpeMerges merge_table(const std::vector<MergePair>& merges, const PieceIds& pieces, const std::string& where);

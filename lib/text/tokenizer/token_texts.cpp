@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -28,6 +29,20 @@ int byte_of_character(std::string_view character, const std::array<std::uint8_t,
   if (code < 256) return is_printable_latin1(code) ? code : kNoByte;
   const auto index = kNumPrintable + static_cast<std::size_t>(code - 256);
   return index < alphabet.size() ? alphabet[index] : kNoByte;
+}
+
+/// Returns nothing for a piece with a character outside the alphabet.
+std::optional<std::string> bytes_spelled_by(std::string_view piece) {
+  static const auto alphabet = byte_alphabet();
+  std::string bytes;
+  for (std::size_t at = 0; at < piece.size();) {
+    const std::size_t length = utf8_character_length(piece.substr(at));
+    const int byte = length == 0 ? kNoByte : byte_of_character(piece.substr(at, length), alphabet);
+    if (byte == kNoByte) return {};
+    bytes += static_cast<char>(byte);
+    at += length;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -55,18 +70,9 @@ std::array<std::string, 256> spelled_bytes() {
   return spelled;
 }
 
-std::string bytes_of_piece(std::string_view piece) {
-  static const auto alphabet = byte_alphabet();
-  std::string bytes;
-  for (std::size_t at = 0; at < piece.size();) {
-    const std::size_t length = utf8_character_length(piece.substr(at));
-    const int byte = length == 0 ? kNoByte : byte_of_character(piece.substr(at, length), alphabet);
-    if (byte == kNoByte) return std::string(piece);
-    bytes += static_cast<char>(byte);
-    at += length;
-  }
-  return bytes;
-}
+std::string bytes_of_piece(std::string_view piece) { return bytes_spelled_by(piece).value_or(std::string(piece)); }
+
+bool is_spelled(std::string_view piece) { return bytes_spelled_by(piece).has_value(); }
 
 const std::string& TokenTexts::of(std::int32_t id) const {
   if (id < 0 || id >= size()) {

@@ -23,6 +23,9 @@ std::array<std::string, 256> spelled_bytes();
 /// alphabet, such as an added special token, stands for its own UTF-8 bytes.
 std::string bytes_of_piece(std::string_view piece);
 
+/// True when all characters of a piece are in the alphabet. No text becomes any other piece.
+bool is_spelled(std::string_view piece);
+
 /// Texts by id.
 class TokenTexts {
  public:

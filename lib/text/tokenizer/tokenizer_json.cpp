@@ -241,10 +241,10 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonVocabulary
   parts.where = root.where();
   read_patterns(steps_of(root.get("pre_tokenizer"), "pretokenizers"), config, parts);
   parts.ignore_merges = model.ignore_merges;
-  for (auto& piece : model.pieces) parts.pieces.push_back(bytes_of_piece(piece));
+  parts.set_pieces(model.pieces);
   std::vector<MergePair> merges;
-  for (const auto& [left, right] : model.merges) merges.push_back({bytes_of_piece(left), bytes_of_piece(right)});
-  parts.merges = merge_table(merges, PieceIds(parts.pieces), root.get("model").where());
+  for (const auto& [left, right] : model.merges) merges.push_back({left, right});
+  parts.merges = merge_table(merges, PieceIds(model.pieces), root.get("model").where());
   parts.bos = find_mark(config.bos_token, {"<|begin_of_text|>", "<|endoftext|>", "<s>"}, added);
   parts.eos = find_mark(config.eos_token, {"<|end_of_text|>", "<|endoftext|>", "</s>"}, added);
   TokenTexts texts(parts.pieces);

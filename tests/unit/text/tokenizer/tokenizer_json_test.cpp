@@ -110,6 +110,18 @@ TEST_SUITE("tokenizer/tokenizer_json") {
     CHECK(made(json)->encode(" thf").size() == 4);
   }
 
+  TEST_CASE("ignore_merges: no text is a piece outside GPT-2's alphabet") {
+    auto json = fsdp::test::gpt2_json();
+    json["model"]["vocab"]["\u65e5\u672c"] = 50257;  // its words are spelled "æĹ¥æľ¬"
+    json["model"]["merges"].push_back({"\u65e5", "\u672c"});
+    json["model"]["vocab"]["\u65e5"] = 50258;
+    json["model"]["vocab"]["\u672c"] = 50259;
+    json["model"]["ignore_merges"] = true;
+    const auto tokenizer = made(json);
+    CHECK(tokenizer->encode("\u65e5\u672c") == gpt2().encode("\u65e5\u672c"));
+    CHECK(tokenizer->decode(Ids{50257}) == "\u65e5\u672c");
+  }
+
   TEST_CASE("pre_tokenizer: Llama 3's split keeps at most three digits together") {
     auto json = fsdp::test::gpt2_json();
     const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
