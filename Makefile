@@ -1,5 +1,5 @@
 # Each target calls the script that does the work.
-.PHONY: build setup demo test test-mpi sanitize bench dist install format lint clean
+.PHONY: build setup demo test test-mpi differential sanitize bench dist install format lint clean
 PREFIX ?= /usr/local
 BUILD ?= build
 
@@ -8,6 +8,7 @@ setup:    ; @scripts/setup
 demo:     ; @scripts/demo
 test:     ; @scripts/test
 test-mpi: ; @scripts/test -L mpi
+differential: ; @scripts/differential
 sanitize: ; @scripts/sanitize
 bench:    ; @scripts/setup --full && scripts/build --with-tests && ctest --test-dir $(BUILD) -L '^bench$$' -V
 dist:     ; @scripts/setup && scripts/dist
