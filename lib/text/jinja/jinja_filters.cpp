@@ -77,7 +77,7 @@ Value sorted(Call& call) {
 
 Value sorted_dict(Call& call) {
   const auto* dict = std::get_if<Dict*>(&call.input);
-  if (dict == nullptr) refuse("filter 'dictsort' needs a dictionary");
+  if (!is_plain_dict(call.input)) refuse("filter 'dictsort' needs a dictionary");
   const auto by = call.text(1, "key");
   if (by != "key" && by != "value") refuse("filter 'dictsort' sorts by key or value");
   Keyed all;

@@ -73,7 +73,14 @@ const std::vector<Builtin>& dict_methods() {
 
 const std::vector<Builtin>& list_methods() {
   static const std::vector<Builtin> all{
-      {"copy", {}, 0, [](Call& c) { return c.list(std::get<List*>(c.input)->items); }},
+      {"copy",
+       {},
+       0,
+       [](Call& c) {
+         const auto& list = *std::get<List*>(c.input);
+         if (list.shape != List::Shape::list) refuse("only lists and dictionaries have copy()");
+         return c.list(list.items);
+       }},
       {"count",
        {"value"},
        1,
@@ -164,8 +171,9 @@ Value make_dict(Call& call, bool is_namespace) {
   if (call.all.positional.size() > 1) refuse("a dictionary is made of one other at most");
   if (!call.all.positional.empty()) {
     const auto& from = call.all.positional.front();
-    if (const auto* dict = std::get_if<Dict*>(&from)) {
-      for (const auto& [key, value] : (*dict)->items) add(key, value);
+    if (const auto* missing = std::get_if<Undefined>(&from)) refuse(*missing);
+    if (is_plain_dict(from)) {
+      for (const auto& [key, value] : std::get<Dict*>(from)->items) add(key, value);
     } else {
       for (const auto& pair : elements(call.heap(), from)) {
         const auto both = elements(call.heap(), pair);

@@ -117,6 +117,7 @@ class Machine {
         for (const auto* part : node.parts) output(evaluate(*part));
         return Flow::go_on;
       case NodeKind::block:
+        for (const auto& name : node.names) scope_->set(name, Undefined{&name});
         for (const auto* part : node.parts) {
           if (const auto flow = execute(*part); flow != Flow::go_on) return flow;
         }
@@ -153,7 +154,10 @@ class Machine {
         Flow flow = Flow::go_on;
         const auto text = captured_by([&] { flow = execute_in(new_scope(scope_), *node.parts[1]); });
         if (flow != Flow::go_on) return flow;
-        output(filtered(text, node.parts[0]));
+        const auto result = filtered(text, node.parts[0]);
+        if (!is<Text>(result))
+          refuse(std::string("{% filter %} makes a value of type ") + type_name(result) + ", expected a text");
+        output(result);
         break;
       }
       case NodeKind::macro:
@@ -263,15 +267,18 @@ class Machine {
       return value;
     };
     const auto count = node.names.size(), defaults = node.parts.size() - block - 1;
+    std::vector<std::size_t> missing;
     for (std::size_t i = 0; i < count; ++i) {
       auto value = take(node.names[i]);
       if (i < arguments.positional.size()) {
         if (value) refuse(name + " has the argument '" + node.names[i] + "' twice");
         value = arguments.positional[i];
       }
-      if (!value && i + defaults >= count) value = evaluate(*node.parts[block + 1 + i + defaults - count]);
+      if (!value && i + defaults >= count) missing.push_back(i);
       scope_->set(node.names[i], value.value_or(Undefined{&node.names[i]}));
     }
+    // A default sees the other arguments, and not a variable under the name of one.
+    for (const auto i : missing) scope_->set(node.names[i], evaluate(*node.parts[block + 1 + i + defaults - count]));
     static const std::string kCaller = "caller";
     if (node.uses_caller) scope_->set(kCaller, take(kCaller).value_or(Undefined{&kCaller}));
     std::vector<Value> rest;

@@ -581,6 +581,10 @@ class Parser {
 Syntax::Syntax(std::string_view source) {
   if (!is_utf8(source)) refuse("the template is not UTF-8");
   root_ = Parser(*this, tokens_of(source)).run();
+  const auto unset = unset_names(*root_);
+  for (auto& node : nodes_) {
+    if (const auto found = unset.find(&node); found != unset.end()) node.names = found->second;
+  }
 }
 
 }  // namespace fsdp::jinja

@@ -2,6 +2,7 @@
 // The syntax tree of a template.
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ enum class NodeKind : std::uint8_t {
   // Statements. Their parts:
   data,          ///< none; text
   output,        ///< expressions
-  block,         ///< statements
+  block,         ///< statements; names: unset at its beginning (unset_names())
   condition,     ///< test, block, test, block, ..., and a block if there is an else
   loop,          ///< target, iterable, filter or null, block, block of else or null; flag: recursive
   set,           ///< target, expression
@@ -72,6 +73,13 @@ struct Node {
   bool uses_named_rest = false;      ///< kwargs,
   bool uses_caller = false;          ///< caller
 };
+
+using UnsetNames = std::map<const Node*, std::vector<std::string>>;
+
+/// Names by the blocks of scopes in which nothing is under them until the scope assigns them, whatever variables the
+/// template is given: {% for x in xs %}{{ a }}{% endfor %}{% set a = 1 %} never prints a variable `a`.
+/// Source: jinja2/idtracking.py
+UnsetNames unset_names(const Node& root);
 
 class Syntax {
  public:

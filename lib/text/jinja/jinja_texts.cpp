@@ -802,7 +802,8 @@ std::string format_percent(Heap& heap, std::string_view format, const Value& val
     out += percent_field(heap, spec, *value);
     heap.room(out.size());
   }
-  const bool is_mapping = names != nullptr || (list != nullptr && !is_tuple);
+  const bool is_list = list != nullptr && ((*list)->shape == List::Shape::list || (*list)->shape == List::Shape::range);
+  const bool is_mapping = is_plain_dict(values) || is_list;
   if (!by_name && next < all.size() && !is_mapping) refuse("a format has fewer fields than there are values");
   return out;
 }

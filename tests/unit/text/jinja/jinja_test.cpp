@@ -153,6 +153,28 @@ TEST_SUITE("jinja/jinja") {
                  "{% if x == 2 %}{% set ns.stop = true %}{% endif %}{% endfor %}") == "012");
   }
 
+  TEST_CASE("a name that a scope assigns before it reads it is not the variable, in inner scopes neither") {
+    const Json given = {{"a", "A"}, {"xs", {1, 2}}};
+    CHECK(render("{% for x in xs %}{{ a }}{% endfor %}{% set a = 1 %}{{ a }}", given) == "1");
+    CHECK(render("{% for x in xs %}{{ a }}{% endfor %}{% if xs %}{% set a = 1 %}{% endif %}{{ a }}", given) == "AA1");
+    CHECK(render("{{ a }}{% for x in xs %}{{ a }}{% endfor %}{% set a = 1 %}", given) == "AAA");
+    CHECK(render("{% set a %}[{{ a }}]{% endset %}{{ a }}", given) == "[]");
+    CHECK(render("{% for x in xs %}{% set a %}[{{ a }}]{% endset %}{{ a }}{% endfor %}{{ a }}", given) == "[A][A]A");
+    CHECK(render("{% macro m() %}{{ a }}{% endmacro %}{{ m() }}{% set a = 1 %}{{ m() }}", given) == "1");
+    CHECK(render("{% macro m(a=a) %}<{{ a }}>{% endmacro %}{{ m() }}", given) == "<>");
+    CHECK(render("{% macro m(b=a, a=2) %}<{{ b }}{{ a }}>{% endmacro %}{{ m() }}{{ m(a=3) }}", given) == "<2><33>");
+    CHECK(render("{% with %}{{ a }}{% endwith %}{% filter upper %}{{ a }}{% endfilter %}{% set a = 1 %}", given) == "");
+  }
+
+  TEST_CASE("values that Python refuses are refused") {
+    for (const auto* source : {"{% filter length %}{% endfilter %}", "{{ dict(namespace(a=1)) }}", "{{ dict(b) }}",
+                               "{{ (1, 2).copy() }}", "{{ namespace(a=1) | dictsort }}", "{{ range(2).copy() }}",
+                               "{{ 'a' % namespace(a=1) }}", "{{ 'a' % {}.keys() }}"}) {
+      CAPTURE(source);
+      CHECK_FALSE(problem_of(source).empty());
+    }
+  }
+
   TEST_CASE("generation: ranges in bytes, and no place within a macro or a captured text") {
     const fsdp::JinjaTemplate marked(
         "é{% generation %}ü{% set a = 1 %}{% endgeneration %}{{ a is defined }}{% generation %}{% endgeneration %}");
