@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/save.hpp"
@@ -25,6 +26,19 @@ RunRules rules_of(const RunSetup& setup, bool continues) {
           .strips = options.keep_optimizer > 0,
           .continues = continues,
           .validation = validation_rules(setup)};
+}
+
+/// Advice where the link `latest` cannot be made, for a warning.
+std::string what_latest_is(const std::filesystem::path& checkpoints) {
+  std::error_code error;
+  const auto latest = checkpoints / "latest";
+  const bool is_folder = std::filesystem::is_directory(latest, error) && !std::filesystem::is_symlink(latest, error);
+  return std::string(
+             ": --restart latest, fsdp-eval and fsdp-ckpt-convert take the newest step-N where latest is no "
+             "link") +
+         (is_folder ? "; the folder of that name, such as a copy of the run has, is left as it is: remove it, and the "
+                      "next checkpoint makes the link"
+                    : "");
 }
 
 }  // namespace
@@ -47,7 +61,7 @@ void RunExecutor::start(const std::filesystem::path& taken, bool is_saved) {
   std::error_code error;
   const bool is_here = looks && is_saved && !taken.empty() &&
                        std::filesystem::equivalent(taken, folder / checkpoint_name(state.step), error) && !error;
-  const bool has_latest = looks && std::filesystem::exists(folder / "latest", error);
+  const bool has_latest = looks && !checkpoints_of_run(folder).empty();
   handle(run_event::Started{.state = state,
                             .is_saved = is_saved,
                             .is_here = any_rank(context_.world, is_here),
@@ -175,7 +189,7 @@ bool RunExecutor::make_link(const RunAction& action) {
     if (action.kind == RunActionKind::point_best) {
       point_best_to(folder, action.step);
     } else if (action.kind == RunActionKind::point_latest) {
-      advice = ": --restart latest takes the newest checkpoint where there is no link";
+      advice = what_latest_is(folder);
       point_latest_to(folder, action.step);
     } else {
       const auto where = roll_back_latest(folder, life_.newest_step, action.step);
@@ -201,10 +215,10 @@ void RunExecutor::end_without_state(const std::string& why) {
     } catch (const std::exception& failure) {
       context_.log.warning(failure.what());
     }
-    const auto latest = std::filesystem::weakly_canonical(folder / "latest", error);
-    advice = std::filesystem::exists(latest, error)
-                 ? fmt::format("; {} is the newest checkpoint to go on from", latest.string())
-                 : std::string("; no checkpoint was saved");
+    const auto saved = checkpoints_of_run(folder);
+    advice = saved.empty() ? std::string("; no checkpoint was saved")
+                           : fmt::format("; {} is the newest checkpoint to go on from",
+                                         std::filesystem::weakly_canonical(saved.front(), error).string());
   } else if (context_.world.rank() == 0 && record_.keeps_old_run()) {
     advice = fmt::format("; the earlier run in {} is as it was", context_.setup.directory.string());
   }

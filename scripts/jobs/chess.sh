@@ -51,7 +51,6 @@ mark() { # STAGE TEXT
 }
 has_mark() { [[ -r $run_dir/stages/$1 && $(<"$run_dir/stages/$1") == "$2" ]]; } # STAGE TEXT
 
-newest_checkpoint() { readlink "$run_dir/checkpoints/latest" 2>/dev/null || true; }
 # Prints the checkpoint that --final selects: the best, or the newest when there is no best. Call after read_config.
 final_checkpoint() {
     if [[ $(configured final) == best && -d $run_dir/checkpoints/best/ ]] && readlink "$run_dir/checkpoints/best"; then return; fi
@@ -78,5 +77,5 @@ finetune_mark() { # the script's own arguments
 }
 run_finished() { mark finetune "$(finetune_mark "${chess_arguments[@]}")"; }
 finetune_holds() { # the script's own arguments
-    [[ -d $run_dir/checkpoints/latest/ ]] && has_mark finetune "$(finetune_mark "$@")"
+    [[ -n $(newest_checkpoint) ]] && has_mark finetune "$(finetune_mark "$@")"
 }

@@ -90,10 +90,23 @@ option_variables() {
 }
 
 # --- a run that continues from its newest checkpoint: run_dir is its folder -------------------------------------------
+# Prints the name of the checkpoint that --restart-checkpoint-file latest takes: the link's or, where latest is no link, the
+# step-N with the highest N. Prints nothing if there is none.
+newest_checkpoint() {
+    local manifest name=''
+    if [[ -L $run_dir/checkpoints/latest && -d $run_dir/checkpoints/latest/ ]]; then
+        name=$(readlink "$run_dir/checkpoints/latest")
+    else
+        for manifest in "$run_dir"/checkpoints/step-*/run.json; do
+            if [[ -e $manifest ]]; then name=${manifest%/run.json}; fi
+        done
+    fi
+    name=${name%/}
+    echo "${name##*/}"
+}
 newest_step() { # prints 0 if there is no checkpoint
     local name
-    name=$(readlink "$run_dir/checkpoints/latest" || true)
-    name=${name%/}
+    name=$(newest_checkpoint)
     name=${name##*step-}
     echo $((10#${name:-0}))
 }
@@ -102,11 +115,12 @@ newest_step() { # prints 0 if there is no checkpoint
 # option, starts there once. Later starts go on from its own newest checkpoint: a job that is started again has the same
 # arguments. $run_dir/started-from names that checkpoint; it is as old as the start.
 go_on_from_own() {
-    local job_config='' given_checkpoint started=$run_dir/started-from
+    local job_config='' given_checkpoint newest started=$run_dir/started-from
     read_config "$@" 2>/dev/null || return 0 # the program will say why
     given_checkpoint=$(configured restart-checkpoint-file)
     if [[ -z $given_checkpoint || $given_checkpoint == latest ]]; then return; fi
-    if [[ $run_dir/checkpoints/latest -nt $started && $(cat "$started" 2>/dev/null) == "$given_checkpoint" ]]; then
+    newest=$(newest_checkpoint)
+    if [[ -n $newest && $run_dir/checkpoints/$newest -nt $started && $(cat "$started" 2>/dev/null) == "$given_checkpoint" ]]; then
         final+=(--restart-checkpoint-file latest)
         say "goes on from its own newest checkpoint; it has started from $given_checkpoint before (to start there again, remove \
 $started)"
@@ -121,7 +135,7 @@ begin_run() {
     local last_step=-1 idle=0
     local problem
     problem=$(mkdir -p "$run_dir" 2>&1) || die "OUT_DIR=$OUT_DIR: ${problem#mkdir: }"
-    if [[ -e $run_dir/checkpoints/latest ]]; then option --restart-checkpoint-file latest; fi
+    if [[ -n $(newest_checkpoint) ]]; then option --restart-checkpoint-file latest; fi
     go_on_from_own "$@"
     step=$(newest_step)
     starts_before=''
@@ -157,7 +171,7 @@ next_command() {
             echo ": a rank was killed by SIGKILL, most often since the node's memory was full (its system log says so; ask for a \
 larger node or a smaller batch)" ;;
     esac
-    if [[ -e $run_dir/checkpoints/latest ]]; then echo "; submit again with RUN_NAME=$RUN_NAME to go on from step $(newest_step)"; fi
+    if [[ -n $(newest_checkpoint) ]]; then echo "; submit again with RUN_NAME=$RUN_NAME to go on from step $(newest_step)"; fi
 }
 
 # end_run CODE: returns, with step set, if fsdp-finetune stopped early with a good checkpoint and is to be started again;

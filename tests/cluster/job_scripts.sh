@@ -83,6 +83,14 @@ expect 0 "from step 18" slurm RUN_NAME=d END_WITH=85
 expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85
 expect 1 "no progress" slurm RUN_NAME=d END_WITH=85
 expect 0 "requeueing" slurm RUN_NAME=d END_WITH=85 REACH_STEP=00000020
+# A copy of the run has no link: the newest step counts, and the run goes on from there.
+cp -r runs/d runs/copied
+rm runs/copied/checkpoints/latest runs/copied/starts
+for step in 10 18 20; do touch "runs/copied/checkpoints/step-000000$step/run.json"; done
+expect 0 "--restart-checkpoint-file latest" pbs RUN_NAME=copied LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
+cp -r runs/copied/checkpoints/step-00000010 runs/copied/checkpoints/latest
+expect 0 "--restart-checkpoint-file latest" pbs RUN_NAME=copied LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
+[[ $(<runs/copied/starts) == "20 1" ]] || fail "the newest step is $(<runs/copied/starts)"
 expect 0 "again RUN e" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again RUN \$RUN_NAME"
 expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"

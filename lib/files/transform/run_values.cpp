@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
@@ -31,14 +34,77 @@ std::string of_manifest(const std::filesystem::path& file, const std::string& ke
   return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
 }
 
+/// The step of run.json; nothing when there is none.
+std::optional<std::int64_t> step_of_manifest(const std::filesystem::path& file) {
+  const auto run = manifest_of(file);
+  const nlohmann::json::json_pointer place("/state/step");
+  if (!run.is_object() || !run.contains(place) || !run[place].is_number_integer()) return std::nullopt;
+  return run[place].get<std::int64_t>();
+}
+
+/// The step of a folder that CheckpointSaver has named: step-NNNNNNNN, or .step-NNNNNNNN.old of a step that was saved
+/// again by a job that was killed between its two renames, when the first save is whole under this name.
+std::optional<std::int64_t> step_of_checkpoint(const std::filesystem::path& path) {
+  auto name = path.filename().string();
+  std::error_code error;
+  if (name.starts_with(".step-") && name.ends_with(".old")) {
+    name = name.substr(1, name.size() - 5);
+    if (std::filesystem::exists(path.parent_path() / name, error)) return std::nullopt;
+  }
+  std::int64_t step = 0;
+  if (!name.starts_with("step-") || !std::filesystem::is_directory(path, error)) return std::nullopt;
+  const auto [end, problem] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  if (problem != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  const bool is_ours = name == fmt::format("step-{:08d}", step) || std::filesystem::exists(path / "run.json", error);
+  return is_ours ? std::optional(step) : std::nullopt;
+}
+
+bool is_linked_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_symlink(path, error) && std::filesystem::is_directory(path, error);
+}
+
+std::filesystem::path without_slash(const std::filesystem::path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
 }  // namespace
+
+std::vector<std::filesystem::path> checkpoints_of_run(const std::filesystem::path& folder) {
+  std::map<std::int64_t, std::filesystem::path, std::greater<>> steps;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (const auto step = step_of_checkpoint(entry->path())) steps.emplace(*step, entry->path());
+  const auto latest = folder / "latest";
+  const bool is_link = is_linked_folder(latest);
+  if (!is_link)
+    if (const auto step = step_of_manifest(latest / "run.json")) steps.emplace(*step, latest);
+  std::vector<std::filesystem::path> newest_first;
+  if (is_link) newest_first.push_back(latest);
+  for (const auto& [step, path] : steps)
+    if (!is_link || !std::filesystem::equivalent(path, latest, error)) newest_first.push_back(path);
+  return newest_first;
+}
+
+std::filesystem::path folder_of_newest(const std::filesystem::path& given) {
+  const auto path = without_slash(given);
+  std::error_code error;
+  if (std::filesystem::exists(path / "run.json", error) && path.filename() != "latest") return {};  // a checkpoint
+  if (path.filename() == "latest") return path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints";
+  return checkpoints_of_run(path).empty() ? std::filesystem::path() : path;
+}
 
 std::filesystem::path checkpoint_in_run(const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error) || holds_checkpoint(path)) return path;
-  for (const auto& latest : {path / "checkpoints" / "latest", path / "latest"})
-    if (std::filesystem::is_symlink(latest, error) && std::filesystem::is_directory(latest, error)) return latest;
-  const auto newest = newest_of_trainer(path);
+  const bool is_latest = without_slash(path).filename() == "latest";
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  if (!is_latest && (!is_folder || holds_checkpoint(path))) return path;
+  if (const auto folder = folder_of_newest(path); !folder.empty()) {
+    const auto all = checkpoints_of_run(folder);
+    if (!all.empty()) return is_latest && all.front().filename() == "latest" ? path : all.front();
+  }
+  const auto newest = is_folder && !holds_checkpoint(path) ? newest_of_trainer(path) : std::filesystem::path();
   return newest.empty() ? path : newest;
 }
 

@@ -7,13 +7,24 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/files/read/source.hpp"
 
 namespace fsdp {
 
-/// The newest checkpoint of a run of fsdp-finetune or of a trainer, when `path` is the run's folder or the folder of
-/// its checkpoints; any other path as it is.
+/// Checkpoints of a run of fsdp-finetune in `folder` (RUN/checkpoints), best first: the one that the link `latest`
+/// leads to, under the link's name, then step-N from the highest N on. Copies of runs have a folder, a text or nothing
+/// in the place of the link; such a folder counts by the step in its run.json where no step-N is of that step. \return
+/// empty where there is none. \throws FormatError
+std::vector<std::filesystem::path> checkpoints_of_run(const std::filesystem::path& folder);
+
+/// The folder of the run's checkpoints when `path` stands for the newest of them: a run's folder, the folder of its
+/// checkpoints, or `latest` in this one; empty for any other path.
+std::filesystem::path folder_of_newest(const std::filesystem::path& path);
+
+/// The newest checkpoint of a run of fsdp-finetune or of a trainer, when `path` stands for it: the run's folder, the
+/// folder of its checkpoints, or `latest` in this one. Any other path as it is.
 std::filesystem::path checkpoint_in_run(const std::filesystem::path& path);
 
 /// A value as JSON; an argparse.Namespace becomes the dict of its attributes. \throws FormatError

@@ -57,32 +57,14 @@ bool is_ours_without_manifest(const std::filesystem::path& path) {
          std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-std::vector<std::filesystem::path> newest_first(const std::filesystem::path& checkpoints) {
-  std::vector<std::pair<std::string, std::filesystem::path>> all;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, error)) {
-    auto name = entry.path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(".old")) {
-      // A step saved again was killed between its two renames: the first save is whole, under this name.
-      name = name.substr(1, name.size() - 5);
-      if (std::filesystem::exists(checkpoints / name, error)) continue;
-    }
-    if (name.starts_with("step-")) all.emplace_back(name, entry.path());
-  }
-  std::sort(all.rbegin(), all.rend());
-  std::vector<std::filesystem::path> paths;
-  for (auto& [name, path] : all) paths.push_back(std::move(path));
-  return paths;
-}
-
-/// RUN/previous-N/checkpoints/latest of the highest N that has one; empty: none
+/// The newest checkpoint in RUN/previous-N of the highest N that has one; empty: none
 std::filesystem::path newest_previous_run(const std::filesystem::path& run) {
   std::filesystem::path newest;
   std::error_code error;
   for (int number = 1;; ++number) {
     const auto folder = run / fmt::format("previous-{}", number);
     if (!std::filesystem::exists(folder, error)) return newest;
-    if (std::filesystem::exists(folder / "checkpoints" / "latest", error)) newest = folder / "checkpoints" / "latest";
+    if (const auto found = checkpoints_of_run(folder / "checkpoints"); !found.empty()) newest = found.front();
   }
 }
 
@@ -92,7 +74,7 @@ std::string runs_beside(const std::filesystem::path& run) {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(run.parent_path(), error)) {
-    if (!newest_first(entry.path() / "checkpoints").empty()) names.push_back(entry.path().filename().string());
+    if (!checkpoints_of_run(entry.path() / "checkpoints").empty()) names.push_back(entry.path().filename().string());
   }
   const auto out = run.parent_path().string();
   if (names.empty()) return out + " holds no run that has any (--out-dir names the folder of the runs)";
@@ -101,14 +83,6 @@ std::string runs_beside(const std::filesystem::path& run) {
   names.resize(std::min(kShown, names.size()));
   return fmt::format("runs in {} that have some: {}{}; --run-name NAME goes on with one of them", out,
                      fmt::join(names, ", "), more);
-}
-
-/// The link in a run's folder, or in the folder of its checkpoints; empty where `path` is neither.
-std::filesystem::path latest_of_run(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path / "run.json", error)) return {};  // a checkpoint
-  if (std::filesystem::is_directory(path / "checkpoints", error)) return path / "checkpoints" / "latest";
-  return std::filesystem::is_symlink(path / "latest", error) ? path / "latest" : std::filesystem::path();
 }
 
 }  // namespace
@@ -312,21 +286,16 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
   std::error_code error;
   const bool is_word = text == "latest" || (text == "best" && !std::filesystem::exists(text, error));
   std::filesystem::path given = is_word ? checkpoints / text : std::filesystem::path(text);
-  if (const auto latest = latest_of_run(given); text != "latest" && !latest.empty()) {
-    given = latest;
-  } else if (std::filesystem::is_directory(given, error)) {
+  std::vector<std::filesystem::path> candidates;
+  if (const auto folder = folder_of_newest(given); !folder.empty()) {
+    for (const auto& path : checkpoints_of_run(folder))
+      candidates.push_back(std::filesystem::weakly_canonical(path, error));
+    given = folder / "latest";
+  } else {
     given = checkpoint_in_run(given);  // of a trainer
   }
-  const bool is_latest = names_latest(text);
   const auto resolved = std::filesystem::weakly_canonical(given, error);
-  std::vector<std::filesystem::path> candidates;
-  if (std::filesystem::exists(resolved, error)) candidates.push_back(resolved);
-  if (is_latest) {
-    for (const auto& other : newest_first(given.parent_path())) {
-      const auto path = std::filesystem::weakly_canonical(other, error);
-      if (path != resolved) candidates.push_back(path);
-    }
-  }
+  if (candidates.empty() && std::filesystem::exists(resolved, error)) candidates.push_back(resolved);
   if (candidates.empty() && text == "latest") {
     const auto earlier = newest_previous_run(checkpoints.parent_path());
     if (!earlier.empty()) {
@@ -351,9 +320,7 @@ std::vector<std::filesystem::path> checkpoint_candidates(const std::string& text
   return candidates;
 }
 
-bool names_latest(const std::string& text) {
-  return std::filesystem::path(text).filename() == "latest" || !latest_of_run(text).empty();
-}
+bool names_latest(const std::string& text) { return !folder_of_newest(text).empty(); }
 
 std::shared_ptr<const Checkpoint> open_checkpoint(const std::filesystem::path& path, bool ours_only,
                                                   const std::filesystem::path& config) {

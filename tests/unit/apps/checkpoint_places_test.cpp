@@ -35,6 +35,25 @@ TEST_SUITE("jobs/checkpoint_places") {
     CHECK(runs.losses("linkless").size() == 5);
   }
 
+  TEST_CASE("a copied run, whose `latest` is a folder, goes on from its newest checkpoint") {
+    Runs runs;
+    runs.train("here", "--max-steps 3 --save-every 1");
+    fs::copy(runs.folder("here"), runs.folder("copied"), fs::copy_options::recursive);  // follows links
+    const auto folder = runs.folder("copied") / "checkpoints";
+    REQUIRE_FALSE(fs::is_symlink(folder / "latest"));
+    const auto first = runs.train("copied", "--max-steps 5 --save-every 1 --restart latest").log;
+    CHECK(has_all(first, {"cannot link", "take the newest step-N", "remove it"}));
+    const auto written = fs::last_write_time(folder / "step-00000004");
+    const auto told = runs.train("copied", "--max-steps 6 --save-every 1 --restart latest").log;
+    CHECK(has_all(told, {"step-00000005", "   step 5,"}));
+    CHECK(fs::last_write_time(folder / "step-00000004") == written);
+    CHECK(fs::is_regular_file(folder / "latest/run.json"));  // nobody's folder is removed
+    runs.train("here", "--max-steps 6 --restart latest");
+    const auto truth = runs.evaluate(runs.folder("here") / "checkpoints/latest", runs.rows);
+    for (const auto& path : {folder / "latest", folder, runs.folder("copied")})
+      CHECK(runs.evaluate(path, runs.rows) == truth);
+  }
+
   TEST_CASE("a run folder that is renamed") {
     Runs runs;
     std::thread mover([&] {

@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/files/formats/dcp.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
 #include "tests/support/temp_files.hpp"
@@ -94,6 +95,34 @@ TEST_SUITE("run/restart") {
     fs::remove(checkpoints / "latest");
     fs::create_directory_symlink("step-00000004", checkpoints / "latest");
     CHECK(fsdp::checkpoint_candidates("latest", checkpoints).front().filename() == "step-00000004");
+  }
+
+  TEST_CASE("without the link, the newest step counts under every name of the run") {
+    const TempDir dir;
+    const auto checkpoints = make_run(dir), latest = checkpoints / "latest";
+    const auto check = [&](const std::string& newest) {
+      for (const auto& path : {latest, checkpoints, checkpoints.parent_path()}) {
+        CAPTURE(path);
+        CHECK(fsdp::names_latest(path));
+        CHECK(fsdp::checkpoint_candidates(path, dir / "none").front().filename() == newest);
+        CHECK(fsdp::checkpoint_in_run(path).filename() == newest);
+      }
+      CHECK(fsdp::checkpoint_candidates("latest", checkpoints).front().filename() == newest);
+    };
+    fs::remove(latest);
+    check("step-00000010");
+    fsdp::replace_file(latest, "step-00000002");  // as stores without links keep it
+    check("step-00000010");
+    fs::remove(latest);
+    make_checkpoint(latest, 4);  // as copies that follow links do, which went on afterwards
+    check("step-00000010");
+    fs::remove(latest / "run.json");
+    check("step-00000010");
+    make_checkpoint(latest, 12);
+    check("latest");
+    for (const char* step : {"step-00000002", "step-00000004", "step-00000010"}) fs::remove_all(checkpoints / step);
+    make_checkpoint(latest, 4);
+    check("latest");
   }
 
   TEST_CASE("a save that was killed between its renames counts under its name") {
