@@ -304,6 +304,38 @@ class GgufFiles(ConvertCase):
         path.write_text(json.dumps(content))
         return model
 
+    def with_scaling(self, family, name, scaling, **changes):
+        model = pathlib.Path(shutil.copytree(FIXTURES / "families" / family, self.folder / f"{family}-{name}"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").unlink()
+        (model / "config.json").write_text(json.dumps({**config, **changes, "rope_scaling": scaling}))
+        return model
+
+    def test_yarn_has_the_keys_of_the_converter(self):
+        """conversion/base.py (set_gguf_parameters): the kind, factor and trained length, and further numbers where config.json has them."""
+        plain = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+        some = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 24, "beta_slow": 2}
+        for family, architecture in (("mistral_full", "llama"), ("qwen2_tied", "qwen2"), ("qwen3", "qwen3"), ("olmo2", "olmo2")):
+            with self.subTest(family):
+                for name, scaling in (("yarn", plain), ("yarn-more", some)):
+                    found = Gguf(self.convert(self.with_scaling(family, name, scaling), f"{family}-{name}.gguf")).keys
+                    keys = {key.removeprefix(f"{architecture}.rope.scaling."): [types, value] for key, (types, value) in found.items() if ".rope.scaling." in key}
+                    wanted = {"type": [["STRING"], "yarn"], "factor": [["FLOAT32"], scaling["factor"]],
+                              "original_context_length": [["UINT32"], scaling["original_max_position_embeddings"]]}
+                    more = {f"yarn_{key}": [["FLOAT32"], float(scaling[key])] for key in ("beta_fast", "beta_slow") if key in scaling}
+                    self.assertEqual(list(keys.items()), list((wanted | more).items()))
+                    listed = fsdp_cli.run(PROGRAM, ["--inspect", self.folder / f"{family}-{name}.gguf"]).out
+                    self.assertIn(f"{architecture}.rope.scaling.original_context_length", listed)
+        said = self.with_scaling("qwen3", "yarn-attention", {**plain, "attention_factor": 1.5})
+        result = fsdp_cli.run(PROGRAM, [said, self.folder / "attention.gguf"])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("attention_factor of 1.5", result.err)
+        self.assertEqual(Gguf(self.folder / "attention.gguf").keys["qwen3.rope.scaling.yarn_attn_factor"], (["FLOAT32"], 1.5))
+        self.refused(self.with_scaling("qwen3", "yarn-mscale", {**plain, "mscale": 1.0, "mscale_all_dim": 0.5}), 2, "mscale")
+        self.refused(self.with_scaling("qwen3", "yarn-truncate", {**plain, "truncate": False}), 2, "truncate")
+        changes = json.loads((FIXTURES / "families" / "gguf.json").read_text(encoding="utf-8"))["models"]["gemma3"]["changes"]
+        self.refused(self.with_scaling("gemma3", "yarn", plain, **changes), 2, "yarn")
+
     def test_what_llama_cpp_lacks_is_refused(self):
         bpe, spm = "gguf_llama_bpe_tied_rope3", "gguf_llama_spm"
         families = FIXTURES / "families"

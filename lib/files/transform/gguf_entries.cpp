@@ -1,6 +1,7 @@
 // The key-value pairs of a GGUF file: what llama.cpp knows of a model besides its tensors.
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/transform/gguf_model.hpp"
+#include "lib/models/config/rope.hpp"
 
 namespace fsdp {
 namespace {
@@ -52,13 +54,32 @@ void check_gemma(const ModelConfig& config) {
   if (traits.query_scalar != scalar) refuse_model(config, fmt::format("has query_pre_attn_scalar {}", scalar));
 }
 
+constexpr double kAttentionRounding = 1e-6;
+
+/// The factor of cosines and sines that llama.cpp computes for yarn.
+double usual_attention_factor(double stretch) { return stretch <= 1 ? 1 : 0.1 * std::log(stretch) + 1; }
+
+/// Refuses what llama.cpp's yarn does otherwise than transformers, and has no key for.
+void check_yarn(const ModelConfig& config, const nlohmann::json& scaling) {
+  rope_frequencies(config);  // throws when a number is missing
+  const auto factor = rope_attention_factor(config), usual = usual_attention_factor(rope_stretch(config));
+  const bool says_factor = scaling.contains("attention_factor") && !scaling.at("attention_factor").is_null();
+  if (!says_factor && std::abs(factor - usual) > kAttentionRounding)
+    refuse_model(config, "computes yarn's factor of attention without mscale and mscale_all_dim");
+  if (scaling.value("truncate", nlohmann::json()) == false)
+    refuse_model(config, "rounds the bounds of yarn, which config.json forbids (truncate)");
+}
+
 void check_rope(const ModelConfig& config, const std::string& architecture) {
-  const auto kind = kind_of_scaling(scaling_of(config));
-  const bool is_known = kind.empty() || kind == "default" || kind == "dynamic" || kind == "linear" ||
+  const auto scaling = scaling_of(config);
+  const auto kind = kind_of_scaling(scaling);
+  const bool is_yarn = kind == "yarn" && architecture != "gemma3";
+  const bool is_known = kind.empty() || kind == "default" || kind == "dynamic" || kind == "linear" || is_yarn ||
                         (kind == "llama3" && architecture == "llama");
   const bool scales = !kind.empty() && kind != "default" && kind != "dynamic";
   if (!is_known || (scales && (architecture == "gemma" || architecture == "gemma2")))
     refuse_model(config, "knows no rope scaling of the kind " + kind);
+  if (is_yarn) check_yarn(config, scaling);
 }
 
 /// Collects pairs, whose keys begin with the architecture unless they say otherwise.
@@ -139,6 +160,15 @@ void add_rope(Entries& entries, const ModelConfig& config) {
   if (kind_of_scaling(scaling) == "linear") {
     entries.text("rope.scaling.type", "linear");
     entries.number("rope.scaling.factor", scaling.value("factor", 1.0));
+  } else if (kind_of_scaling(scaling) == "yarn") {
+    entries.text("rope.scaling.type", "yarn");
+    entries.number("rope.scaling.factor", rope_stretch(config));
+    entries.count("rope.scaling.original_context_length", scaling.at("original_max_position_embeddings"));
+    constexpr std::array<std::pair<const char*, const char*>, 3> keys{
+        {{"attention_factor", "yarn_attn_factor"}, {"beta_fast", "yarn_beta_fast"}, {"beta_slow", "yarn_beta_slow"}}};
+    for (const auto& [field, key] : keys)
+      if (scaling.contains(field) && !scaling.at(field).is_null())
+        entries.number("rope.scaling." + std::string(key), scaling.at(field));
   }
   entries.number("rope.freq_base", config.rope_theta);
   if (config.traits.local_rope_theta > 0) entries.number("rope.freq_base_swa", config.traits.local_rope_theta);
@@ -218,6 +248,15 @@ std::string gguf_architecture(const ModelConfig& config) {
   if ((family == "qwen3" || family == "olmo2") && config.has_qkv_bias()) refuse_model(config, "has no biases");
   check_rope(config, architecture);
   return architecture;
+}
+
+std::string gguf_rope_remark(const ModelConfig& config) {
+  if (kind_of_scaling(scaling_of(config)) != "yarn") return "";
+  const auto factor = rope_attention_factor(config), usual = usual_attention_factor(rope_stretch(config));
+  if (std::abs(factor - usual) <= kAttentionRounding) return "";
+  return fmt::format(
+      "config.json gives yarn an attention_factor of {}, and not every llama.cpp reads it: others take {}", factor,
+      usual);
 }
 
 std::vector<GgufEntry> gguf_entries(const Source& model, const ModelConfig& config, GgufFileType type,

@@ -154,6 +154,7 @@ class GgufModelSource final : public DecoratedSource {
       if (is_float(tensor.dtype)) to_float_.try_emplace(tensor.dtype, tensor.dtype, DType::f32);
     if (architecture_ == "llama" && config.rope_scaling.find("llama3") != std::string::npos) add_rope_factors();
     add_parameters();
+    if (auto remark = gguf_rope_remark(config); !remark.empty()) info_.remarks.push_back(std::move(remark));
     const auto window = config.traits.window;
     const bool slides = std::ranges::find(config.traits.sliding, true) != config.traits.sliding.end();
     if (architecture_ != "gemma2" && architecture_ != "gemma3" && slides && window < config.block_size)

@@ -29,6 +29,9 @@ GgufFileType gguf_type_of(const Source& model);
 /// traits
 std::string gguf_architecture(const ModelConfig& config);
 
+/// A remark on rotary positions that not every llama.cpp computes as transformers does; empty: none.
+std::string gguf_rope_remark(const ModelConfig& config);
+
 /// Returns the model under llama.cpp's names: rows of queries and keys are permuted where llama.cpp rotates
 /// neighbouring elements, RMSNorms that multiply by 1 + weight have the sum, and Conv1D matrices of a GPT-2 are
 /// transposed. Tensors have the order of their names in transformers. A head that config.json ties is left out. Lazy.

@@ -429,6 +429,8 @@ double rope_attention_factor(const ModelConfig& config, bool slides) {
   return mscale > 0 && of_all > 0 ? scale(mscale) / scale(of_all) : scale(1);
 }
 
+double rope_stretch(const ModelConfig& config) { return stretch(config, scaling_of(config, false)); }
+
 bool same_rope(const ModelConfig& config, std::int64_t length, std::int64_t other) {
   if (config.rope_scaling.empty() || length == 0) return true;
   return rope_frequencies(config, false, length) == rope_frequencies(config, false, other);

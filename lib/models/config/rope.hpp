@@ -19,6 +19,10 @@ std::vector<float> rope_frequencies(const ModelConfig& config, bool slides = fal
 /// Returns the factor of cosines and sines (yarn and longrope), so that scores grow by its square. \throws FormatError
 double rope_attention_factor(const ModelConfig& config, bool slides = false);
 
+/// Returns the factor by which yarn and longrope made rows longer. \pre rope_scaling is of these kinds \throws
+/// FormatError
+double rope_stretch(const ModelConfig& config);
+
 /// True if rows of both lengths have the same frequencies, so that keys of one can stay in a cache for the other.
 bool same_rope(const ModelConfig& config, std::int64_t length, std::int64_t other);
 
