@@ -22,6 +22,7 @@
 #include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/tracked_source.hpp"
@@ -295,15 +296,59 @@ HfTargetOptions carried_beside(const ConvertOptions& options, const Source& orig
   return hf;
 }
 
+/// True when the class that config.json names is the language model of its family, whose tensors are known here.
+bool is_language_model(const nlohmann::json& config, const ModelConfig& model) {
+  const auto named = config.value("architectures", nlohmann::json());
+  if (!named.is_array() || named.empty()) return true;
+  return named.front() == "Gemma3ForConditionalGeneration" || named.front() == hf_config(model)["architectures"][0];
+}
+
+/// Compares the tensors that are written with the model of config.json. Says it where no model is known.
+/// \param numbers  the tensors before --quantize
+/// \throws FormatError as find_model_tensors(), unless the options left tensors out
+void check_fits(const HfTargetOptions& hf, const ConvertOptions& options, std::shared_ptr<const Source> numbers,
+                const Logger& log) {
+  const auto file = config_of(hf);
+  if (!file) return;
+  const std::filesystem::path& path = options.paths[0];
+  const auto& input = options.input;
+  std::optional<ModelConfig> model;
+  QuantizeConfig quantize;
+  std::string reason = "it is of another class than the family's language model";
+  try {
+    model = model_config_from_json(file->json, file->name);
+    if (!is_language_model(file->json, *model)) model.reset();
+    if (!input.quantize.enabled()) quantize = stored_quantization(file->json, file->name).value_or(quantize);
+  } catch (const Error& error) {
+    model.reset();
+    reason = error.what();
+  }
+  if (!model) return log.info("the tensors were not compared with the model of config.json: " + reason);
+  try {
+    find_model_tensors(*as_stored_for(std::move(numbers), file->json, path), path, *model, quantize);
+  } catch (const FormatError& error) {
+    const bool is_chosen =
+        !input.include.empty() || !input.exclude.empty() || !input.rename.empty() || input.map == "none";
+    if (!is_chosen) throw;
+    log.warning(fmt::format(
+        "{}: --include, --exclude, --rename or --map chose so, and the output is not the model of its config.json: "
+        "transformers fills up with random numbers, and fsdp-eval refuses it",
+        error.what()));
+  }
+}
+
 /// \param source  replaced by a source in which a tied head has the name of the missing embedding
+/// \param numbers  the same before --quantize
 std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Source& original,
-                                       std::shared_ptr<const Source>& source, const Logger& log) {
+                                       std::shared_ptr<const Source>& source, std::shared_ptr<const Source> numbers,
+                                       const Logger& log) {
   auto hf = carried_beside(options, original);
   if (!options.max_shard_size.empty()) hf.max_shard_bytes = parse_size(options.max_shard_size, "--max-shard-size");
   const auto model = known_model(original, options.input);
   add_config(hf, model, options.input, *source, log);
   adapt_config(hf, options.input, *source);
   source = under_embedding_name(std::move(source), hf);
+  check_fits(hf, options, std::move(numbers), log);
   add_tokenizer(hf, model, original, options, log);
   if (auto text = trained_template(options, original, log); !text.empty())
     hf.files["chat_template.jinja"] = std::move(text);
@@ -412,6 +457,20 @@ void refuse_adapters_alone(const ConvertOptions& options, OutputKind kind) {
       options.paths[0], base.is_string() ? base.get<std::string>() : "BASE", options.paths[1], to_string(kind)));
 }
 
+/// The model whose names the output has; nothing where none is known here.
+std::optional<ModelConfig> model_of_output(const ConvertOptions& options, const Source& original) {
+  auto known = known_model(original, options.input);
+  if (known) return known;
+  const auto file = config_of(carried_beside(options, original));
+  // A multimodal model has names of its own.
+  if (!file || file->json.value("model_type", nlohmann::json()) == "gemma3") return std::nullopt;
+  try {
+    return model_config_from_json(file->json, file->name);
+  } catch (const Error&) {  // of a model that is not known here
+    return std::nullopt;
+  }
+}
+
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
@@ -422,8 +481,15 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   const std::filesystem::path named = options.config_from;
   if (!named.empty() && std::filesystem::is_regular_file(named / "config.json"))
     input.config_from = options.config_from;
-  const auto original = plan.input = std::make_shared<TrackedSource>(open_input(options.paths[0], input, true));
+  plan.input = std::make_shared<TrackedSource>(open_input(options.paths[0], input, true));
+  std::shared_ptr<const Source> original = plan.input;
   refuse_nothing(*original, *original, options.paths[0]);
+  const bool is_model = plan.kind == OutputKind::hf || plan.kind == OutputKind::megatron || is_gguf;
+  const auto names = is_model && input.map != "none" ? model_of_output(options, *original) : std::nullopt;
+  if (names) refuse_adapters_inside(*original);
+  // Patterns of the options are for the names that are stored.
+  const bool has_patterns = !input.include.empty() || !input.exclude.empty() || !input.rename.empty();
+  if (names && !has_patterns) original = with_model_names(std::move(original), *names);
   if (plan.kind == OutputKind::hf) adapt_to_hf(*original, log, input);
   if (plan.kind == OutputKind::megatron) adapt_to_megatron(*original, log, input);
   if (is_gguf) {
@@ -433,8 +499,20 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   }
   // Optimizer state belongs to the weights before the merge.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
-  plan.source = transformed(original, input);
+  const auto made = [&](const InputOptions& how) {
+    auto source = transformed(original, how);
+    const bool is_named = !has_patterns || plan.kind == OutputKind::megatron;
+    return names && !is_named ? with_model_names(std::move(source), *names) : source;
+  };
+  plan.source = made(input);
   refuse_nothing(*plan.source, *original, options.paths[0]);
+  // Scales of matrices in 4 bits would have to be computed to compare them.
+  const auto numbers = [&] {
+    if (!input.quantize.enabled()) return plan.source;
+    auto how = input;
+    how.quantize = {};
+    return made(how);
+  };
   if (plan.kind != OutputKind::safetensors && plan.kind != OutputKind::hf) refuse_other_types(*plan.source);
   switch (plan.kind) {
     case OutputKind::torch:
@@ -446,7 +524,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       break;
     case OutputKind::hf:
       plan.source = view_complex_as_real(std::move(plan.source));
-      plan.target = make_hf_target(options, *original, plan.source, log);
+      plan.target = make_hf_target(options, *original, plan.source, numbers(), log);
       break;
     case OutputKind::dcp:
       plan.target = make_dcp_target(options, *original);

@@ -13,6 +13,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/megatron_source.hpp"
+#include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/quantize_config.hpp"
@@ -446,6 +447,14 @@ std::shared_ptr<const Source> language_model(std::shared_ptr<const Source> sourc
   return std::make_shared<TextSource>(std::move(source));
 }
 
+std::shared_ptr<const Source> as_stored_for(std::shared_ptr<const Source> source, const nlohmann::json& config,
+                                            const std::filesystem::path& path) {
+  const auto type = config.value("model_type", nlohmann::json());
+  if (type == "gemma3") return std::make_shared<TextSource>(std::move(source));
+  if (type == "gpt2" && conv1d_layout(*source).value_or(false)) return gpt2_as_mingpt(std::move(source), path);
+  return source;
+}
+
 bool has_conv1d_matrices(const std::filesystem::path& path) {
   return is_gpt2_directory(path) && !stored_quantization(path);
 }
@@ -481,6 +490,7 @@ namespace {
 std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const std::filesystem::path& path,
                                         const std::filesystem::path& config) {
   refuse_other_quantization(*source);
+  refuse_adapters_inside(*source);
   if (is_megatron(*source)) return megatron_as_hf(std::move(source), config);
   if (model_type_in(path) == "gemma3") return std::make_unique<TextSource>(std::move(source));
   return has_conv1d_matrices(path) ? gpt2_as_mingpt(std::move(source), path) : std::move(source);

@@ -2,6 +2,7 @@
 // Opens checkpoints with the names and shapes of our models, in whatever form the files store them.
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 #include "lib/files/read/source.hpp"
@@ -25,6 +26,11 @@ std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, con
 /// The language model of a directory whose config.json has model_type gemma3 (multimodal), under the names of the model
 /// alone; `source` itself for others.
 std::shared_ptr<const Source> language_model(std::shared_ptr<const Source> source);
+
+/// Presents the tensors of a directory with this config.json as open_model_source() would. \param path  for messages
+/// \throws FormatError as gpt2_as_mingpt()
+std::shared_ptr<const Source> as_stored_for(std::shared_ptr<const Source> source, const nlohmann::json& config,
+                                            const std::filesystem::path& path);
 
 /// Opens a checkpoint like open_source(), reads of a multimodal Gemma 3 the language model, and maps a directory whose
 /// config.json has model_type gpt2 to the names and shapes of our minGPT: transformers' GPT-2 stores its matrices

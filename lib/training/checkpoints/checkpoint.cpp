@@ -12,6 +12,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/tracked_source.hpp"
 
@@ -24,23 +25,6 @@ constexpr std::array<std::string_view, 3> kMarks{"transformer.wpe.weight", "mode
 /// A Llama or Falcon whose embedding is stored as its head alone.
 constexpr std::array<std::string_view, 2> kMarksOfTied{"model.norm.weight", "transformer.ln_f.weight"};
 constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
-
-/// `name` without the components that wrapper modules put into it.
-std::string without_wrappers(const std::string& name) {
-  static constexpr std::array<std::string_view, 5> kWrappers{"module", "_fsdp_wrapped_module", "_fpw_module",
-                                                             "_checkpoint_wrapped_module", "_orig_mod"};
-  std::string result;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const auto end = std::min(name.find('.', begin), name.size());
-    const auto part = std::string_view(name).substr(begin, end - begin);
-    if (std::find(kWrappers.begin(), kWrappers.end(), part) == kWrappers.end()) {
-      if (!result.empty()) result += '.';
-      result += part;
-    }
-    begin = end + 1;
-  }
-  return result;
-}
 
 template <typename T>
 double as_double(const std::byte* data) {

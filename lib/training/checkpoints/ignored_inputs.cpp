@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/tracked_source.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/unused_keys.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/plan_load.hpp"
 
 namespace fsdp {
 namespace {

@@ -25,6 +25,7 @@
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/files/transform/model_source.hpp"
+#include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/ranks/agree.hpp"
@@ -387,6 +388,7 @@ void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory,
     const auto config = directory / "config.json";
     if (std::filesystem::is_regular_file(config, error) && read_model_config(config).vocab_size < rows)
       source = grow_vocabulary(std::move(source), rows, start);
+    source = with_model_names(std::move(source), runtime.decoder().config);
   });
   WeightHash hash;
   load(

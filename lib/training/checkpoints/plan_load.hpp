@@ -62,9 +62,6 @@ struct LoadPlan {
 /// True for the types in which weights and optimizer state may be stored: float64, float32, bfloat16, float16.
 bool is_loadable(DType dtype);
 
-/// True for a buffer that some writers store beside the parameters: it follows from config.json.
-bool is_known_buffer(const std::string& name);
-
 /// Names, shapes and types are checked. \throws FormatError naming tensor, shape and what was expected
 LoadPlan plan_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
