@@ -145,6 +145,21 @@ class Fits(families_cli.Case):
         _, result = self.converted(stored, "less", "--to", "hf", "--exclude", "*layers.0.*")
         self.assertIn("model.layers.0.", result.err)
 
+    def test_linear_scaling_to_megatron_and_back(self):
+        for factor in (2.0, 2.5):
+            with self.subTest(factor):
+                folder = self.folder / f"linear-{factor}"
+                folder.mkdir()
+                config = json.loads((folder_of(BASE) / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps({**config, "rope_scaling": {"rope_type": "linear", "factor": factor}}))
+                shutil.copyfile(folder_of(BASE) / "model.safetensors", folder / "model.safetensors")
+                megatron, result = self.converted(folder, f"linear-{factor}-megatron", "--to", "megatron")
+                self.assertNotIn("rope_scaling", result.err)
+                back, _ = self.converted(megatron, f"linear-{factor}-back", "--to", "hf")
+                self.assertEqual(json.loads((back / "config.json").read_text())["rope_scaling"], {"rope_type": "linear", "factor": factor})
+                losses = [self.evaluate(at, "--precision", "float32", "--data", self.documents(BASE))["loss"] for at in (folder, back)]
+                self.assertLess(abs(losses[1] - losses[0]), TOLERANCE)
+
 
 if __name__ == "__main__":
     fsdp_cli.main()

@@ -105,10 +105,29 @@ nlohmann::json rope_scaling_of(const Arguments& args) {
   return nullptr;
 }
 
-/// The factor of a scaling that Megatron-core has; nothing for any other.
-std::optional<double> scaling_factor(const ModelConfig& config) {
+nlohmann::json scaling_of(const ModelConfig& config, std::string_view kind) {
   const auto scaling = parse_json_or_discard(config.rope_scaling, "rope_scaling");
-  if (!scaling.is_object() || scaling.value("rope_type", scaling.value("type", "")) != "llama3") return std::nullopt;
+  const bool is_of_kind = scaling.is_object() && scaling.value("rope_type", scaling.value("type", "")) == kind;
+  return is_of_kind ? scaling : nlohmann::json();
+}
+
+/// The factor of linear scaling; nothing for any other.
+std::optional<double> linear_factor(const ModelConfig& config) {
+  const auto scaling = scaling_of(config, "linear");
+  const auto factor = scaling.is_null() ? 0.0 : scaling.value("factor", 0.0);
+  return factor > 0 ? std::optional(factor) : std::nullopt;
+}
+
+/// An int where the number is whole, as Megatron-LM has it.
+nlohmann::json int_or_real(double number) {
+  const bool is_whole = number == std::floor(number) && std::abs(number) < 1e15;
+  return is_whole ? nlohmann::json(static_cast<std::int64_t>(number)) : nlohmann::json(number);
+}
+
+/// The factor of Llama 3.1's scaling with the numbers that Megatron-core has; nothing for any other.
+std::optional<double> llama3_factor(const ModelConfig& config) {
+  const auto scaling = scaling_of(config, "llama3");
+  if (scaling.is_null()) return std::nullopt;
   const bool has_fixed = scaling.value("low_freq_factor", 0.0) == kLowFrequencyFactor &&
                          scaling.value("high_freq_factor", 0.0) == kHighFrequencyFactor &&
                          scaling.value("original_max_position_embeddings", std::int64_t{0}) == kTrainedPositions;
@@ -152,12 +171,13 @@ nlohmann::json config_fields_of_args(const PickleNode& node) {
   return fields;
 }
 
-bool args_can_say_rope(const ModelConfig& config) { return config.rope_scaling.empty() || scaling_factor(config); }
+bool args_can_say_rope(const ModelConfig& config) {
+  return config.rope_scaling.empty() || llama3_factor(config) || linear_factor(config);
+}
 
 void write_megatron_args(PickleWriter& pickle, const ModelConfig& config, DType dtype, bool has_optimizer) {
   refuse_what_megatron_lacks(config);
-  const auto scaling = scaling_factor(config);
-  const bool whole_base = config.rope_theta == std::floor(config.rope_theta) && config.rope_theta < 1e15;
+  const auto scaling = llama3_factor(config);
   nlohmann::json args{{"num_layers", config.num_layers},
                       {"hidden_size", config.embed_size},
                       {"ffn_hidden_size", config.ffn_hidden_size},
@@ -170,7 +190,7 @@ void write_megatron_args(PickleWriter& pickle, const ModelConfig& config, DType 
                       {"padded_vocab_size", config.vocab_size},
                       {"untie_embeddings_and_output_weights", !config.tie_word_embeddings},
                       {"position_embedding_type", "rope"},
-                      {"rotary_base", config.rope_theta},
+                      {"rotary_base", int_or_real(config.rope_theta)},
                       {"rotary_percent", 1.0},
                       {"rotary_interleaved", false},
                       {"use_rope_scaling", scaling.has_value()},
@@ -191,7 +211,7 @@ void write_megatron_args(PickleWriter& pickle, const ModelConfig& config, DType 
                       {"no_save_rng", true},
                       {"no_save_optim", !has_optimizer}};
   if (scaling) args["rope_scaling_factor"] = *scaling;
-  if (whole_base) args["rotary_base"] = static_cast<std::int64_t>(config.rope_theta);  // an int in Megatron-LM
+  if (const auto factor = linear_factor(config)) args["rotary_seq_len_interpolation_factor"] = int_or_real(*factor);
   pickle.global("argparse", "Namespace");
   pickle.empty_tuple();
   pickle.new_object();
