@@ -145,6 +145,25 @@ class Fits(families_cli.Case):
         _, result = self.converted(stored, "less", "--to", "hf", "--exclude", "*layers.0.*")
         self.assertIn("model.layers.0.", result.err)
 
+    def test_a_merge_that_changes_the_model_in_one_step(self):
+        """The merge parts a tied head from its embedding, or adds tokens: to hf and then on, and at once."""
+        base, data = folder_of("qwen2_tied"), self.documents("qwen2_tied")
+        for name, options in (("head", ["--lora-targets", "q_proj,lm_head"]), ("saved", ["--modules-to-save", "lm_head"])):
+            with self.subTest(name):
+                self.tune(name, data, "--batch-size", 1, "--max-steps", 2, "--lr", "1e-2", "--lora-rank", 2, *options, "--no-shuffle", model=base)
+                merge = ["--merge-adapter", self.run_directory(name) / "adapter"]
+                merged, _ = self.converted(base, f"{name}-merged", "--to", "hf", *merge)
+                self.assertFalse(json.loads((merged / "config.json").read_text())["tie_word_embeddings"])
+                two, _ = self.converted(merged, f"{name}-two/m.gguf")
+                one, _ = self.converted(base, f"{name}-one/m.gguf", *merge)
+                self.assertEqual(one.read_bytes(), two.read_bytes())
+                self.assertEqual(fsdp_cli.run(PROGRAM, ["--verify", base, one, *merge]).code, 0)
+                at_once, _ = self.converted(base, f"{name}-megatron", "--to", "megatron", *merge)
+                back, _ = self.converted(at_once, f"{name}-back", "--to", "hf")
+                found, wanted = load_file(back / "model.safetensors"), load_file(merged / "model.safetensors")
+                self.assertEqual(sorted(found), sorted(wanted))
+                self.assertEqual([key for key in wanted if not torch.equal(found[key], wanted[key])], [])
+
     def test_linear_scaling_to_megatron_and_back(self):
         for factor in (2.0, 2.5):
             with self.subTest(factor):

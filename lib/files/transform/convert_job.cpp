@@ -163,7 +163,8 @@ void compare_like_gguf(std::shared_ptr<const Source>& other, const Source& gguf,
   SelectOptions model;
   model.model_only = true;
   const auto directory = other->info().directory;
-  other = gguf_model(select(std::move(other), model), config ? *config : read_model_config(directory), *found);
+  const auto before = config ? *config : read_model_config(directory);
+  other = gguf_model(select(other, model), config_after_merge(before, *other, input), *found);
 }
 
 ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {

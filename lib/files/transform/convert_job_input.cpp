@@ -22,6 +22,7 @@
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
+#include "lib/files/write/safetensors_target.hpp"
 
 namespace fsdp {
 namespace {
@@ -168,6 +169,17 @@ std::vector<std::filesystem::path> expand_glob(const std::string& pattern, const
   return files;
 }
 
+ModelConfig config_after_merge(ModelConfig config, const Source& source, const InputOptions& options) {
+  if (options.merge_adapter.empty()) return config;
+  if (source.info().unties_head) config.tie_word_embeddings = false;
+  for (const auto& tensor : source.tensors()) {
+    const bool is_embedding = tensor.name == "embedding.word_embeddings.weight" ||  // Megatron-core's
+                              std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end();
+    if (is_embedding && tensor.shape.size() == 2) config.vocab_size = tensor.shape[0];
+  }
+  return config;
+}
+
 std::optional<ModelConfig> known_model(const Source& source, const InputOptions& options) {
   const bool is_read = source.info().format == kMegatronFormat;  // model_config() has it
   if (!options.model_config.empty() && !is_read) {
@@ -249,7 +261,8 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   }
   if (options.as_megatron) {
     const bool is_short = !options.dtype.empty() && dtype_size_bytes(parse_dtype(options.dtype)) == 2;
-    source = hf_as_megatron(std::move(source), *options.as_megatron, /*masters=*/is_short);
+    const auto model = config_after_merge(*options.as_megatron, *source, options);
+    source = hf_as_megatron(std::move(source), model, /*masters=*/is_short);
   }
   if (!options.dtype.empty()) source = cast(std::move(source), parse_dtype(options.dtype));
   if (options.quantize.double_quant && !options.quantize.enabled())

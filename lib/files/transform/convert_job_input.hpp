@@ -61,6 +61,10 @@ std::pair<std::string, std::string> parse_pair(const std::string& text, const st
 /// MissingInput
 std::vector<std::filesystem::path> expand_glob(const std::string& pattern, const std::string& option);
 
+/// The configuration of a model after --merge-adapter, which may part the head from the embedding and add tokens; the
+/// same without the option. \param source  the tensors after the merge
+ModelConfig config_after_merge(ModelConfig config, const Source& source, const InputOptions& options);
+
 /// The configuration of the model: from --model-config, else from the checkpoint, if any. \throws FormatError
 std::optional<ModelConfig> known_model(const Source& source, const InputOptions& options);
 

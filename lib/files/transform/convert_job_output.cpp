@@ -372,7 +372,8 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
     throw UsageError(options.paths[0] +
                      ": no config.json is known, which has the model's sizes: give --config-from DIR or --model-config "
                      "FILE");
-  const auto config = known ? *known : model_config_from_json(file->json, file->name);
+  const auto config =
+      config_after_merge(known ? *known : model_config_from_json(file->json, file->name), *source, options.input);
   add_tokenizer(hf, config, original, options, log);
   const auto directory = tokenizer_directory(hf);
   if (!file && directory && !directory->empty()) {
@@ -530,7 +531,8 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
       plan.target = make_dcp_target(options, *original);
       break;
     case OutputKind::megatron:
-      plan.target = make_megatron_target(options, *original, *input.as_megatron, *plan.source);
+      plan.target = make_megatron_target(options, *original,
+                                         config_after_merge(*input.as_megatron, *plan.source, input), *plan.source);
       break;
     case OutputKind::gguf:
       plan.target = make_gguf_target(options, *original, plan.source, log);
