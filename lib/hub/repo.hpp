@@ -59,8 +59,9 @@ struct Selection {
   std::string words() const;
 };
 
-/// Matches like Python's fnmatchcase as huggingface_hub uses it: '*' also matches '/', and a pattern that ends with '/'
-/// matches everything below that folder.
+/// Matches like Python's fnmatchcase as huggingface_hub uses it: '*' also matches '/', '?' and "[...]" match one
+/// character, "[!...]" negates, backslashes are read as '/', and a pattern that ends with '/' matches everything below
+/// that folder.
 bool matches(const std::string& pattern, const std::string& path);
 
 struct Selected {

@@ -144,6 +144,30 @@ TEST_SUITE("hub/names") {
     CHECK(matches("a?c", "abc"));
     CHECK(matches("a\\b*", "a\\bc"));
     CHECK_FALSE(matches("*.JSON", "a.json"));
+    // As filter_repo_objects() of huggingface_hub 2.4.
+    CHECK(matches("?.txt", "\u00fc.txt"));
+    CHECK(matches("[\u00f6-\u00fc].txt", "\u00fc.txt"));
+    CHECK(matches("??.txt", "\u65e5\u672c.txt"));
+    CHECK(matches("[^a].txt", "a.txt"));
+    CHECK(matches("[^a].txt", "^.txt"));
+    CHECK(matches("[!a]", "\n"));
+    CHECK(matches("x[[]1]", "x[1]"));
+    CHECK(matches("x[1", "x[1"));
+    CHECK(matches("[]]x", "]x"));
+    CHECK(matches("[!]]x", "ax"));
+    CHECK(matches("[a-c-e]", "-"));
+    CHECK(matches("[a-]", "-"));
+    CHECK(matches("[!z-a]", "q"));
+    CHECK(matches("a\\b", "a/b"));
+    CHECK(matches("*a*b*", "xaxb"));
+    CHECK(matches("**", ""));
+    CHECK_FALSE(matches("[^a].txt", "b.txt"));
+    CHECK_FALSE(matches("[a-c-e]", "d"));
+    CHECK_FALSE(matches("[z-a]", "q"));
+    CHECK_FALSE(matches("[!]]x", "]x"));
+    CHECK_FALSE(matches("?.txt", "\u65e5\u672c.txt"));
+    CHECK_FALSE(matches("?", ""));
+    CHECK_FALSE(matches("*a*b", "xaxbc"));
     CHECK_FALSE(matches("config", "config.json"));
   }
 
