@@ -225,6 +225,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread, true));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));
+  if (!result.learns_turn_ends) log.warning(turn_end_line(result));
   log.info(summary(options, result, progress.seconds()));
   report = report_of(options, result, *tokenizer, progress.seconds());
   if (!arguments.job.json) {

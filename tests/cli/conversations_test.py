@@ -140,6 +140,15 @@ class Templates(ConversationsCase):
         self.refused([{"messages": [USER, ANSWER], "tools": [{"b": 1}]}], self.own("after", jinja=source), 4, "message 2", "ambiguous", "{% generation %}", "--train-on all")
         self.tokens(self.write([{"messages": [USER, ANSWER], "tools": [{"b": 1}]}]), self.folder / "after", "--train-on", "all")
 
+    def test_a_template_by_which_no_turn_end_counts_is_told(self):
+        source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        own = self.own("open", jinja=source)
+        result = self.tokens(self.write([LINES[0]] * 3), own)
+        self.assertEqual(result.err.count("nothing behind an answer counts by the tokenizer's chat template"), 1)
+        self.assertIn("{% generation %}", result.err)
+        for options in (("--train-on", "all"), ("--chat-template", "chatml")):
+            self.assertNotIn("nothing behind", self.tokens(self.write([LINES[0]]), own, *options).err)
+
     def test_unreadable_ones_are_refused_and_none_is_guessed(self):
         self.refused([LINES[0]], self.own("broken", {"chat_template": "{{ a }}\n{% nosuch %}"}), 4, "broken/tokenizer_config.json", "line 2: {% nosuch %}")
         self.refused([LINES[0]], self.own("strange", jinja="{{ \x1b[2J }}"), 4, "strange/chat_template.jinja", "'\\x1b' has no meaning")

@@ -242,6 +242,11 @@ class GgufFiles(ConvertCase):
         self.assertEqual((keys["tokenizer.ggml.add_bos_token"][1], keys["tokenizer.ggml.padding_token_id"][1]), (True, 130))
         (model / "chat_template.jinja").write_text("C")
         self.assertEqual(Gguf(self.convert(model, "jinja.gguf")).keys["tokenizer.chat_template"][1], "C")
+        (model / "additional_chat_templates").mkdir()
+        (model / "additional_chat_templates" / "tool_use.jinja").write_text("D")
+        keys = Gguf(self.convert(model, "files.gguf")).keys
+        self.assertEqual([keys[f"tokenizer.chat_template{name}"][1] for name in ("", ".tool_use")], ["C", "D"])
+        self.assertEqual((self.convert(model, "hf", "--to", "hf") / "additional_chat_templates" / "tool_use.jinja").read_text(), "D")
 
     def test_the_space_before_a_text_follows_the_vocabulary(self):
         """llama.cpp's converter tells of none for every Gemma, and says nothing for other families."""

@@ -87,6 +87,7 @@ constexpr std::array kTokenizerNames{"tokenizer.json",
                                      "spiece.model",
                                      "chat_template.jinja",
                                      "chat_template.json"};
+constexpr const char* kMoreTemplates = "additional_chat_templates";
 constexpr std::uint64_t kCarriedLimitBytes = 256u << 20;
 
 struct Tie {
@@ -172,11 +173,25 @@ std::map<std::string, std::string> HfTarget::carried_files() const {
       files[name] = read_text_file(path, kCarriedLimitBytes);
     }
   };
+  const auto carry_templates = [&](const std::filesystem::path& directory) {
+    if (options_.files.contains("chat_template.jinja")) return;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(directory / kMoreTemplates, ignored)) {
+      if (entry.path().extension() != ".jinja" || !entry.is_regular_file()) continue;
+      files.try_emplace(kMoreTemplates + ("/" + entry.path().filename().string()),
+                        read_text_file(entry.path(), kCarriedLimitBytes));
+    }
+  };
   for (const auto& directory : options_.carry_from) {
     carry(directory, kConfigNames);
-    if (!options_.tokenizer_from) carry(directory, kTokenizerNames);
+    if (options_.tokenizer_from) continue;
+    carry(directory, kTokenizerNames);
+    carry_templates(directory);
   }
-  if (options_.tokenizer_from && !options_.tokenizer_from->empty()) carry(*options_.tokenizer_from, kTokenizerNames);
+  if (options_.tokenizer_from && !options_.tokenizer_from->empty()) {
+    carry(*options_.tokenizer_from, kTokenizerNames);
+    carry_templates(*options_.tokenizer_from);
+  }
   return files;
 }
 

@@ -9,7 +9,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/utf8.hpp"
-#include "lib/text/tokenizer/json_file.hpp"
+#include "lib/text/tokenizer/chat_templates.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -87,48 +87,40 @@ constexpr std::array kNamed{
           "message['content'] | trim + '<end_of_turn>\n' }}"
           "{% endif %}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"}};
 
-constexpr std::uint64_t kMostTemplateBytes = 1 << 20;
-
-/// Text of a template and its file.
+/// Templates of a tokenizer.
 struct Source {
   std::string text;
   std::filesystem::path file;
+  std::optional<NamedTemplate> with_tools = {};
 };
 
-/// chat_template of tokenizer_config.json: a text, or several by name.
-std::optional<std::string> template_in(const std::filesystem::path& file) {
-  const auto json = read_json_object(file);
-  const auto value = JsonValue(json, file.string()).get("chat_template");
-  if (value.is_null()) return {};
-  if (value.is_string()) return value.string();
-  for (const auto& one : value.elements()) {
-    if (one.at("name").string() == "default") return one.at("template").string();
-  }
-  value.fail("has several templates and none that is called default");
-}
-
-/// Looks for a template in the order of transformers.
-std::optional<Source> template_of(const std::filesystem::path& directory) {
-  const auto jinja = directory / "chat_template.jinja", config = directory / "tokenizer_config.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(jinja, ignored)) return Source{read_text_file(jinja, kMostTemplateBytes), jinja};
-  if (!std::filesystem::exists(config, ignored)) return {};
-  const auto text = template_in(config);
-  return text ? std::optional(Source{*text, config}) : std::nullopt;
+/// \param where  the templates' file or folder
+std::optional<Source> source_of(const std::vector<NamedTemplate>& templates, const std::string& where) {
+  if (templates.empty()) return {};
+  const auto find = [&](std::string_view name) {
+    return std::find_if(templates.begin(), templates.end(), [&](const auto& one) { return one.name == name; });
+  };
+  const auto usual = find("default"), with_tools = find("tool_use");
+  if (usual == templates.end())
+    throw FormatError(where +
+                      ": has templates, and none that is called default: name a file with one (--chat-template)");
+  Source source{usual->text, usual->file};
+  if (with_tools != templates.end()) source.with_tools = *with_tools;
+  return source;
 }
 
 Source read_asked(const std::string& asked) {
   const std::filesystem::path path = asked;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    if (auto found = template_of(path)) return *found;
+    if (auto found = source_of(read_chat_templates(path), asked)) return *found;
     throw FormatError(asked + ": has no chat_template.jinja, and no chat_template in tokenizer_config.json");
   }
   if (!std::filesystem::exists(path, ignored)) {
     throw UsageError("--chat-template is '" + asked + "', which is neither a file nor one of " + chat_template_names());
   }
   if (path.extension() != ".json") return {read_text_file(path, kMostTemplateBytes), path};
-  if (const auto text = template_in(path)) return {*text, path};
+  if (auto found = source_of(chat_templates_in(path), asked)) return *found;
   throw FormatError(asked + ": has no chat_template");
 }
 
@@ -138,11 +130,18 @@ const Named* find_named(std::string_view name) {
 }
 
 std::shared_ptr<const ChatTemplate> made(const std::string& name, const Source& source, const std::string& tokenizer) {
-  try {
-    return std::make_shared<ChatTemplate>(name, source.text, named_special_tokens(tokenizer));
-  } catch (const FormatError& error) {
-    throw FormatError(source.file.string() + ": the chat template is not readable: " + error.what());
-  }
+  const auto tokens = named_special_tokens(tokenizer);
+  const auto now = local_time();
+  const auto make = [&](const std::string& of, const std::string& text, const std::filesystem::path& file,
+                        std::shared_ptr<const ChatTemplate> with_tools) {
+    try {
+      return std::make_shared<const ChatTemplate>(of, text, tokens, now, std::move(with_tools));
+    } catch (const FormatError& error) {
+      throw FormatError(file.string() + ": the chat template is not readable: " + error.what());
+    }
+  };
+  const auto& tools = source.with_tools;
+  return make(name, source.text, source.file, tools ? make(tools->name, tools->text, tools->file, {}) : nullptr);
 }
 
 }  // namespace
@@ -163,12 +162,13 @@ std::tm local_time() {
 }
 
 ChatTemplate::ChatTemplate(std::string name, std::string source, std::map<std::string, std::string> tokens,
-                           const std::tm& now)
+                           const std::tm& now, std::shared_ptr<const ChatTemplate> with_tools)
     : name_(std::move(name)),
       source_(std::move(source)),
       tokens_(std::move(tokens)),
       jinja_(source_),
       now_(now),
+      with_tools_(std::move(with_tools)),
       reads_parts_(finds_parts()) {}
 
 std::string ChatTemplate::title() const {
@@ -183,6 +183,12 @@ bool ChatTemplate::mentions(std::string_view word) const {
     if ((at == 0 || !is_part(at - 1)) && !is_part(at + word.size())) return true;
   }
   return false;
+}
+
+const ChatTemplate& ChatTemplate::for_conversation(const Conversation& conversation) const {
+  const auto& variables = conversation.variables;
+  const bool has_tools = variables.is_object() && variables.contains("tools") && !variables["tools"].is_null();
+  return has_tools && with_tools_ ? *with_tools_ : *this;
 }
 
 JinjaText ChatTemplate::render(const Conversation& conversation, std::size_t count, NextTurn next) const {
@@ -234,7 +240,7 @@ std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked,
   }
   if (!asked.empty() && asked != "auto" && asked != kOwnTemplate) return made(asked, read_asked(asked), tokenizer);
   if (!of_model.empty() && asked != kOwnTemplate) return made("of the model", {of_model, "the model"}, tokenizer);
-  const auto own = tokenizer == kBuiltInTokenizer ? std::nullopt : template_of(tokenizer);
+  const auto own = tokenizer == kBuiltInTokenizer ? std::nullopt : source_of(read_chat_templates(tokenizer), tokenizer);
   if (own) return made(kOwnTemplate, *own, tokenizer);
   throw UsageError("the tokenizer (" + tokenizer + ") has no chat template of its own" +
                    (tokenizer == kBuiltInTokenizer

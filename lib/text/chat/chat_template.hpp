@@ -33,9 +33,10 @@ class ChatTemplate {
   /// \param source  the template
   /// \param tokens  texts of the tokenizer's special tokens by the names under which templates read them (bos_token)
   /// \param now     for strftime_now()
+  /// \param with_tools  the template for conversations with tools, if it is another one
   /// \throws FormatError naming the line of what is not supported
   ChatTemplate(std::string name, std::string source, std::map<std::string, std::string> tokens,
-               const std::tm& now = local_time());
+               const std::tm& now = local_time(), std::shared_ptr<const ChatTemplate> with_tools = {});
 
   const std::string& name() const { return name_; }
   /// "the chat template 'chatml'", "the tokenizer's chat template"
@@ -46,6 +47,11 @@ class ChatTemplate {
   bool mentions(std::string_view word) const;
   /// True when the template reads contents that are lists of parts.
   bool reads_parts() const { return reads_parts_; }
+
+  /// nullptr: the template is for conversations with tools as well.
+  const ChatTemplate* with_tools() const { return with_tools_.get(); }
+  /// This template, or with_tools() for a conversation that has a list of tools.
+  const ChatTemplate& for_conversation(const Conversation& conversation) const;
 
   /// Renders the first `count` messages.
   /// \throws FormatError naming template and line, with the words of a template that refuses the conversation
@@ -59,15 +65,15 @@ class ChatTemplate {
   std::map<std::string, std::string> tokens_;
   JinjaTemplate jinja_;
   std::tm now_;
+  std::shared_ptr<const ChatTemplate> with_tools_;
   bool reads_parts_;
 };
 
 /// The template for conversations with `tokenizer`.
 /// \param asked      a name, a file (Jinja, or tokenizer_config.json) or a directory with either; kOwnTemplate: the
 ///                   tokenizer's own; empty or "auto": the model's, else the tokenizer's own
-/// \param tokenizer  kBuiltInTokenizer or a directory: chat_template.jinja, else chat_template in
-///                   tokenizer_config.json (of several the one called default). The special tokens' names come from
-///                   there, too
+/// \param tokenizer  kBuiltInTokenizer or a directory: read_chat_templates() of it, of which default and
+///                   tool_use are taken. The special tokens' names come from there, too
 /// \param of_model   text of the template that the model was trained with; empty: not known
 /// \throws UsageError when there is none, or `asked` is neither a name nor a file; FormatError; IoError
 std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked, const std::string& tokenizer,

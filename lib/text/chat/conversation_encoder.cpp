@@ -1,5 +1,7 @@
 #include "lib/text/chat/conversation_encoder.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -17,8 +19,15 @@ using Json = nlohmann::ordered_json;
 /// Roles that templates need not name.
 constexpr std::array kRoles{"system", "developer", "user", "assistant", "tool"};
 
-/// U+FDD1, a noncharacter, which stands in names of special tokens that are plain text while a template writes them.
-constexpr std::string_view kGuard = "\xef\xb7\x91";
+/// Anatolian hieroglyphs. One that a conversation does not have stands in its names of special tokens, which are plain
+/// text, while a template writes them. A letter, so that no template strips it, and Python's repr() writes it as it is.
+constexpr char32_t kFirstGuard = 0x14400, kLastGuard = 0x14646;
+
+/// The character as JSON in ASCII writes it.
+std::string escaped(char32_t guard) {
+  const auto rest = static_cast<std::uint32_t>(guard) - 0x10000;
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (rest >> 10), 0xdc00 + (rest & 0x3ff));
+}
 
 /// A token that begins before an answer and ends in it is a target.
 std::vector<std::uint8_t> mask_of(const std::vector<TextRange>& parts, std::span<const TextRange> answers) {
@@ -79,9 +88,11 @@ std::vector<TextRange> marked_answers(const ChatTemplate& chat, const Conversati
   return answers;
 }
 
-/// Removes the guards from a text. \return where they were
-std::vector<TextRange> take_guards(JinjaText& text) {
+/// Removes the guards from a text. \param guard  0: there are none \return where they were
+std::vector<TextRange> take_guards(JinjaText& text, char32_t guard) {
   std::vector<TextRange> names;
+  if (guard == 0) return names;
+  const std::array spellings{jinja::utf8_of({&guard, 1}), escaped(guard)};
   std::string plain;
   std::size_t begin = 0;
   const auto shift = [&](std::size_t at, std::size_t removed) {
@@ -90,16 +101,55 @@ std::vector<TextRange> take_guards(JinjaText& text) {
       if (range.end > at) range.end -= removed;
     }
   };
-  for (auto at = text.text.find(kGuard); at != std::string::npos; at = text.text.find(kGuard, begin)) {
+  while (true) {
+    const std::array found{text.text.find(spellings[0], begin), text.text.find(spellings[1], begin)};
+    const auto& spelling = spellings[found[1] < found[0] ? 1 : 0];
+    const auto at = std::min(found[0], found[1]);
+    if (at == std::string::npos) break;
     plain.append(text.text, begin, at - begin);
-    shift(plain.size(), kGuard.size());
-    begin = at + kGuard.size();
+    shift(plain.size(), spelling.size());
+    begin = at + spelling.size();
     const auto first = std::max<std::size_t>(plain.size(), 1) - 1;
     names.push_back({names.empty() ? first : std::max(first, names.back().end), plain.size() + 1});
   }
   plain.append(text.text, begin);
   text.text = std::move(plain);
   return names;
+}
+
+/// A letter that the conversation has in neither spelling.
+char32_t free_guard(const Conversation& conversation) {
+  const auto texts = conversation.messages.dump() + conversation.variables.dump();
+  for (char32_t guard = kFirstGuard; guard <= kLastGuard; ++guard) {
+    const auto low = escaped(guard).substr(7);  // without backslashes, which dump() doubles
+    if (texts.find(jinja::utf8_of({&guard, 1})) == texts.npos && texts.find(low) == texts.npos) return guard;
+  }
+  throw FormatError("has all Anatolian hieroglyphs, of which --marks plain needs one");
+}
+
+/// True where the loss counts something behind the answers: the mark that ends a turn. Also where the template refuses
+/// the conversations that are tried.
+bool learns_turn_end(const ChatTemplate& chat) {
+  const std::string answer = "ANSWER";
+  const Json turn{Json{{"role", "user"}, {"content", "QUESTION"}}, Json{{"role", "assistant"}, {"content", answer}}};
+  for (const std::size_t turns : {2, 1}) {
+    Conversation conversation;
+    conversation.messages = Json::array();
+    for (std::size_t i = 0; i < turns; ++i)
+      conversation.messages.insert(conversation.messages.end(), turn.begin(), turn.end());
+    for (std::size_t i = 0; i < 2 * turns; ++i) conversation.is_answer.push_back(i % 2 == 1);
+    try {
+      const auto whole = chat.render(conversation, 2 * turns, NextTurn::none);
+      const auto answers = find_answers(chat, conversation, whole);
+      return answers.empty() || std::any_of(answers.begin(), answers.end(), [&](const TextRange& range) {
+               const auto text = std::string_view(whole.text).substr(range.begin, range.end - range.begin);
+               const auto at = text.rfind(answer);
+               return at == text.npos || !jinja::strip(text.substr(at + answer.size())).empty();
+             });
+    } catch (const FormatError&) {
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -122,41 +172,49 @@ std::vector<TextRange> find_answers(const ChatTemplate& chat, const Conversation
 
 ConversationEncoder::ConversationEncoder(const Tokenizer& tokenizer, ConversationRules rules)
     : tokenizer_(tokenizer), rules_(std::move(rules)) {
-  if (rules_.chat) find_turn_end();
+  if (!rules_.chat) return;
+  turn_end_ = find_turn_end(*rules_.chat);
+  if (const auto* with_tools = rules_.chat->with_tools()) tools_turn_end_ = find_turn_end(*with_tools);
+}
+
+bool ConversationEncoder::learns_turn_ends() const {
+  if (!rules_.chat || rules_.train_on == TrainOn::all) return true;
+  const auto* with_tools = rules_.chat->with_tools();
+  return learns_turn_end(*rules_.chat) && (with_tools == nullptr || learns_turn_end(*with_tools));
 }
 
 /// Finds the token that the template writes behind an answer.
-void ConversationEncoder::find_turn_end() {
+ConversationEncoder::TurnEnd ConversationEncoder::find_turn_end(const ChatTemplate& chat) const {
   const std::string answer = "ANSWER";
   Conversation conversation;
   conversation.messages =
       Json::array({Json{{"role", "user"}, {"content", "QUESTION"}}, Json{{"role", "assistant"}, {"content", answer}}});
-  const auto text = try_render(*rules_.chat, conversation, 2, NextTurn::none);
+  TurnEnd turn_end;
+  const auto text = try_render(chat, conversation, 2, NextTurn::none);
   const auto found = text ? text->rfind(answer) : std::string::npos;
-  if (found == std::string::npos) return;
+  if (found == std::string::npos) return turn_end;
   const auto end = found + answer.size();
   const auto encoded = tokenizer_.encode_marked(*text, {});
   for (std::size_t i = 0; i < encoded.ids.size(); ++i) {
     const auto [first, last] = encoded.parts[i];
-    if (first < end || turn_end_) continue;
+    if (first < end || turn_end.id) continue;
     const auto name = text->substr(first, last - first);
     if (jinja::strip(name).empty() || tokenizer_.named_id(name) != encoded.ids[i]) continue;
-    turn_end_ = encoded.ids[i];
-    turn_end_text_ = name;
+    turn_end = {encoded.ids[i], name};
   }
   const auto mark = jinja::strip(std::string_view(*text).substr(end));
   const auto length = mark.find('>');
-  const bool is_mark = mark.starts_with(is_chat_template_name(rules_.chat->name()) ? "<" : "<|") && length != mark.npos;
-  if (turn_end_ || !is_mark) return;
-  throw FormatError(rules_.chat->title() + " writes the mark '" + std::string(mark.substr(0, length + 1)) +
+  const bool is_mark = mark.starts_with(is_chat_template_name(chat.name()) ? "<" : "<|") && length != mark.npos;
+  if (turn_end.id || !is_mark) return turn_end;
+  throw FormatError(chat.title() + " writes the mark '" + std::string(mark.substr(0, length + 1)) +
                     "' behind an answer, for which the tokenizer has no token (" + tokenizer_.description() +
                     "); choose another with --chat-template, or add the token to tokenizer and model");
 }
 
 /// The conversation as the template gets it.
 /// \throws FormatError naming a message that no template can have a place for
-Conversation ConversationEncoder::prepared(Conversation conversation) const {
-  const auto& chat = *rules_.chat;
+ConversationEncoder::Prepared ConversationEncoder::prepared(Conversation conversation) const {
+  const auto& chat = rules_.chat->for_conversation(conversation);
   for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
     auto& message = conversation.messages[i];
     const auto& role = message["role"].get_ref<const std::string&>();
@@ -173,14 +231,15 @@ Conversation ConversationEncoder::prepared(Conversation conversation) const {
     }
     message["content"] = Json(content->front()["text"]);
   }
-  if (rules_.marks == MarksInTexts::tokens) return conversation;
-  conversation.messages = guarded(conversation.messages);
-  if (conversation.variables.is_object()) conversation.variables = guarded(conversation.variables);
-  return conversation;
+  if (rules_.marks == MarksInTexts::tokens) return {std::move(conversation), 0};
+  const auto guard = free_guard(conversation);
+  conversation.messages = guarded(conversation.messages, guard);
+  if (conversation.variables.is_object()) conversation.variables = guarded(conversation.variables, guard);
+  return {std::move(conversation), guard};
 }
 
 /// The text with a guard in each name of a special token, so that the text's place after rendering is known.
-std::string ConversationEncoder::guarded(const std::string& text) const {
+std::string ConversationEncoder::guarded(const std::string& text, char32_t guard) const {
   const auto encoded = tokenizer_.encode_marked(text, {});
   std::string out;
   std::size_t done = 0;
@@ -192,23 +251,23 @@ std::string ConversationEncoder::guarded(const std::string& text) const {
     while (at < text.size() && (static_cast<std::uint8_t>(text[at]) & 0xc0) == 0x80) ++at;
     if (at < done) continue;
     out.append(text, done, at - done);
-    out += kGuard;
+    out += jinja::utf8_of({&guard, 1});
     done = at;
   }
   return out.append(text, done);
 }
 
-nlohmann::ordered_json ConversationEncoder::guarded(const nlohmann::ordered_json& value) const {
-  if (value.is_string()) return guarded(value.get_ref<const std::string&>());
+nlohmann::ordered_json ConversationEncoder::guarded(const nlohmann::ordered_json& value, char32_t guard) const {
+  if (value.is_string()) return guarded(value.get_ref<const std::string&>(), guard);
   if (!value.is_structured()) return value;
   auto copy = value;
-  for (auto& item : copy) item = guarded(item);
+  for (auto& item : copy) item = guarded(item, guard);
   return copy;
 }
 
 /// Refuses what the template leaves out, because the model would learn another conversation.
 void ConversationEncoder::check_is_said(const Conversation& conversation, const std::string& text) const {
-  const auto& chat = *rules_.chat;
+  const auto& chat = rules_.chat->for_conversation(conversation);
   const auto refuse_if_same = [&](const Conversation& without, const std::string& what) {
     if (try_render(chat, without, without.messages.size(), NextTurn::none) != text) return;
     throw FormatError(what + ", which " + chat.title() + " does not write; leave such conversations out");
@@ -239,18 +298,19 @@ void ConversationEncoder::check_is_said(const Conversation& conversation, const 
 }
 
 MaskedIds ConversationEncoder::encode_messages(const nlohmann::ordered_json& record, const std::string& field) const {
-  const auto& chat = *rules_.chat;
   const auto conversation = prepared(read_conversation(record, field));
+  const auto& chat = rules_.chat->for_conversation(conversation);
   auto whole = chat.render(conversation, conversation.messages.size(), NextTurn::none);
   check_is_said(conversation, whole.text);
   whole.marked = rules_.train_on == TrainOn::all ? std::vector<TextRange>() : find_answers(chat, conversation, whole);
-  const auto plain = take_guards(whole);
-  if (!turn_end_text_.empty() && !chat.marks_answers()) {
+  const auto plain = take_guards(whole, conversation.guard);
+  const auto& turn_end = &chat == rules_.chat.get() ? turn_end_.text : tools_turn_end_.text;
+  if (!turn_end.empty() && !chat.marks_answers()) {
     for (auto& [begin, end] : whole.marked) {
       const auto rest = std::string_view(whole.text).substr(begin, end - begin);
-      const auto mark = rest.rfind(turn_end_text_);
+      const auto mark = rest.rfind(turn_end);
       if (mark == rest.npos) continue;
-      const auto behind = mark + turn_end_text_.size();
+      const auto behind = mark + turn_end.size();
       if (jinja::strip(rest.substr(behind)).empty()) end = begin + behind;
     }
   }
@@ -262,17 +322,17 @@ MaskedIds ConversationEncoder::encode_messages(const nlohmann::ordered_json& rec
 std::vector<std::int32_t> ConversationEncoder::encode_prompt(const nlohmann::ordered_json& messages) const {
   Conversation conversation;
   conversation.messages = messages;
-  conversation = prepared(std::move(conversation));
-  auto text = rules_.chat->render(conversation, messages.size(), NextTurn::assistant);
-  const auto plain = take_guards(text);
+  const auto ready = prepared(std::move(conversation));
+  auto text = rules_.chat->render(ready, messages.size(), NextTurn::assistant);
+  const auto plain = take_guards(text, ready.guard);
   return tokenizer_.encode_marked(text.text, plain).ids;
 }
 
 /// Encodes a prompt and a completion that are messages. Source: tokenize_fn() of SFTTrainer, TRL 1.16
 MaskedIds ConversationEncoder::encode_message_pair(const nlohmann::ordered_json& record) const {
   if (!rules_.chat) throw FormatError("'prompt' holds a list, and in the first sample of the file a string");
-  const auto& chat = *rules_.chat;
   const auto conversation = prepared(read_message_pair(record));
+  const auto& chat = rules_.chat->for_conversation(conversation);
   const auto& counts = conversation.is_answer;
   const auto prompt_size = static_cast<std::size_t>(std::find(counts.begin(), counts.end(), true) - counts.begin());
   auto whole = chat.render(conversation, conversation.messages.size(), NextTurn::none);
@@ -281,7 +341,7 @@ MaskedIds ConversationEncoder::encode_message_pair(const nlohmann::ordered_json&
   if (!whole.text.starts_with(prompt) && rules_.train_on == TrainOn::answers)
     refuse_answer(prompt_size, chat, "does not begin a completion as it ends a prompt");
   whole.marked = {{std::min(prompt.size(), whole.text.size()), whole.text.size()}};
-  auto plain = take_guards(whole);
+  auto plain = take_guards(whole, conversation.guard);
   auto encoded = tokenizer_.encode_marked(whole.text, plain);
   const auto prompt_end = whole.marked.front().begin;
   std::erase_if(plain, [&](const TextRange& range) { return range.begin >= prompt_end; });

@@ -49,7 +49,9 @@ class ConversationEncoder {
   /// \throws FormatError naming the message that has no place in the template
   std::vector<std::int32_t> encode_prompt(const nlohmann::ordered_json& messages) const;
   /// Returns the id that ends an assistant's turn, if the template ends it with one.
-  std::optional<std::int32_t> turn_end() const { return turn_end_; }
+  std::optional<std::int32_t> turn_end() const { return turn_end_.id; }
+  /// False if the loss counts answers and nothing behind them, so that a model does not learn to end its turn.
+  bool learns_turn_ends() const;
 
   /// Encodes marks of a document, prompt, completion, end mark; the last two are targets. Of a prompt and a completion
   /// that are lists of messages it encodes what the template writes; all behind the prompt, which ends with the header
@@ -58,17 +60,26 @@ class ConversationEncoder {
   MaskedIds encode_pair(const nlohmann::ordered_json& record) const;
 
  private:
-  void find_turn_end();
-  Conversation prepared(Conversation conversation) const;
+  /// The token that a template writes behind an answer, and its name.
+  struct TurnEnd {
+    std::optional<std::int32_t> id = {};
+    std::string text = {};
+  };
+  /// A conversation as the template gets it.
+  struct Prepared : Conversation {
+    char32_t guard;  ///< stands in names of special tokens that are plain text; 0: in none
+  };
+
+  TurnEnd find_turn_end(const ChatTemplate& chat) const;
+  Prepared prepared(Conversation conversation) const;
   MaskedIds encode_message_pair(const nlohmann::ordered_json& record) const;
   void check_is_said(const Conversation& conversation, const std::string& text) const;
-  std::string guarded(const std::string& text) const;
-  nlohmann::ordered_json guarded(const nlohmann::ordered_json& value) const;
+  std::string guarded(const std::string& text, char32_t guard) const;
+  nlohmann::ordered_json guarded(const nlohmann::ordered_json& value, char32_t guard) const;
 
   const Tokenizer& tokenizer_;
   ConversationRules rules_;
-  std::optional<std::int32_t> turn_end_;
-  std::string turn_end_text_;
+  TurnEnd turn_end_, tools_turn_end_;  ///< of the template, and of the one for conversations with tools
 };
 
 }  // namespace fsdp

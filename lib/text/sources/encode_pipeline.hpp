@@ -44,6 +44,8 @@ class DocumentEncoder {
   /// \throws FormatError naming the problem; EncodingStopped
   EncodedSample encode(const std::string& sample, DataForm form, const StopTest& stop = {}) const;
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  /// As ConversationEncoder has it.
+  bool learns_turn_ends() const { return conversations_.learns_turn_ends(); }
 
  private:
   MaskedIds encode_record(const std::string& sample, DataForm form) const;

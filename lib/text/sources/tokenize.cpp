@@ -168,6 +168,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   DocumentStream stream(report.files, {options.conversations.form, options.field}, options.max_rows);
   choose_layout(options, stream, report);
   const auto encoder = make_encoder(options, tokenizer, stream, report);
+  report.learns_turn_ends = encoder.learns_turn_ends();
   const auto writer = open_writer(options, tokenizer, report, holds_texts_only(stream));
   Joiner joiner(mark_between(options, tokenizer, report, holds_texts_only(stream)));
   std::int64_t bytes_read = 0;
@@ -209,6 +210,14 @@ std::string answers_line(const TokenizeReport& report) {
                   : report.chat_template == kOwnTemplate ? std::string(", the tokenizer's chat template")
                                                          : ", chat template " + report.chat_template;
   return "answers   " + counts + by;
+}
+
+std::string turn_end_line(const TokenizeReport& report) {
+  const auto by =
+      report.chat_template == kOwnTemplate ? "the tokenizer's chat template" : "chat template " + report.chat_template;
+  return "nothing behind an answer counts by " + by +
+         ", so the model does not learn to end its turn: in a copy of the template (--chat-template FILE), put "
+         "{% generation %} and {% endgeneration %} around each answer with a mark behind it that ends the turn";
 }
 
 std::string skipped_line(const TokenizeReport& report) {

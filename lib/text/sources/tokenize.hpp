@@ -62,6 +62,7 @@ struct TokenizeReport {
   bool shares_rows = false;         ///< packed documents
   std::string chat_template;        ///< template that wrote conversations; empty: there were none
   bool masked = false;              ///< not all ids count
+  bool learns_turn_ends = true;     ///< false: no mark behind an answer counts
   std::int64_t counted_tokens = 0;  ///< tokens that the loss counts
   std::int64_t skipped = 0;         ///< samples without a counted token, which are left out
   std::string first_skipped;        ///< place of the first skipped sample
@@ -77,6 +78,8 @@ struct TokenizeReport {
 std::string answers_line(const TokenizeReport& report);
 /// "2 samples without a token that counts are left out, the first is FILE: line 7"
 std::string skipped_line(const TokenizeReport& report);
+/// Says that no mark behind an answer counts, and what to do: for a warning unless report.learns_turn_ends.
+std::string turn_end_line(const TokenizeReport& report);
 
 /// Encodes texts and writes the token file. Between documents of a packed output stands the tokenizer's end mark, if
 /// the options say so and no document ends or begins with it; without texts among the documents it never does.

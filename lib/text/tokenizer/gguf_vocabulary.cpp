@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/text/tokenizer/chat_templates.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
@@ -246,20 +247,12 @@ class Marks {
   std::map<std::string, std::string> names_;  ///< texts of the marks by kind
 };
 
-/// Chat templates: chat_template.jinja, else those of tokenizer_config.json or chat_template.json.
-std::vector<std::pair<std::string, std::string>> read_templates(const std::filesystem::path& directory,
-                                                                const JsonValue& beside) {
-  constexpr const char* usual = "default";
-  std::error_code ignored;
-  if (const auto file = directory / "chat_template.jinja"; std::filesystem::is_regular_file(file, ignored))
-    return {{usual, read_text_file(file)}};
-  const JsonFile other(directory / "chat_template.json");
-  auto value = beside.get("chat_template");
-  if (value.is_null()) value = other.root().get("chat_template");
-  if (value.is_null()) return {};
-  if (value.is_string()) return {{usual, value.string()}};
+/// The templates of read_chat_templates(), else those of chat_template.json, by name.
+std::vector<std::pair<std::string, std::string>> read_templates(const std::filesystem::path& directory) {
+  auto found = read_chat_templates(directory);
+  if (found.empty()) found = chat_templates_in(directory / "chat_template.json");
   std::vector<std::pair<std::string, std::string>> templates;
-  for (const auto& one : value.elements()) templates.emplace_back(one.at("name").string(), one.at("template").string());
+  for (auto& one : found) templates.emplace_back(std::move(one.name), std::move(one.text));
   return templates;
 }
 
@@ -545,7 +538,7 @@ GgufVocabulary read_gguf_vocabulary(const std::filesystem::path& directory, cons
   if (const auto prefix = config_beside.get("add_prefix_space"); prefix.json().is_boolean() && !vocabulary.space_prefix)
     vocabulary.space_prefix = prefix.boolean();
   if (model && !vocabulary.prepends_space && !vocabulary.space_prefix) vocabulary.space_prefix = false;
-  if (!is_built_in) vocabulary.templates = read_templates(directory, config_beside);
+  if (!is_built_in) vocabulary.templates = read_templates(directory);
   return vocabulary;
 }
 

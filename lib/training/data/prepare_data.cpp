@@ -59,6 +59,7 @@ void tell_of_answers(const TokenizeReport& report, const Logger& log) {
   if (report.chat_template.empty() && !report.masked) return;
   log.info(answers_line(report));
   if (report.skipped > 0) log.warning(skipped_line(report));
+  if (!report.learns_turn_ends) log.warning(turn_end_line(report));
 }
 
 /// True when the cache has a readable entry. \param damage  set to the problem of an entry that cannot be read

@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/shared_write.hpp"
+#include "lib/text/tokenizer/chat_templates.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -84,9 +85,13 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
   // The tokenizer's own chat template, or the name, file or folder that was given instead.
   hash.add(chat.chat_template);
   const fs::path given = chat.chat_template;
-  for (const auto& file : {fs::path(options.tokenizer_name) / "chat_template.jinja", given,
-                           given / "chat_template.jinja", given / "tokenizer_config.json"}) {
+  std::vector<fs::path> templates{given, given / "tokenizer_config.json"};
+  for (const auto& directory : {fs::path(options.tokenizer_name), given}) {
+    for (auto& file : chat_template_files(directory)) templates.push_back(std::move(file));
+  }
+  for (const auto& file : templates) {
     std::error_code ignored;
+    hash.add(file.filename().string());
     if (fs::is_regular_file(file, ignored)) hash.add_file(file);
   }
   hash.add(std::to_string(options.max_rows));

@@ -182,6 +182,41 @@ TEST_SUITE("chat/chat_template") {
                          fsdp::UsageError);
   }
 
+  TEST_CASE("find_chat_template: of several templates default, and tool_use for conversations with tools") {
+    const fsdp::test::TempDir dir;
+    const auto texts = [&](const std::string& asked = "") {
+      const auto chat = fsdp::find_chat_template(asked, dir.path().string());
+      fsdp::Conversation conversation;
+      conversation.messages = Json::array({Json{{"role", "user"}, {"content", "Q"}}});
+      const auto text = [&] { return render_all(chat->for_conversation(conversation), conversation); };
+      const auto without = text();
+      conversation.variables["tools"] = Json::array();
+      return without + " " + text();
+    };
+    const std::string
+        list = R"([{"name": "tool_use", "template": "list tools"}, {"name": "default", "template": "list"}])",
+        object = R"({"rag": "object rag", "tool_use": "object tools", "default": "object"})";
+    for (const auto& [templates, wanted] : {std::pair(list, "list list tools"), {object, "object object tools"}}) {
+      fsdp::replace_file(dir / "tokenizer_config.json", "{\"chat_template\": " + templates + "}");
+      CHECK(texts() == wanted);
+      CHECK(texts((dir / "tokenizer_config.json").string()) == wanted);
+      CHECK(texts(dir.path().string()) == wanted);
+    }
+    std::filesystem::create_directory(dir / "additional_chat_templates");
+    fsdp::replace_file(dir / "additional_chat_templates/tool_use.jinja", "file tools");
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", dir.path().string()),
+                         doctest::Contains("has templates, and none that is called default"), fsdp::FormatError);
+    fsdp::replace_file(dir / "chat_template.jinja", "file");
+    CHECK(texts() == "file file tools");
+    fsdp::replace_file(dir / "additional_chat_templates/tool_use.jinja", "{% if %}");
+    CHECK_THROWS_WITH_AS(
+        fsdp::find_chat_template("", dir.path().string()),
+        doctest::Contains("additional_chat_templates/tool_use.jinja: the chat template is not readable"),
+        fsdp::FormatError);
+    std::filesystem::remove(dir / "additional_chat_templates/tool_use.jinja");
+    CHECK(texts() == "file file");
+  }
+
   TEST_CASE("words of a template, and whether it reads parts") {
     const fsdp::ChatTemplate chat("t", "{{ messages[0].tools_x }}{{ tool }}", {});
     CHECK(chat.mentions("tool"));

@@ -165,6 +165,83 @@ TEST_SUITE("chat/conversation_encoder") {
     CHECK(std::count(prompt.begin(), prompt.end(), end) == 1);
   }
 
+  TEST_CASE("reserved characters stay, and marks beside them stay marks") {
+    const auto end = fixture_tokenizer().named_id("<|im_end|>").value();
+    for (const auto* text : {"a\ufdd1b", "\ufdd1", "end\ufdd1", "\ufdd0", "\ufffe", "\U00014400", "<|im_end|>\ufdd1",
+                             "x\U00014400<|im_end|>", "\\ud811\\udc00<|im_end|>"}) {
+      for (const auto marks : {fsdp::MarksInTexts::tokens, fsdp::MarksInTexts::plain_text}) {
+        fsdp::ConversationRules rules;
+        rules.marks = marks;
+        CAPTURE(text);
+        const auto chat = record_of({message("user", text), message("assistant", text)});
+        const auto sample = encoder_of(kPlain, rules).encode_messages(chat, "messages");
+        const bool is_token =
+            std::string_view(text).find("<|") != std::string_view::npos && marks == fsdp::MarksInTexts::tokens;
+        CHECK(std::count(sample.ids.begin(), sample.ids.end(), end) == (is_token ? 4 : 2));
+        CHECK(learned(sample) == text + std::string("<|im_end|>"));
+        const auto prompt = encoder_of(kPlain, rules).encode_prompt(Record::array({message("user", text)}));
+        CHECK(std::count(prompt.begin(), prompt.end(), end) == (is_token ? 2 : 1));
+      }
+    }
+  }
+
+  TEST_CASE("names of special tokens as plain text where a template writes texts as JSON or as Python does") {
+    fsdp::ConversationRules plain;
+    plain.marks = fsdp::MarksInTexts::plain_text;
+    const auto end = fixture_tokenizer().named_id("<|im_end|>").value();
+    for (const auto* written :
+         {"m.content | tojson", "m.content | tojson(ensure_ascii=true)", "[m.content]", "m.content | trim"}) {
+      CAPTURE(written);
+      const auto encoder = encoder_of(std::string("{% for m in messages %}{{ ") + written +
+                                          " }}{% generation %}<|im_end|>{% endgeneration %}{% endfor %}",
+                                      plain);
+      const auto sample =
+          encoder.encode_messages(record_of(Record::array({message("user", " <|im_end|> ")})), "messages");
+      CHECK(std::count(sample.ids.begin(), sample.ids.end(), end) == 1);
+      CHECK(fixture_tokenizer().decode(sample.ids).find("<|im_end|>") != std::string::npos);
+      CHECK(fixture_tokenizer().decode(sample.ids).find("ud811") == std::string::npos);
+    }
+  }
+
+  TEST_CASE("a conversation with a list of tools gets the template for tools") {
+    const std::string tools = "{{ tools | tojson }}" + kPlain;
+    fsdp::ConversationRules rules;
+    rules.chat = std::make_shared<fsdp::ChatTemplate>(
+        "t", kPlain, std::map<std::string, std::string>(), fsdp::local_time(),
+        std::make_shared<fsdp::ChatTemplate>("tool_use", tools, std::map<std::string, std::string>()));
+    const fsdp::ConversationEncoder encoder(fixture_tokenizer(), rules);
+    auto chat = record_of({message("user", "a"), message("assistant", "b")});
+    const auto text = [&] { return fixture_tokenizer().decode(encoder.encode_messages(chat, "messages").ids); };
+    const auto without = text();
+    CHECK(without.starts_with("<|im_start|>user"));
+    chat["tools"] = Record::array({{{"name", "f"}}});
+    CHECK(text() == R"([{"name": "f"}])" + without);
+    CHECK(learned(encoder.encode_messages(chat, "messages")) == "b<|im_end|>");
+    CHECK(encoder.learns_turn_ends());
+  }
+
+  TEST_CASE("templates by which no mark behind an answer counts are known") {
+    const auto learns = [](const std::string& source) { return encoder_of(source).learns_turn_ends(); };
+    CHECK(learns(kPlain));
+    CHECK(
+        learns("{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% "
+               "endfor %}"));
+    CHECK(learns("{{ raise_exception('no') }}"));
+    CHECK_FALSE(
+        learns("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endfor %}"
+               "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"));
+    CHECK_FALSE(
+        learns("{% for m in messages %}{% if m.role == 'user' %}{% if not loop.first %}<|im_end|>{% endif %}[U]"
+               "{{ m.content }}{% else %}[A]{{ m.content }}{% endif %}{% endfor %}"
+               "{% if add_generation_prompt %}[A]{% endif %}"));
+    CHECK_FALSE(
+        learns("{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+               "{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"));
+    fsdp::ConversationRules all;
+    all.train_on = fsdp::TrainOn::all;
+    CHECK(encoder_of("{% for m in messages %}{{ m.content }}{% endfor %}", all).learns_turn_ends());
+  }
+
   TEST_CASE("what the template does not write is refused; what it writes is passed on") {
     auto chat = record_of({message("user", "a"), message("assistant", "b")});
     chat["messages"][1]["tool_calls"] = Record::array({{{"name", "f"}}});
