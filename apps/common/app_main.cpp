@@ -21,6 +21,8 @@
 #include "apps/common/config_file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/scheduler.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/base/variables.hpp"
 
 namespace fsdp {
 namespace {
@@ -49,6 +51,23 @@ std::string plain(const std::string& name) {
   text = text.substr(0, text.find('='));
   std::replace(text.begin(), text.end(), '_', '-');
   return text;
+}
+
+/// Warns of variables that begin as the project's own do and that nothing reads, once per job.
+void tell_unknown_variables() {
+  if (!speaks_for_the_job()) return;
+  for (const auto& unknown : unknown_variables()) {
+    std::string nearest;
+    auto least = unknown.size() / 3 + 1;  // a third of the letters may be wrong
+    for (const auto& variable : variables()) {
+      const auto distance = edit_distance(unknown, std::string(variable.name));
+      if (variable.reader == VariableReader::tests || distance >= least) continue;
+      least = distance;
+      nearest = variable.name;
+    }
+    std::cerr << fmt::format("warning: {}: these programs know no such variable{}\n", printable(unknown),
+                             nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
 }
 
 /// Returns the long option of `app` whose name is closest to `name` ("--lerning-rate" or "lerning-rate"), without
@@ -219,6 +238,8 @@ int parse(OptionTable& app, int argc, char** argv) {
     auto words = app.rewritten({argv + std::min(argc, 1), argv + argc});
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(std::move(words));
+    check_variables();
+    tell_unknown_variables();
     return -1;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
@@ -233,7 +254,7 @@ int parse(OptionTable& app, int argc, char** argv) {
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);
-  } catch (const Error& error) {  // an option refused one of its values
+  } catch (const Error& error) {  // an option or a variable refused its value
     if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, error.what()) << "\n";
     return static_cast<int>(error.code());
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apps/common/config_file.hpp"
+#include "lib/base/variables.hpp"
 
 namespace fsdp {
 namespace {
@@ -214,6 +215,13 @@ std::string OptionTable::describe() {
                      {"version", FSDP_VERSION}, {"options", nlohmann::json::array()}};
   for (const auto* option : get_options()) {
     if (!option->get_group().empty()) out["options"].push_back(describe_option(*option, facts(option)));
+  }
+  for (const auto& variable : variables()) {
+    out["variables"].push_back({{"name", variable.name},
+                                {"reader", name_of(variable.reader)},
+                                {"meaning", variable.meaning},
+                                {"choices", words_of(std::string(variable.choices))},
+                                {"page", variable.page}});
   }
   return out.dump(1) + "\n";
 }

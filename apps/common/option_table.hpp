@@ -119,7 +119,8 @@ class OptionTable : public CLI::App {
   /// The facts of an option; those of an option that is no row are the defaults.
   const OptionFacts& facts(const CLI::Option* option) const;
 
-  /// Returns JSON with the program's name, description, usage and footer, and its options in the order of --help.
+  /// Returns JSON with the program's name, description, usage and footer, its options in the order of --help, and the
+  /// project's variables.
   std::string describe();
 
   /// Gives the option this value alone, as if the user had.

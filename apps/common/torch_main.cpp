@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "lib/base/variables.hpp"
 #include "lib/compute/kernels/kernels.hpp"
+#include "lib/compute/ops/gemm.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
 #include "lib/ranks/mpi_environment.hpp"
@@ -33,6 +35,17 @@ void end_without_destructors() {
       },
       nullptr);
 #endif
+}
+
+/// Warns of variables whose value this processor cannot follow.
+void tell_what_is_not_followed(const Logger& log) {
+  const auto tell = [&](const std::string& variable, std::string_view used) {
+    const auto wish = variable_value(variable);
+    if (wish && *wish != used && log.rank() == 0)
+      log.warning(fmt::format("{}={}: this processor cannot; {} is used", variable, *wish, used));
+  };
+  tell("FSDP_CPU_ISA", kernels::table().name);
+  tell("FSDP_FLOAT32_GEMM", float32_gemm_name());
 }
 
 }  // namespace
@@ -60,6 +73,7 @@ int run_torch_job(const RuntimeOptions& options, const JobBody& body) {
   const auto start_ranks = [](const MpiOptions& mpi) { return std::make_unique<MpiEnvironment>(mpi); };
   return run_job(options, start_ranks, [&](ProcessGroup& world, const Logger& log, nlohmann::json& report) {
     try {
+      tell_what_is_not_followed(log);
       return body(world, log, report);
     } catch (const std::bad_alloc&) {
       throw RuntimeFailure(

@@ -64,7 +64,7 @@ def to_roff(lines):
     out, i, lines = [], 0, list(lines)
     while i < len(lines):
         line, block = lines[i], []
-        if not line.strip():
+        if not line.strip() or line.startswith("<!--"):
             i += 1
         elif line.startswith("```"):
             i += 1

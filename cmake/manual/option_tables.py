@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the tables of options in docs/ from the programs' --describe-options. A page marks a table so:
+"""Writes the tables of options and of variables in docs/ from the programs' --describe-options. A page marks them so:
 
     <!-- options: fsdp-finetune / Data and steps -->
     <!-- end of options -->
+    <!-- variables: programs -->
+    <!-- end of variables -->
 
 option_tables.py --bin FOLDER --source FOLDER [--write]     reports stale tables (1) without --write
 """
@@ -16,6 +18,7 @@ import completion
 import make
 
 TABLE = re.compile(r"(<!-- options: ([\w -]+) / ([^\n]+) -->\n).*?(<!-- end of options -->)", re.S)
+VARIABLES = re.compile(r"(<!-- variables: (\w+) -->\n).*?(<!-- end of variables -->)", re.S)
 BOUND = 1e6  # a range beyond it only guards against overflow
 
 
@@ -82,8 +85,27 @@ def table(program, group):
     return "| option | default | |\n|---|---|---|\n" + "".join(rows)
 
 
+def variable_row(variable):
+    words = variable["choices"]
+    marked = [r"\b(?:FSDP|ONEDNN)_\w+(?:=[\w.]+)?", r"~/[\w./]+", r"--[a-z][\w-]*(?:=[\w.]+| nvme:DIR)?"]
+    marked += [rf"\b(?:{'|'.join(words)})(?=:| is | computes | needs )"] if words else []
+    text = re.sub("|".join(marked), lambda m: f"`{m[0]}`", variable["meaning"])
+    more = f" ([more]({variable['page']}))" if variable["page"] else ""
+    cells = [f"`{variable['name']}`", ", ".join(f"`{word}`" for word in words), text + more]
+    return "| " + " | ".join(cells).replace("|  |", "| |") + " |\n"
+
+
+def table_of_variables(program, reader):
+    rows = [variable_row(v) for v in program["variables"] if v["reader"] == reader]
+    if not rows:
+        sys.exit(f"{program['name']} has no variables of {reader}")
+    return "| variable | values | |\n|---|---|---|\n" + "".join(rows)
+
+
 def renewed(text, programs):
     """Returns the page's text with the tables as the programs have them now."""
+    program = programs["fsdp-finetune"]  # all list the same variables
+    text = VARIABLES.sub(lambda m: m[1] + table_of_variables(program, m[2]) + m[3], text)
     return TABLE.sub(lambda m: m[1] + table(programs[m[2]], m[3]) + m[4], text)
 
 
@@ -104,7 +126,7 @@ def main():
         if o.write:
             page.write_text(new, encoding="utf-8")
     if stale:
-        print(("written: " if o.write else "stale tables of options (--write renews them): ") + ", ".join(stale))
+        print(("written: " if o.write else "stale tables (--write renews them): ") + ", ".join(stale))
     return 1 if stale and not o.write else 0
 
 

@@ -1,5 +1,6 @@
 """Options of the programs, as processes see them. What they mean is asked in one process: tests/unit/apps/common."""
 
+import platform
 import signal
 import subprocess
 import time
@@ -53,6 +54,24 @@ class Options(fsdp_cli.Case):
             self.assert_refused(result, 2, wrong, "did you mean")
             self.assertEqual(result.out, "")
         self.assert_refused(self.train("wrong", "--betas", "0.9", ranks=2, code=2), 2, "--betas")
+
+    def test_a_wrong_value_of_a_variable_ends_each_program(self):
+        for program, words in (("fsdp-finetune", []), ("fsdp-memprobe", []), ("fsdp-eval", ["x"]), ("fsdp-ckpt-convert", ["a", "b"]),
+                               ("fsdp-download", ["a/b"]), ("fsdp-download", TOKENS), ("fsdp-bf16check", [])):
+            result = fsdp_cli.run(program, words, env={"FSDP_BF16_GEMM": "widend"})
+            self.assert_refused(result, 2, "FSDP_BF16_GEMM=widend: expected native or widened")
+        self.assert_refused(self.train("isa", ranks=2, code=2, env={"FSDP_CPU_ISA": "avx-512"}), 2, "FSDP_CPU_ISA=avx-512")
+
+    def test_a_variable_that_nothing_reads_is_told_once(self):
+        result = self.train("told", "--max-steps", 1, ranks=2, env={"FSDP_BF16_GEM": "native", "FSDP_SHARDING_STRATEGY": "1", "FSDP_OPT_SEED": "1"})
+        self.assertEqual([line for line in result.err.splitlines() if "FSDP_" in line],
+                         ["warning: FSDP_BF16_GEM: these programs know no such variable; did you mean FSDP_BF16_GEMM?",
+                          "warning: FSDP_SHARDING_STRATEGY: these programs know no such variable"])
+
+    def test_an_instruction_set_that_the_processor_lacks_is_told(self):
+        lacking = {"x86_64": "sve", "aarch64": "avx2"}[platform.machine()]
+        result = self.train("lacking", "--max-steps", 1, env={"FSDP_CPU_ISA": lacking})
+        self.assertIn(f"FSDP_CPU_ISA={lacking}: this processor cannot;", result.err)
 
     def test_dry_run_tells_the_plan_and_writes_nothing(self):
         result = self.train("dry", "--dry-run", "--total-batch-size", "16", "--batch-size", "2", ranks=2)

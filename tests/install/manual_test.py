@@ -156,6 +156,28 @@ class Docs(unittest.TestCase):
             new = option_tables.renewed(text, PROGRAMS)
             self.assertEqual(text.splitlines(), new.splitlines(), f"renew {page.name}: CONTRIBUTING.md says how")
 
+    def test_variables_that_are_read_are_listed(self):
+        """Compares lib/base/variables.cpp with what programs, scripts and tests read from their environment."""
+        read = re.compile(
+            r"""(?:getenv|variable_value|folder)\("(FSDP_\w+)|environ(?:\.\w+\(|\[)["'](FSDP_\w+)|\$\{?!?(FSDP_[A-Z]\w*)|"""
+            r"""(?:export |set_?env[( ]+|env\.set\()"?(FSDP_\w+)|compgen -e (FSDP_\w+)"""
+        )
+        found, past_the_table = set(), []
+        for folder in ("apps", "lib", "examples", "scripts", "slurm", "pbs", "packaging", "tests"):
+            for file in sorted((SOURCE / folder).rglob("*")):
+                if file.suffix in (".cmake", ".md", ".h5") or file.name == "CMakeLists.txt" or not file.is_file():
+                    continue
+                text = file.read_text(encoding="utf-8", errors="replace")
+                found |= {name for names in read.findall(text) for name in names if name}
+                if folder in ("apps", "lib") and 'getenv("FSDP_' in text:
+                    past_the_table.append(file.name)
+        self.assertEqual(past_the_table, [], "variable_value() reads these")
+        listed = {variable["name"] for variable in PROGRAMS["fsdp-finetune"]["variables"]}
+        known = re.compile("|".join(name.replace("*", r"\w*") for name in listed))
+        self.assertEqual({name for name in found if not known.fullmatch(name)}, set(), "not listed")
+        used = {name for name in listed if any(re.fullmatch(name.replace("*", r"\w*"), one) for one in found)}
+        self.assertEqual(listed - used, set(), "read by nothing")
+
     def test_what_a_restart_takes_over(self):
         text = (SOURCE / "docs" / "resuming.md").read_text(encoding="utf-8")
         told = set(re.findall(r"--[\w-]+", text[text.index("- unless given again") : text.index("(each only if")]))

@@ -1,8 +1,8 @@
 #include "lib/compute/kernels/kernels.hpp"
 
-#include <cstdlib>
-#include <string_view>
 #include <vector>
+
+#include "lib/base/variables.hpp"
 
 #ifdef FSDP_KERNELS_AARCH64
 #include <asm/hwcap.h>
@@ -52,10 +52,9 @@ std::vector<const Table*> find_runnable() {
 
 const Table& choose() {
   const auto tables = runnable_tables();
-  const char* wish = std::getenv("FSDP_CPU_ISA");
-  if (wish == nullptr) return *tables.back();
+  const auto wish = variable_value("FSDP_CPU_ISA");
   for (const auto* table : tables) {
-    if (std::string_view(table->name) == wish) return *table;
+    if (table->name == wish) return *table;
   }
   return *tables.back();
 }

@@ -6,10 +6,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
+#include "lib/base/variables.hpp"
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
@@ -18,10 +17,7 @@ namespace fsdp {
 
 using namespace detail;
 
-bool wants_fused_kernels() {
-  const char* wish = std::getenv("FSDP_CUDA_KERNELS");
-  return wish == nullptr || std::string_view(wish) != "off";
-}
+bool wants_fused_kernels() { return variable_value("FSDP_CUDA_KERNELS") != "off"; }
 
 FusedOps::FusedOps(at::Device device, std::shared_ptr<const fused::Kernels> kernels)
     : AtenOps(device), kernels_(std::move(kernels)) {}

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lib/base/variables.hpp"
 #include "lib/compute/ops/wide_product.hpp"
 
 #ifdef FSDP_HAS_MKLDNN_MATMUL
@@ -25,15 +26,15 @@ namespace {
 
 bool choose_onednn() {
   if (onednn_product() == nullptr) return false;
-  const char* wish = std::getenv("FSDP_FLOAT32_GEMM");
+  const auto wish = variable_value("FSDP_FLOAT32_GEMM");
 #if defined(__x86_64__) || defined(__i386__)
   // LibTorch's entry fails without these instruction sets.
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
     return false;
   if (!onednn_may_use(OnednnLevel::avx512)) return false;
-  if (wish == nullptr) return !__builtin_cpu_is("intel");
+  if (!wish) return !__builtin_cpu_is("intel");
 #endif
-  return wish != nullptr && std::string_view(wish) == "onednn";
+  return wish == "onednn";
 }
 
 bool chosen_onednn() {

@@ -1,9 +1,6 @@
 #include "lib/compute/ops/gpu_attention.hpp"
 
-#include <cstdlib>
-#include <string>
-
-#include "lib/base/error.hpp"
+#include "lib/base/variables.hpp"
 
 namespace fsdp {
 namespace {
@@ -18,14 +15,12 @@ std::int64_t head_alignment(int compute_capability, bool narrow) {
 bool is_small_generation(int capability) { return (capability > 80 && capability < 90) || capability >= 120; }
 
 std::optional<GpuAttention> asked_gpu_attention() {
-  const char* wish = std::getenv("FSDP_CUDA_ATTENTION");
-  const std::string word = wish == nullptr ? "" : wish;
-  if (word.empty()) return std::nullopt;
+  const auto word = variable_value("FSDP_CUDA_ATTENTION");
+  if (!word) return std::nullopt;
   if (word == "cudnn") return GpuAttention::cudnn;
   if (word == "flash") return GpuAttention::flash;
   if (word == "efficient") return GpuAttention::memory_efficient;
-  if (word == "blocks") return GpuAttention::blocks;
-  throw UsageError("FSDP_CUDA_ATTENTION=" + word + ": expected cudnn, flash, efficient or blocks");
+  return GpuAttention::blocks;
 }
 
 GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {

@@ -3,8 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -14,6 +12,7 @@
 #endif
 
 #include "lib/base/error.hpp"
+#include "lib/base/variables.hpp"
 #include "lib/compute/ops/companion.hpp"
 #include "lib/compute/ops/gemm.hpp"
 
@@ -29,8 +28,8 @@ struct NativeTypes {
 };
 
 NativeTypes find_native_types() {
-  if (const char* wish = std::getenv("FSDP_BF16_GEMM")) {
-    const bool native = std::string_view(wish) != "widened";
+  if (const auto wish = variable_value("FSDP_BF16_GEMM")) {
+    const bool native = wish != "widened";
     return {native, native};
   }
 #if defined(__x86_64__)

@@ -15,7 +15,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -26,6 +25,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/variables.hpp"
 
 namespace fsdp {
 namespace {
@@ -367,9 +367,8 @@ std::unique_ptr<FileQueue> make_uring_queue(const ScratchFile&) { return nullptr
 }  // namespace detail
 
 std::unique_ptr<FileQueue> make_file_queue(const ScratchFile& file) {
-  const char* wish = std::getenv("FSDP_OFFLOAD_IO");
   std::unique_ptr<FileQueue> queue;
-  if (wish == nullptr || std::string_view(wish) != "threads") queue = detail::make_uring_queue(file);
+  if (variable_value("FSDP_OFFLOAD_IO") != "threads") queue = detail::make_uring_queue(file);
   return queue != nullptr ? std::move(queue) : detail::make_thread_queue(file);
 }
 

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "lib/base/text_format.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/base/variables.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
@@ -18,9 +17,8 @@ std::optional<std::string> saved_path(const std::string& path) {
   if (!is_utf8(path)) return std::nullopt;
   std::error_code error;
   auto absolute = std::filesystem::absolute(path, error).lexically_normal().string();
-  const char* staged = std::getenv("FSDP_STAGED");
-  if (staged != nullptr && *staged != '\0' && absolute.starts_with(std::string(staged) + "/"))
-    absolute.erase(0, std::strlen(staged));
+  const auto staged = variable_value("FSDP_STAGED");
+  if (staged && absolute.starts_with(*staged + "/")) absolute.erase(0, staged->size());
   return error || !is_utf8(absolute) ? path : absolute;
 }
 

@@ -7,9 +7,10 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
+#include <string>
 
 #include "lib/base/elapsed.hpp"
+#include "lib/base/variables.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/ops/gemm.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
@@ -70,8 +71,8 @@ double measured_cpu_flops(at::ScalarType dtype) {
 
 double peak_flops(const DeviceChoice& device, at::ScalarType dtype) {
   if (device.device.is_cpu()) {
-    const char* known = std::getenv("FSDP_CPU_FLOPS");
-    return known != nullptr && *known != '\0' ? std::strtod(known, nullptr) : measured_cpu_flops(dtype);
+    const auto known = variable_value("FSDP_CPU_FLOPS");
+    return known ? std::stod(*known) : measured_cpu_flops(dtype);
   }
   const auto peak = peak_of_gpu(device.description);
   return 1e12 * (dtype == at::kFloat ? peak.float32 : peak.bf16);
