@@ -146,6 +146,8 @@ void MemoryReporter::after_step(const StepReport& step, bool) {
   longest_row_ = std::max(longest_row_, step.longest_row);
   step_peak_bytes_ =
       std::max(step_peak_bytes_, setup_.device.backend != nullptr ? step.reserved_bytes : step.peak_memory_bytes);
+  if (compared_.num_samples == 0) compared_.first_position = step.first_sample;
+  compared_.num_samples += step.samples;
 }
 
 /// Writes the prediction error to memory.json on rank 0. \return a short summary for the log; empty when not comparable
@@ -154,10 +156,10 @@ std::string MemoryReporter::judge(const ModelRuntime& runtime, MemoryOutcome& ou
   if (!prediction_ || undisturbed_steps_ < 2 || step_peak_bytes_ <= 0) return "";
   try {
     // The prediction is for the longest possible row; the texts may be shorter.
-    const auto documents = std::reduce(request_.documents.begin(), request_.documents.end());
-    const auto longest = std::max(longest_row_, documents);
-    if (longest_row_ > 0 && longest < request_.tokens_per_row) {
-      request_.tokens_per_row = longest;
+    const bool is_packed = !request_.documents.empty();
+    if (is_packed) request_.documents = documents_to_predict(request_, &*setup_.train_data, compared_);
+    if (longest_row_ > 0 && (is_packed || longest_row_ < request_.tokens_per_row)) {
+      request_.tokens_per_row = longest_row_;
       prediction_ = predict_memory(request_);
     }
     outcome.nodes = runtime.mesh().num_nodes;

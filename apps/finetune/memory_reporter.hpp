@@ -43,6 +43,7 @@ class MemoryReporter final : public StepObserver {
   std::optional<MemoryPrediction> prediction_;  ///< on rank 0
   StepReport last_step_;
   std::int64_t longest_row_ = 0;  ///< tokens; maximum over the compared steps
+  StepSlice compared_{0, 0};      ///< samples of the compared steps
   std::int64_t step_peak_bytes_ = 0;
   int undisturbed_steps_ = 0;
   bool was_disturbed_ = false;

@@ -4,7 +4,10 @@ import json
 import os
 import re
 
+import numpy
+
 import fsdp_cli
+import llama_cli
 import memprobe_cli
 
 A100 = 81050 * 2**20
@@ -40,6 +43,18 @@ class Calibration(fsdp_cli.Case):
                 job = [*memprobe_cli.MINGPT_S_SHORT, "--seq-len", 256, "--batch-size", 2, *arguments, "--ranks", max(1, ranks)]
                 found = memprobe_cli.report(job)
                 self.assertLess(abs(found["peak_bytes"] / outcome["predicted_bytes"] - 1), 0.01)
+
+    def test_packed_rows_are_predicted_as_the_run_reads_them(self):
+        generator = numpy.random.default_rng(1)
+        lengths = numpy.concatenate([generator.integers(2, 60, 300), generator.integers(60, 257, 60)])
+        documents = llama_cli.write_documents(self.folder / "documents.h5", [generator.integers(0, 900, n) for n in generator.permutation(lengths)])
+        for batch, ranks, more in ((1, 0, []), (2, 2, ["--gradient-accumulation-steps", 2]), (6, 0, []), (12, 0, ["--no-shuffle"])):
+            with self.subTest(batch):
+                name = f"packed-{batch}"
+                fsdp_cli.run("fsdp-finetune", [*memprobe_cli.MINGPT_S, "--vocab-size", 997, "--seq-len", 256, "--train-data", documents, "--pack", "--batch-size", batch,
+                                               "--max-steps", 3, "--out-dir", self.runs, "--run-name", name, *more, *fsdp_cli.COMMON], ranks=ranks, limit_seconds=200)
+                outcome = json.loads((self.run_directory(name) / "memory.json").read_text())
+                self.assertLess(abs(outcome["relative_error"]), 0.005, outcome)
 
     def test_a_run_says_how_fast_it_was_to_be_and_the_next_prediction_learns(self):
         result = self.finetune("timed", "--vocab-size", 50257, "--batch-size", 1, "--max-steps", 5, "--json")

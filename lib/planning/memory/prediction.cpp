@@ -22,7 +22,7 @@ namespace fsdp {
 /// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
 class MetaLoader final : public DataLoader {
  public:
-  MetaLoader(std::int64_t num_rows, std::int64_t tokens, DocumentLengths documents = {})
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents = {})
       : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
@@ -31,7 +31,7 @@ class MetaLoader final : public DataLoader {
  private:
   std::int64_t num_rows_;
   std::int64_t tokens_;
-  DocumentLengths documents_;
+  std::vector<DocumentLengths> documents_;
 };
 
 MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
@@ -45,7 +45,7 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
   batch.ids_N = at::empty({batch.num_targets}, options);
   batch.targets_N = at::empty({batch.num_targets}, options);
   if (!documents_.empty() && batch.rows > 0) {
-    auto packing = lay_out_documents(std::vector<DocumentLengths>(rows.size(), documents_), tokens_);
+    auto packing = lay_out_documents(documents_of_rows(documents_, rows.size()), tokens_);
     packing->positions_N = at::empty({batch.num_targets}, options);
     packing->starts = at::empty(packing->starts.sizes(), options);
     batch.packing = std::move(packing);
@@ -231,22 +231,35 @@ double attention_weight(const MemoryRequest& request, const DocumentLengths& doc
 double attended_length(const MemoryRequest& request) {
   if (request.documents.empty()) return static_cast<double>(request.tokens_per_row);
   double squares = 0, tokens = 0;
-  for (const auto length : request.documents) {
-    squares += static_cast<double>(length) * static_cast<double>(length);
-    tokens += static_cast<double>(length);
+  for (const auto& row : request.documents) {
+    for (const auto length : row) {
+      squares += static_cast<double>(length) * static_cast<double>(length);
+      tokens += static_cast<double>(length);
+    }
   }
   return squares / tokens;
 }
 
 }  // namespace
 
-DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLoader* packed) {
-  if (packed != nullptr)
-    return packed->heaviest_row([&](const DocumentLengths& row) { return attention_weight(request, row); });
-  DocumentLengths documents;
-  for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
-    documents.push_back(std::min(kShortRow, left));
-  return documents;
+std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
+                                                  std::optional<StepSlice> places) {
+  if (packed == nullptr) {
+    DocumentLengths documents;
+    for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
+      documents.push_back(std::min(kShortRow, left));
+    return {documents};
+  }
+  const auto& options = request.options;
+  const auto batches = plan_batches(options, request.job.ranks);
+  if (!places) {
+    const auto steps = options.max_steps > 0 ? options.max_steps : packed->num_rows();
+    const bool is_short = steps <= packed->num_rows() / batches.rows_per_step;
+    places = StepSlice{0, is_short ? steps * batches.rows_per_step : packed->num_rows()};
+  }
+  Sampler order(packed->num_rows(), options.seed, !options.no_shuffle);
+  return packed->heaviest_micro_batch(order, *places, batches.micro_batch_size,
+                                      [&](const DocumentLengths& row) { return attention_weight(request, row); });
 }
 
 std::int64_t program_bytes(bool gpu) {

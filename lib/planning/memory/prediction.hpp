@@ -18,7 +18,8 @@ struct MemoryRequest {
   ModelConfig config;
   TrainOptions options;             ///< the job's options; only sharding and batch sizes matter here
   std::int64_t tokens_per_row = 0;  ///< input tokens of a row
-  DocumentLengths documents;  ///< lengths of the documents that share a row of --pack; empty: a row is one sequence
+  /// lengths of the documents that share each row of a micro-batch of --pack; empty: a row is one sequence
+  std::vector<DocumentLengths> documents;
   FakeJob job;
   std::optional<GpuSpec> gpu;  ///< none: the ranks compute on CPUs
   /// memory of the CUDA context and of NCCL, instead of the usual values
@@ -66,10 +67,12 @@ struct MemoryPrediction {
   bool on_gpu = false;
 };
 
-/// Chooses the documents that each row of --pack is predicted with: those of the row in the file that needs the most
-/// memory or, if the file is not known, documents of 512 tokens.
-/// \param request  everything but its documents is read
-DocumentLengths documents_to_predict(const MemoryRequest& request, const TokenLoader* packed);
+/// Chooses the documents that the rows of a micro-batch of --pack are predicted with: those of the micro-batch that
+/// needs the most memory or, if the file is not known, documents of 512 tokens. \param request  everything but its
+/// documents is read \param places   in the order of the samples; none: those of the first epoch, or of the run if it
+/// is shorter
+std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
+                                                  std::optional<StepSlice> places = {});
 
 /// \throws UsageError for options that contradict each other
 MemoryPrediction predict_memory(const MemoryRequest& request);

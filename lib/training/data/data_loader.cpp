@@ -172,16 +172,23 @@ double TokenLoader::fill() const {
   return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
 }
 
-DocumentLengths TokenLoader::heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const {
-  DocumentLengths heaviest;
+std::vector<DocumentLengths> TokenLoader::heaviest_micro_batch(
+    Sampler& order, const StepSlice& places, std::int64_t rows,
+    const std::function<double(const DocumentLengths&)>& weight) const {
+  std::vector<DocumentLengths> heaviest;
   double most = -1;
-  for (std::int64_t row = 0; row < num_rows(); ++row) {
-    DocumentLengths lengths;
-    for (const auto document : documents_in(row, 0)) lengths.push_back(pairs_of(document));
-    const double weighs = weight(lengths);
+  for (std::int64_t at = 0; at < places.num_samples; at += rows) {
+    std::vector<DocumentLengths> batch;
+    double weighs = 0;
+    for (const auto row : order.numbers(places.first_position + at, std::min(rows, places.num_samples - at))) {
+      batch.emplace_back();
+      for (const auto document : documents_in(row % num_rows(), row / num_rows()))
+        batch.back().push_back(pairs_of(document));
+      weighs += weight(batch.back());
+    }
     if (weighs <= most) continue;
     most = weighs;
-    heaviest = std::move(lengths);
+    heaviest = std::move(batch);
   }
   return heaviest;
 }
@@ -349,9 +356,15 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
     }
   }
   if (!documents_.empty() && batch.rows > 0)
-    batch.packing = make_packing(std::vector<DocumentLengths>(rows.size(), documents_), pairs_);
+    batch.packing = make_packing(documents_of_rows(documents_, rows.size()), pairs_);
   set_sample_keys(batch, sample_keys);
   return batch;
+}
+
+std::vector<DocumentLengths> documents_of_rows(const std::vector<DocumentLengths>& documents, std::size_t rows) {
+  std::vector<DocumentLengths> of_rows;
+  for (std::size_t r = 0; r < rows; ++r) of_rows.push_back(documents[r % documents.size()]);
+  return of_rows;
 }
 
 void send_to(const Ops& ops, MicroBatch& batch) {

@@ -79,8 +79,11 @@ class TokenLoader final : public DataLoader {
   bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
   /// The documents of a packed row that have pairs, in order.
   std::vector<std::int64_t> documents_of(std::int64_t row) const;
-  /// Lengths of the documents in the packed row with the largest weight.
-  DocumentLengths heaviest_row(const std::function<double(const DocumentLengths&)>& weight) const;
+  /// Finds, among the micro-batches of packed rows that training reads one after the other on any rank, the one whose
+  /// rows weigh most together. \return lengths of the documents in each of its rows
+  /// \param places  in the order of the samples. \param rows  of a micro-batch
+  std::vector<DocumentLengths> heaviest_micro_batch(Sampler& order, const StepSlice& places, std::int64_t rows,
+                                                    const std::function<double(const DocumentLengths&)>& weight) const;
   const TokenFile& tokens() const { return *tokens_; }
   bool has_documents() const { return tokens_->has_documents(); }
   bool has_loss_mask() const { return tokens_->has_loss_mask(); }
@@ -141,8 +144,9 @@ class TokenLoader final : public DataLoader {
 class RandomLoader final : public DataLoader {
  public:
   /// `num_rows` rows of `pairs` inputs and targets.
-  /// \param documents  lengths of the documents that share each row; empty: a row is one sequence
-  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size, DocumentLengths documents = {})
+  /// \param documents  lengths of the documents that share each row of a micro-batch; empty: a row is one sequence
+  RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size,
+               std::vector<DocumentLengths> documents = {})
       : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size), documents_(std::move(documents)) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
@@ -150,8 +154,11 @@ class RandomLoader final : public DataLoader {
 
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
-  DocumentLengths documents_;
+  std::vector<DocumentLengths> documents_;
 };
+
+/// The documents of as many rows, which repeat those of `documents`. \pre there are some
+std::vector<DocumentLengths> documents_of_rows(const std::vector<DocumentLengths>& documents, std::size_t rows);
 
 /// Sends ids, targets and the layout of packed documents to the device; the host does not wait.
 void send_to(const Ops& ops, MicroBatch& batch);

@@ -112,6 +112,42 @@ TEST_SUITE("train/data_loader") {
     CHECK(first == second);
   }
 
+  TEST_CASE("packed documents: of the micro-batches in the order of training the heaviest is found") {
+    const TempDir dir;
+    std::vector<Ids> documents;
+    for (const std::size_t pairs : {5, 6, 1, 3, 3, 6, 2, 4}) documents.emplace_back(pairs + 1, 7);
+    TokenLoader loader(write_documents(dir, documents), {6, 100}, 50);
+    loader.pack({1, false});
+    const auto squares = [](const fsdp::DocumentLengths& row) {
+      double sum = 0;
+      for (const auto length : row) sum += static_cast<double>(length * length);
+      return sum;
+    };
+    const auto weight_of = [&](const std::vector<fsdp::DocumentLengths>& rows) {
+      double sum = 0;
+      for (const auto& row : rows) sum += squares(row);
+      return sum;
+    };
+    for (const bool shuffle : {false, true}) {
+      for (const std::int64_t rows : {1, 2, 3}) {
+        const fsdp::StepSlice places{1, 2 * loader.num_rows()};  // of two epochs and more
+        fsdp::Sampler order(loader.num_rows(), 9, shuffle), same(loader.num_rows(), 9, shuffle);
+        double most = 0;
+        for (std::int64_t at = 0; at < places.num_samples; at += rows) {
+          const auto count = std::min(rows, places.num_samples - at);
+          const auto batch = loader.read(same.numbers(1 + at, count));
+          double weight = 0;
+          for (const auto& document : batch.packing->documents)
+            weight += static_cast<double>(document.length * document.length);
+          most = std::max(most, weight);
+        }
+        const auto heaviest = loader.heaviest_micro_batch(order, places, rows, squares);
+        CHECK(static_cast<std::int64_t>(heaviest.size()) <= rows);
+        CHECK(weight_of(heaviest) == most);
+      }
+    }
+  }
+
   TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {
     const TempDir dir;
     const auto file = write_rows(dir, 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
