@@ -9,7 +9,6 @@
 #include <string>
 
 #include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
 
 namespace fsdp {
 namespace {
@@ -116,6 +115,13 @@ fs::path seekable_output(const fs::path& path) {
   if (is_plain && !named.is_descriptor) return named.path;
   throw UsageError(path.string() + ": is " + (named.is_descriptor ? "an open file of this program" : kind(named.type)) +
                    ": this output is written in pieces, which needs a regular file");
+}
+
+bool keeps_its_name(const File& file) {
+  struct stat open {
+  }, named{};
+  if (::fstat(file.fd(), &open) != 0) return false;
+  return ::stat(file.path().c_str(), &named) == 0 && named.st_ino == open.st_ino && named.st_dev == open.st_dev;
 }
 
 void keep_mode(const fs::path& replaced, const fs::path& temporary) {

@@ -1,8 +1,10 @@
 #pragma once
-// Output files that a user names.
+// Output files that a user names, or may remove.
 #include <filesystem>
 #include <optional>
 #include <string_view>
+
+#include "lib/base/file.hpp"
 
 namespace fsdp {
 
@@ -21,6 +23,9 @@ void write_output(const std::filesystem::path& path, std::string_view text);
 /// Resolves the path of an output that needs random access. Follows links to a regular file or an unused name.
 /// \throws UsageError when `path` is a device, a pipe or a socket; a directory is left to the caller
 std::filesystem::path seekable_output(const std::filesystem::path& path);
+
+/// False when the name of an open file was removed, or is another file's by now.
+bool keeps_its_name(const File& file);
 
 /// Gives `temporary` the mode of the regular file `replaced`, if that exists.
 void keep_mode(const std::filesystem::path& replaced, const std::filesystem::path& temporary);

@@ -12,8 +12,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "lib/base/output_file.hpp"
 #include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp {
@@ -82,13 +85,28 @@ std::string tag_of(std::string_view tag, const std::string& set) {
   return fmt::format("{}{}/{}", kValidation, set, tag.substr(kValidation.size()));
 }
 
+constexpr std::string_view kNameBegin = "events.out.tfevents.";
+constexpr std::int64_t kMostSeconds = 9'999'999'999;  // ten digits
+
+/// The time in the name of an event file, in seconds since 1970; 0 if there is none of ten digits.
+std::int64_t time_in(const std::filesystem::path& file) {
+  const auto name = file.filename().string();
+  const auto digits = name.substr(kNameBegin.size(), name.find('.', kNameBegin.size()) - kNameBegin.size());
+  const bool is_time = digits.size() == 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return is_time ? std::stoll(digits) : 0;
+}
+
+/// The name of a new file, which comes after those of all files in the folder: TensorBoard reads the files in the order
+/// of their names, and takes no points of one that comes before the file that it reads. The clock may have been set
+/// back, and two jobs may begin within a second.
 std::filesystem::path new_name(const std::filesystem::path& directory) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  // One job after the other on one host within a second, in a container whose process numbers repeat.
+  auto seconds = static_cast<std::int64_t>(now());
+  for (const auto& file : EventFile::in(directory)) seconds = std::max(seconds, time_in(file) + 1);
+  seconds = std::min(seconds, kMostSeconds);
   for (int counter = 0;; ++counter) {
-    auto name = directory / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", static_cast<std::int64_t>(now()),
-                                        host.data(), ::getpid(), counter);
+    auto name = directory / fmt::format("{}{:010}.{}.{}.{}", kNameBegin, seconds, host.data(), ::getpid(), counter);
     std::error_code error;
     if (!std::filesystem::exists(name, error)) return name;
   }
@@ -136,6 +154,7 @@ EventFile::~EventFile() {
 void EventFile::write(const std::string& event) {
   if (!event.empty()) waiting_ += record_of(event);
   try {
+    leave_removed_file();
     if (!file_.is_open()) file_ = File::create_new(path_);
     // By its place: what a torn record has left behind the end is written over.
     file_.write_at(size_bytes_, std::as_bytes(std::span(waiting_.data(), waiting_.size())));
@@ -147,6 +166,16 @@ void EventFile::write(const std::string& event) {
     warned_ = true;
     cut_torn_record();
   }
+}
+
+void EventFile::leave_removed_file() {
+  if (!file_.is_open() || keeps_its_name(file_)) return;
+  const auto removed = std::exchange(path_, new_name(path_.parent_path()));
+  file_ = File();
+  size_bytes_ = 0;
+  waiting_.insert(0, header_);
+  log_.warning(fmt::format("{}: was removed or replaced while the run wrote to it; TensorBoard's next points go to {}",
+                           removed.string(), path_.filename().string()));
 }
 
 /// A torn record would hide all that come after it.
@@ -194,7 +223,7 @@ std::vector<std::filesystem::path> EventFile::in(const std::filesystem::path& di
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (entry.path().filename().string().starts_with("events.out.tfevents.")) files.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(kNameBegin)) files.push_back(entry.path());
   }
   return files;
 }

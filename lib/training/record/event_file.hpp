@@ -14,7 +14,8 @@
 namespace fsdp {
 
 /// One file for each job of a run. Records are appended and flushed at once. As of metrics.jsonl, training goes on
-/// where one cannot be written; what is missing waits in memory.
+/// where one cannot be written; what is missing waits in memory. Where the file was removed, later records make a new
+/// one.
 class EventFile {
  public:
   /// \param resume_step  points of later steps in the run's earlier files are hidden; negative: the run begins
@@ -36,6 +37,7 @@ class EventFile {
 
  private:
   void write(const std::string& event);
+  void leave_removed_file();
   void cut_torn_record();
 
   std::filesystem::path path_;

@@ -6,9 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/reports/plots/loss_curve.hpp"
 
 namespace fsdp {
@@ -45,10 +47,20 @@ void MetricsFile::open() {
   whole_ = true;
 }
 
+/// Makes a file that was removed anew, without the lines that it had, or adds to another file of that name.
+void MetricsFile::open_again() {
+  auto file = File::open_append(path_);
+  log_.warning(fmt::format("{}: was removed or replaced while the run wrote to it; the next lines are written anew",
+                           path_.string()));
+  size_bytes_ = file.size_bytes();
+  file_ = std::move(file);
+}
+
 void MetricsFile::write_waiting() {
   try {
     if (!whole_) open();
     if (waiting_.empty()) return;
+    if (!keeps_its_name(file_)) open_again();
     file_.write(waiting_);
     size_bytes_ += waiting_.size();
     waiting_.clear();

@@ -11,7 +11,7 @@
 namespace fsdp {
 
 /// Training is worth more than its protocol: where a line cannot be written (a full disk), this warns once, keeps what
-/// is missing in memory and writes it as soon as there is room.
+/// is missing in memory and writes it as soon as there is room. Where the file was removed, later lines make a new one.
 class MetricsFile {
  public:
   /// Opens FILE for appending; with `resume_step` >= 0 lines of later steps (and a torn last line) are cut off first,
@@ -30,6 +30,7 @@ class MetricsFile {
 
  private:
   void open();
+  void open_again();
   void write_waiting();
   void cut_torn_line() noexcept;
 

@@ -73,6 +73,38 @@ TEST_SUITE("train/event_file") {
     CHECK(found[5].find("options/text_summary") != std::string::npos);
   }
 
+  TEST_CASE("a file that was removed is followed by another, which is whole") {
+    const test::TempDir dir;
+    const Logger log(0, LogLevel::error);
+    EventFile events(dir.path(), -1, log);
+    events.add({{"step", 3}, {"loss", 1.5}});
+    const auto first = events.path();
+    std::filesystem::remove(first);
+    events.add({{"step", 4}, {"loss", 1.5}});
+    events.add({{"step", 5}, {"loss", 1.5}});
+    REQUIRE(EventFile::in(dir.path()).size() == 1);
+    CHECK(EventFile::in(dir.path())[0] == events.path());
+    const auto found = records(events.path());
+    REQUIRE(found.size() == 3);
+    CHECK(found[0].find("brain.Event:2") != std::string::npos);
+    CHECK(found[2].find("train/loss") != std::string::npos);
+  }
+
+  TEST_CASE("the name of a new file comes after those that are there, whatever the clock says") {
+    const test::TempDir dir;
+    const Logger log(0, LogLevel::warning);
+    replace_file(dir.path() / "events.out.tfevents.4102444800.of-2100.1.0", "");
+    replace_file(dir.path() / "events.out.tfevents.notes", "");
+    std::vector<std::string> names;
+    for (int i = 0; i < 3; ++i) {
+      const EventFile events(dir.path(), -1, log);
+      names.push_back(events.path().filename().string());
+    }
+    CHECK(names[0].starts_with("events.out.tfevents.4102444801."));
+    CHECK(names[0] < names[1]);
+    CHECK(names[1] < names[2]);
+  }
+
   TEST_CASE("a restart begins with the two records that hide later points; two files of one second differ in name") {
     const test::TempDir dir;
     const Logger log(0, LogLevel::warning);

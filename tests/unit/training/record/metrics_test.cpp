@@ -83,6 +83,27 @@ TEST_SUITE("train/metrics") {
     CHECK(read_text_file(file) == all + line(6));
   }
 
+  TEST_CASE("a file that was removed is made anew, and one that stands in its place is added to") {
+    const TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    const Logger quiet(0, LogLevel::error);
+    MetricsFile metrics(file, -1, quiet);
+    metrics.add({{"step", 1}});
+    std::filesystem::remove(file);
+    metrics.add({{"step", 2}});
+    metrics.add({{"step", 3}});
+    CHECK(read_text_file(file) == line(2) + line(3));
+    replace_file(file, "of the user\n");
+    metrics.add({{"step", 4}});
+    CHECK(read_text_file(file) == "of the user\n" + line(4));
+    std::filesystem::rename(folder.path(), folder.path().string() + "-gone");
+    metrics.add({{"step", 5}});
+    metrics.add({{"step", 6}});
+    std::filesystem::rename(folder.path().string() + "-gone", folder.path());
+    metrics.add({{"step", 7}});
+    CHECK(read_text_file(file) == "of the user\n" + line(4) + line(5) + line(6) + line(7));
+  }
+
   TEST_CASE("a file that cannot even be opened is made when it can be") {
     const TempDir folder;
     const auto file = folder.path() / "absent" / "metrics.jsonl";
