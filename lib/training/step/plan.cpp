@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <string_view>
 #include <tuple>
@@ -194,6 +195,13 @@ LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps) 
   return schedule;
 }
 
+namespace {
+
+/// True for the names of places in which a run keeps its checkpoints, and of its claim.
+bool is_of_a_run(std::string_view name) { return name == "checkpoints" || name == ".owner"; }
+
+}  // namespace
+
 std::filesystem::path run_directory(const TrainOptions& options) {
   auto name = options.run_name;
   if (name.empty())
@@ -211,10 +219,23 @@ std::filesystem::path run_directory(const TrainOptions& options) {
     throw UsageError("--run-name '" + name + "' leads out of --out-dir " + options.out_dir +
                      ": give a name below it, and another --out-dir for another place");
   }
-  if (*relative.lexically_normal().begin() == kTokenCacheName)
+  const auto normal = relative.lexically_normal();
+  if (*normal.begin() == kTokenCacheName)
     throw UsageError("--run-name '" + name +
                      "': the folder of this name in --out-dir keeps encoded texts; give another");
-  return std::filesystem::path(options.out_dir) / name;
+  for (const auto& part : normal) {
+    if (is_of_a_run(part.string()))
+      throw UsageError("--run-name '" + name + "': runs keep their own files in places named " + part.string() +
+                       "; give another");
+  }
+  const auto directory = std::filesystem::path(options.out_dir) / name;
+  for (const auto& part : directory) {
+    if (part.native().size() > NAME_MAX)
+      throw UsageError(
+          fmt::format("--out-dir and --run-name: a folder's name of {} bytes ({}...), a file system takes {}",
+                      part.native().size(), printable(part.string().substr(0, 32)), NAME_MAX));
+  }
+  return directory;
 }
 
 }  // namespace fsdp

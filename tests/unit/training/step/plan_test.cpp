@@ -109,5 +109,19 @@ TEST_SUITE("train/plan") {
       options.run_name = name;
       CHECK_THROWS_AS(fsdp::run_directory(options), fsdp::UsageError);
     }
+    for (const char* name : {"a/checkpoints", "a/checkpoints/step-00000004", "a/checkpoints/latest", "a/.owner",
+                             "checkpoints", "a/./checkpoints/"}) {
+      options.run_name = name;
+      CHECK_THROWS_WITH_AS(fsdp::run_directory(options), doctest::Contains("keep their own files"), fsdp::UsageError);
+    }
+    options.run_name = "a/checkpoints-of-mine";
+    CHECK(fsdp::run_directory(options) == "out/a/checkpoints-of-mine");
+    options.run_name = "a/" + std::string(255, 'x');
+    CHECK(fsdp::run_directory(options) == "out/" + options.run_name);
+    options.run_name += "x";
+    CHECK_THROWS_WITH_AS(fsdp::run_directory(options), doctest::Contains("256 bytes"), fsdp::UsageError);
+    options.run_name = "a";
+    options.out_dir = std::string(256, 'x');
+    CHECK_THROWS_WITH_AS(fsdp::run_directory(options), doctest::Contains("256 bytes"), fsdp::UsageError);
   }
 }
