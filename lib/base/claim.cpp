@@ -14,6 +14,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/process_identity.hpp"
 #include "lib/base/shared_write.hpp"
+#include "lib/base/usable_resources.hpp"
 
 namespace fsdp {
 namespace {
@@ -192,7 +193,9 @@ std::optional<std::uint64_t> ClaimWatch::try_take() {
 }
 
 Heartbeat::Heartbeat(std::chrono::milliseconds interval)
-    : interval_(interval), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+    : interval_(interval), thread_(start_thread("keeps claims of files alive", [this] {
+        return std::jthread([this](const std::stop_token& stop) { run(stop); });
+      })) {}
 
 void Heartbeat::add(const std::shared_ptr<Claim>& claim) {
   const std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -136,6 +137,21 @@ ThreadCount threads_of_rank(int ranks_on_node, int cores) {
   if (wanted <= cores) return {static_cast<int>(wanted), ""};
   return {cores, fmt::format("OMP_NUM_THREADS={}: this process may use {} core{} and computes with as many threads",
                              wish, cores, cores == 1 ? "" : "s")};
+}
+
+std::string thread_limits(const std::filesystem::path& proc, const std::filesystem::path& cgroup) {
+  std::string limits;
+  struct rlimit of_user {};
+  if (::getrlimit(RLIMIT_NPROC, &of_user) == 0 && of_user.rlim_cur != RLIM_INFINITY)
+    limits = fmt::format("at most {} processes and threads of this user (ulimit -u)", of_user.rlim_cur);
+  for (const auto& group : control_groups("pids", proc, cgroup)) {
+    std::int64_t most = 0, used = 0;
+    std::ifstream of_group(group / "pids.max"), in_use(group / "pids.current");
+    if (!(of_group >> most)) continue;  // "max"
+    limits += fmt::format("{}at most {} in this control group (pids.max", limits.empty() ? "" : ", ", most);
+    limits += in_use >> used ? fmt::format(", {} in use)", used) : ")";
+  }
+  return limits.empty() ? "no limit of this user or control group is known" : limits;
 }
 
 }  // namespace fsdp

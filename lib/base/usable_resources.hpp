@@ -1,8 +1,12 @@
 #pragma once
-// The memory and the cores of this machine that this process may use.
+// The memory, the cores and the threads of this machine that this process may use.
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
+
+#include "lib/base/error.hpp"
 
 namespace fsdp {
 
@@ -26,5 +30,23 @@ struct ThreadCount {
 /// Number of compute threads of a rank: OMP_NUM_THREADS, limited to `cores`; if that is unset, `cores` divided by the
 /// ranks on the node.
 ThreadCount threads_of_rank(int ranks_on_node, int cores = usable_cores());
+
+/// The limits on threads, as a message names them: "at most 2 processes and threads of this user (ulimit -u), at most
+/// 100 in this control group (pids.max, 100 in use)". \param proc, cgroup  mount points of these file systems
+std::string thread_limits(const std::filesystem::path& proc = "/proc",
+                          const std::filesystem::path& cgroup = "/sys/fs/cgroup");
+
+/// Returns what `start` returns, which starts a thread. Each place that starts threads calls this.
+/// \param purpose  "reads ahead", for the message
+/// \throws RuntimeFailure that names the purpose and the limits, if the system starts no thread
+template <typename Start>
+auto start_thread(std::string_view purpose, Start&& start) {
+  try {
+    return start();
+  } catch (const std::system_error& error) {
+    throw RuntimeFailure("no thread could be started that " + std::string(purpose) + " (" + error.code().message() +
+                         "): " + thread_limits());
+  }
+}
 
 }  // namespace fsdp

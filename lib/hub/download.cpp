@@ -12,6 +12,7 @@
 #include "lib/base/progress.hpp"
 #include "lib/base/shared_write.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/file_download.hpp"
 #include "lib/hub/free_space.hpp"
@@ -189,11 +190,17 @@ std::uint64_t transfer(const Plan& plan, const DownloadOptions& options, const H
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < options.jobs; ++i) {
-      threads.emplace_back([&] {
+      const auto work = [&] {
         HubClient hub(settings, options.retries, context.stop);
         queue.work(hub, log);
         --working;
-      });
+      };
+      try {
+        start_thread("downloads", [&] { return threads.emplace_back(work).get_id(); });
+      } catch (const RuntimeFailure&) {
+        failed = true;  // ends the others
+        throw;
+      }
     }
     show_progress(context, queue, plan, [&] { return working > 0; });
   }

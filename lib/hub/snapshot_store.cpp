@@ -21,6 +21,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/shared_write.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
@@ -200,17 +201,25 @@ void in_parallel(std::size_t count, int jobs, const std::function<void(std::size
   std::exception_ptr failure;
   {
     std::vector<std::jthread> threads;
-    for (int i = 0; i < jobs; ++i) {
-      threads.emplace_back([&] {
-        try {
-          for (auto at = next++; at < count; at = next++) use(at);
-        } catch (...) {
-          next = count;
-          const std::lock_guard lock(mutex);
-          if (!failure) failure = std::current_exception();
-        }
+    const auto guarded = [&](const auto& work) {
+      try {
+        work();
+      } catch (...) {
+        next = count;
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    };
+    const auto work = [&] {
+      guarded([&] {
+        for (auto at = next++; at < count; at = next++) use(at);
       });
-    }
+    };
+    guarded([&] {
+      start_thread("checks files", [&] {
+        for (int i = 0; i < jobs; ++i) threads.emplace_back(work);
+      });
+    });
   }
   if (failure) std::rethrow_exception(failure);
 }

@@ -25,6 +25,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/scheduler.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/ranks/mpi_group.hpp"
 
 namespace fsdp {
@@ -153,10 +154,12 @@ template <typename Callback>
 class Watchdog {
  public:
   Watchdog(std::chrono::milliseconds limit, Callback on_timeout)
-      : thread_([this, limit, on_timeout] {
-          std::unique_lock lock(mutex_);
-          if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
-        }) {}
+      : thread_(start_thread("watches how long MPI takes", [&] {
+          return std::thread([this, limit, on_timeout] {
+            std::unique_lock lock(mutex_);
+            if (!changed_.wait_for(lock, limit, [this] { return done_; })) on_timeout();
+          });
+        })) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog() {

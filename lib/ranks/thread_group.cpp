@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/ranks/heap_peer_memory.hpp"
 
 namespace fsdp {
@@ -222,18 +223,27 @@ void run_thread_ranks(int num_ranks, int ranks_per_node, const std::function<voi
   for (int r = 0; r < num_ranks; ++r) everyone[static_cast<std::size_t>(r)] = r;
   const auto shared = std::make_shared<ThreadGroupState>(everyone, world);
   std::vector<std::thread> threads;
-  for (int r = 0; r < num_ranks; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        ThreadGroup group(shared, r, ranks_per_node);
-        body(group);
-      } catch (...) {
-        const std::lock_guard lock(world.mutex);
-        if (!world.first_error) world.first_error = std::current_exception();
-        world.failed = true;
+  const auto guarded = [&](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(world.mutex);
+      if (!world.first_error) world.first_error = std::current_exception();
+      world.failed = true;
+    }
+  };
+  guarded([&] {
+    start_thread("is a rank", [&] {
+      for (int r = 0; r < num_ranks; ++r) {
+        threads.emplace_back([&, r] {
+          guarded([&] {
+            ThreadGroup group(shared, r, ranks_per_node);
+            body(group);
+          });
+        });
       }
     });
-  }
+  });
   for (auto& thread : threads) thread.join();
   if (world.first_error) std::rethrow_exception(world.first_error);
 }

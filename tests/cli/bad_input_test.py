@@ -2,6 +2,7 @@
 
 import os
 import time
+import unittest
 
 import h5py
 
@@ -106,6 +107,28 @@ class BadInput(fsdp_cli.Case):
         self.assertFalse(outside.exists())
         self.train("deep/er", "--max-steps", 1)
         self.assertTrue((self.checkpoints("deep/er") / "latest").exists())
+
+    def test_a_run_is_not_made_inside_the_checkpoints_of_another(self):
+        self.train("a", "--max-steps", 1)
+        held = sorted((self.checkpoints("a") / "latest").iterdir())
+        for name in ("a/checkpoints", "a/checkpoints/latest", "a/.owner"):
+            self.assert_refused(self.train(name, "--max-steps", 1, code=2), 2, "--run-name", name)
+        self.assertEqual(sorted((self.checkpoints("a") / "latest").iterdir()), held)
+        self.assert_refused(self.train("a" * 256, "--max-steps", 1, code=2), 2, "--run-name", "256 bytes")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root starts a program as another user")
+    def test_a_thread_that_cannot_be_started_is_named_with_its_limit(self):
+        os.chmod(self.folder, 0o755)
+        self.runs.mkdir(exist_ok=True)
+        os.chmod(self.runs, 0o777)
+        refused = []
+        for limit in (1, 2, 3):
+            within = ["setpriv", "--reuid=61234", "--regid=61234", "--clear-groups", "bash", "-c", f'ulimit -u {limit}; exec "$@"', "bash"]
+            result = fsdp_cli.run("fsdp-finetune", self.train_arguments(f"few-{limit}", "--max-steps", 2, "--save-every", 1), within=within)
+            if result.code != 0:
+                self.assert_refused(result, 1, "no thread could be started that", f"at most {limit} processes and threads of this user (ulimit -u)")
+                refused.append(limit)
+        self.assertIn(1, refused)
 
     def test_one_failing_rank_takes_the_job_down(self):
         ids = fsdp_cli.random_tokens(rows=16)

@@ -25,6 +25,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/base/variables.hpp"
 
 namespace fsdp {
@@ -177,18 +178,18 @@ class OpenTransfers {
 class ThreadQueue final : public FileQueue {
  public:
   explicit ThreadQueue(const ScratchFile& file) : file_(file) {
-    for (auto& worker : workers_) worker = std::thread([this] { work(); });
+    try {
+      start_thread("reads and writes the file of --offload-optimizer", [&] {
+        for (auto& worker : workers_) worker = std::thread([this] { work(); });
+      });
+    } catch (...) {
+      end();
+      throw;
+    }
   }
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
-  ~ThreadQueue() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ends_ = true;
-    }
-    wanted_.notify_all();
-    for (auto& worker : workers_) worker.join();
-  }
+  ~ThreadQueue() override { end(); }
 
   Ticket start(const FileTransfer& transfer) override {
     const std::lock_guard lock(mutex_);
@@ -208,6 +209,17 @@ class ThreadQueue final : public FileQueue {
   std::string_view name() const override { return "threads"; }
 
  private:
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wanted_.notify_all();
+    for (auto& worker : workers_) {
+      if (worker.joinable()) worker.join();
+    }
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {

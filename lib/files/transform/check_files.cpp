@@ -236,7 +236,14 @@ void scan(std::span<const ElementRange> ranges, ProcessGroup& group, const ScanO
   };
   {
     std::vector<std::jthread> threads;
-    for (int t = 0; t < num_threads; ++t) threads.emplace_back([&, t] { work(state, mine, t, visit); });
+    try {
+      start_thread("reads the tensors", [&] {
+        for (int t = 0; t < num_threads; ++t) threads.emplace_back([&, t] { work(state, mine, t, visit); });
+      });
+    } catch (...) {
+      state.ended = true;  // the other threads' work, too
+      throw;
+    }
     std::unique_lock lock(state.mutex);
     while (state.running > 0) {
       state.changed.wait_for(lock, std::chrono::milliseconds(50));

@@ -6,6 +6,7 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/python_json.hpp"
+#include "lib/base/usable_resources.hpp"
 
 namespace fsdp {
 namespace {
@@ -99,8 +100,10 @@ constexpr std::size_t kMostBytesInFlight = std::size_t{256} << 20;
 EncodePipeline::EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads)
     : stream_(stream), encoder_(encoder), most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
   try {
-    threads_.emplace_back([this] { read(); });
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { encode(); });
+    start_thread("encodes texts", [&] {
+      threads_.emplace_back([this] { read(); });
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { encode(); });
+    });
   } catch (...) {
     close();
     throw;

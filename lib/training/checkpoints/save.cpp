@@ -16,6 +16,7 @@
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/formats/dcp.hpp"
@@ -310,9 +311,11 @@ struct CheckpointSaver::Job {
 /// A checkpoint that loses its optimizer's state. Destroyed before its end, it stops, and the checkpoint stays whole.
 struct CheckpointSaver::Rewrite {
   Rewrite(std::int64_t of_step, std::filesystem::path checkpoint) : step(of_step) {
-    writer = std::async(std::launch::async, [this, checkpoint = std::move(checkpoint)] {
-      copy.emplace(checkpoint);
-      return copy->write([this] { return stops.load(); });
+    writer = start_thread("rewrites a checkpoint", [&] {
+      return std::async(std::launch::async, [this, checkpoint = std::move(checkpoint)] {
+        copy.emplace(checkpoint);
+        return copy->write([this] { return stops.load(); });
+      });
     });
   }
   ~Rewrite() {
@@ -370,14 +373,14 @@ void CheckpointSaver::start(const RunManifest& manifest, double lr) {
     add_run_values(snapshot, "run", {"run"}, run);
   }
   const int rank = world.rank();
-  job->writer =
-      std::async(std::launch::async, [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
-        if (!problem.empty()) {
-          const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
-          return std::string(text.begin(), text.end());
-        }
-        return mine ? write_snapshot(directory, rank, snapshot) : std::string();
-      });
+  auto write = [directory = job->temporary, rank, mine, problem, snapshot = std::move(snapshot)] {
+    if (!problem.empty()) {
+      const auto text = nlohmann::json::to_cbor(nlohmann::json{{"error", problem}});
+      return std::string(text.begin(), text.end());
+    }
+    return mine ? write_snapshot(directory, rank, snapshot) : std::string();
+  };
+  job->writer = start_thread("writes a checkpoint", [&] { return std::async(std::launch::async, std::move(write)); });
   if (waits) {
     job->writer.wait();
     store->unpin();

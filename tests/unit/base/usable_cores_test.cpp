@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <cerrno>
 #include <fstream>
+#include <string>
+#include <system_error>
 
 #include "tests/support/environment.hpp"
 #include "tests/support/temp_files.hpp"
@@ -54,6 +57,21 @@ TEST_SUITE("base/usable cores") {
     put(folder / "cgroup/cpu/cpu.cfs_quota_us", "-1\n");
     put(folder / "cgroup/cpu/cpu.cfs_period_us", "100000\n");
     CHECK(usable_cores(folder / "proc", folder / "cgroup") == 1);
+  }
+
+  TEST_CASE("a thread that cannot be started: the message names its purpose and the limits") {
+    const fsdp::test::TempDir folder;
+    put(folder / "proc/self/cgroup", "0::/job/step\n");
+    put(folder / "cgroup/job/step/pids.max", "max\n");
+    put(folder / "cgroup/job/pids.max", "100\n");
+    put(folder / "cgroup/job/pids.current", "99\n");
+    CHECK(fsdp::thread_limits(folder / "proc", folder / "cgroup")
+              .find("at most 100 in this control group (pids.max, 99 in "
+                    "use)") != std::string::npos);
+    CHECK(fsdp::start_thread("counts", [] { return 7; }) == 7);
+    const auto fail = [] { throw std::system_error(EAGAIN, std::generic_category()); };
+    CHECK_THROWS_WITH_AS(fsdp::start_thread("counts", fail),
+                         doctest::Contains("no thread could be started that counts"), fsdp::RuntimeFailure);
   }
 
   TEST_CASE("threads per rank: OMP_NUM_THREADS up to the number of cores, otherwise cores divided by ranks") {

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/engine/collectives/cuda/collectives_library.hpp"
 #include "lib/engine/collectives/nccl/nccl_advice.hpp"
@@ -507,13 +508,14 @@ NcclComm::NcclComm(ProcessGroup& group, int device)
   for (int member = 0; member < size_; ++member) world_ranks_.push_back(group.world_rank(member));
   try {
     connect(group);
-    watchdog_ = std::jthread([this](const std::stop_token& stop) noexcept {
+    const auto watch = [this](const std::stop_token& stop) noexcept {
       try {
         watch_host(stop);
       } catch (const std::system_error&) {
         // Without threads the host's own polls remain.
       }
-    });
+    };
+    watchdog_ = start_thread("watches NCCL", [&] { return std::jthread(watch); });
   } catch (...) {
     abort_within(kAbort, comm_);  // the destructor does not run when the constructor throws
     throw;
@@ -660,7 +662,7 @@ std::future<std::size_t> NcclComm::count_finished() const {
     return count;
   });
   auto count = task.get_future();
-  std::thread(std::move(task)).detach();
+  start_thread("counts what NCCL has finished", [&] { std::thread(std::move(task)).detach(); });
   return count;
 }
 
