@@ -105,6 +105,7 @@ class Stop(ConvertCase):
         self.assertFalse(output.exists())
         self.convert(self.large, "killed.safetensors")
         self.assertEqual(output.stat().st_size // GIB, 2)
+        self.assertEqual(self.temporary_files(), [])  # those of the killed process, too
         result = fsdp_cli.run(PROGRAM, ["--verify", self.large, output])
         self.assertEqual(result.code, 0, str(result))
 

@@ -18,6 +18,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
+#include "lib/base/process_identity.hpp"
 #include "lib/base/shared_write.hpp"
 
 namespace fsdp {
@@ -67,6 +68,12 @@ bool is_folder_of(const FileSizes& record, const fs::directory_entry& entry, con
 /// True for the name of a file in the directory or in a folder of it.
 bool is_inside(const fs::path& name) {
   return !name.empty() && name.is_relative() && name == name.lexically_normal() && *name.begin() != "..";
+}
+
+/// Begin of the names of the temporary directories of an output, which are beside it.
+std::string temporary_prefix(const fs::path& output) {
+  constexpr std::size_t kLongestName = 200;
+  return "." + output.filename().string().substr(0, kLongestName) + ".tmp-";
 }
 
 std::string quoted(const fs::path& name) { return "'" + name.string() + "'"; }
@@ -146,13 +153,32 @@ void restore_export(const fs::path& directory) {
   std::error_code error;
   if (fs::exists(fs::symlink_status(directory, error))) return;
   const auto parent = directory.has_parent_path() ? directory.parent_path() : fs::path(".");
-  const auto prefix = "." + directory.filename().string() + ".tmp-";
+  const auto prefix = temporary_prefix(directory);
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     const auto name = entry.path().filename().string();
     if (!name.starts_with(prefix) || !name.ends_with(kAsideSuffix)) continue;
     if (!read_record(entry.path()) || !export_obstacle(entry.path()).empty()) continue;
     fs::rename(entry.path(), directory, error);
     return;
+  }
+}
+
+void remove_remains(const fs::path& output) {
+  constexpr std::uint64_t kMostBytes = 1u << 16;
+  std::error_code error;
+  const auto parent = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  const auto prefix = temporary_prefix(output);
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (!entry.path().filename().string().starts_with(prefix) || !fs::is_directory(entry.symlink_status(error)))
+      continue;
+    const auto maker = entry.path() / kMakerName;
+    if (!fs::is_regular_file(fs::symlink_status(maker, error))) continue;
+    try {
+      if (ProcessIdentity::from_json(read_text_file(maker, kMostBytes)).surely_gone())
+        fs::remove_all(entry.path(), error);
+    } catch (const Error&) {
+      // Nothing says who made it: it stays.
+    }
   }
 }
 
@@ -285,19 +311,31 @@ void OutputDirectory::check_input(const Source& source) const {
 }
 
 void OutputDirectory::make_temporary() {
-  constexpr std::size_t longest_name = 200;
   constexpr int tries = 100;
-  const auto name = "." + output_.filename().string().substr(0, longest_name) + ".tmp-" + process_tag();
+  remove_remains(output_);
+  const auto name = temporary_prefix(output_) + process_tag();
   for (int i = 0; i < tries; ++i) {
     auto candidate = parent_ / (i == 0 ? name : name + "-" + std::to_string(i));
     std::error_code error;
     if (fs::create_directory(candidate, error)) {
       temporary_ = std::move(candidate);
-      return;
+      return name_maker();
     }
     if (error) fail(output_, "write here", error);
   }
   throw IoError((parent_ / name).string() + ": is in the way, and so are others like it; remove them");
+}
+
+void OutputDirectory::name_maker() {
+  try {
+    auto file = File::create_new(temporary_ / kMakerName);
+    file.write(ProcessIdentity::own().to_json());
+    file.close();
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(temporary_, ignored);
+    throw;
+  }
 }
 
 void OutputDirectory::create_files() const {
@@ -361,6 +399,8 @@ void OutputDirectory::publish_directory() {
 }
 
 void OutputDirectory::publish(bool sync) {
+  std::error_code ignored;
+  fs::remove(temporary_ / kMakerName, ignored);
   if (is_directory_) write_export_record(temporary_, sync);
   if (sync) {
     std::set<fs::path> folders{temporary_};

@@ -13,6 +13,9 @@ namespace fsdp {
 
 inline constexpr const char* kExportRecordName = ".fsdp-export.json";
 
+/// Names the process that writes into a temporary directory, as long as it does.
+inline constexpr const char* kMakerName = ".fsdp-maker.json";
+
 /// Writes a record of the files that `directory` has now, with their sizes. \throws IoError
 void write_export_record(const std::filesystem::path& directory, bool sync);
 
@@ -31,6 +34,10 @@ void restore_export(const std::filesystem::path& directory);
 /// Exchanges two existing names in one step. \return false when the file system cannot do that (NFS, Lustre)
 /// \throws IoError
 bool exchange_names(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// Removes the temporary directories that conversions to `output` left, and whose processes have surely ended: killed
+/// ones on this host. Others stay.
+void remove_remains(const std::filesystem::path& output);
 
 /// The name of the earlier export while it is replaced. \param temporary  the temporary directory of the replacement
 std::filesystem::path set_aside_name(const std::filesystem::path& temporary);
@@ -61,6 +68,7 @@ class OutputDirectory {
   void check_target(const std::filesystem::path& path, bool overwrite) const;
   void check_input(const Source& source) const;
   void make_temporary();
+  void name_maker();
   void publish_directory();
 
   const Layout& layout_;

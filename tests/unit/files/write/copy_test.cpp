@@ -1,12 +1,15 @@
 #include "lib/files/write/copy.hpp"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
 #include <optional>
 
 #include "lib/base/file.hpp"
+#include "lib/base/process_identity.hpp"
 #include "lib/files/formats/crc32.hpp"
 #include "lib/files/read/rank_files_source.hpp"
 #include "lib/files/write/dcp_target.hpp"
@@ -360,6 +363,36 @@ TEST_SUITE("target/copy") {
     remove_export(directory / "dcp", directory / "new");
     CHECK(test::names_in(directory.path()) == std::set<std::string>{"new"});
     CHECK(read_text_file(directory / "new" / "late.txt") == "mine");
+  }
+
+  TEST_CASE("copy: clears what killed processes of this host left of the output, and nothing else") {
+    const auto source = sample();
+    const test::TempDir directory;
+    const auto leave = [&](const char* name, const std::optional<ProcessIdentity>& maker) {
+      std::filesystem::create_directory(directory / name);
+      test::write_file(directory / name / "model.pt", "part");
+      if (maker) test::write_file(directory / name / kMakerName, maker->to_json());
+    };
+    auto gone = ProcessIdentity::own(), elsewhere = gone;
+    const auto child = ::fork();
+    if (child == 0) ::_exit(0);
+    gone.pid = child;
+    ::waitpid(child, nullptr, 0);
+    elsewhere.pid = child;
+    elsewhere.boot_id = elsewhere.host = "other";
+    leave(".model.pt.tmp-1-gone", gone);
+    leave(".model.pt.tmp-2-runs", ProcessIdentity::own());
+    leave(".model.pt.tmp-3-elsewhere", elsewhere);
+    leave(".model.pt.tmp-4-unknown", std::nullopt);
+    leave(".other.pt.tmp-5-gone", gone);
+    TorchTarget one(directory / "model.pt");
+    test::copy_alone(source, one, directory / "model.pt");
+    CHECK(test::names_in(directory.path()) == std::set<std::string>{"model.pt", ".model.pt.tmp-2-runs",
+                                                                    ".model.pt.tmp-3-elsewhere",
+                                                                    ".model.pt.tmp-4-unknown", ".other.pt.tmp-5-gone"});
+    DcpTarget dcp({1, {}, {}});
+    test::copy_alone(source, dcp, directory / "dcp");
+    CHECK_FALSE(std::filesystem::exists(directory / "dcp" / kMakerName));
   }
 
   TEST_CASE("copy: never replaces its own input") {
