@@ -281,6 +281,20 @@ class NotPlain(TorchCase):
         for place in (folder, folder / "global_step1"):
             self.assertIn("DeepSpeed", self.refused(place, self.folder / "out.pt"))
 
+    def test_keys_that_differ_in_their_type_alone(self):
+        file = self.folder / "types.pt"
+        torch.save({1: torch.ones(2), "1": torch.ones(2)}, file)
+        self.assert_refused(fsdp_cli.run(PROGRAM, [file, self.folder / "x.pt"]), 4, "types.pt", "differ in their type alone")
+
+    def test_a_second_model_is_told(self):
+        file = self.folder / "averaged.pt"
+        torch.save({"model": {"w": torch.ones(2)}, "ema": {"w": torch.ones(2), "b": torch.ones(2)}, "optimizer": {"w": torch.ones(2)}}, file)
+        for more in (["--to", "hf"], ["--to", "torch", "--model-only"]):
+            told = fsdp_cli.run(PROGRAM, [file, self.folder / f"of-{more[1]}", *more])
+            self.assertEqual(told.code, 0, str(told))
+            self.assertIn("left out: 2 tensors of 'ema', which is beside the model", told.err)
+            self.assertNotIn("'optimizer'", told.err)
+
     def test_a_tied_model_stored_as_its_head(self):
         config = {"model_type": "qwen2", "tie_word_embeddings": True}
         (self.folder / "tied").mkdir()

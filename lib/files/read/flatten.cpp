@@ -137,8 +137,10 @@ class Flattener {
     const auto check = [&](const std::string& entry, const StatePath& path) {
       const auto [place, is_new] = seen.emplace(entry, &path);
       if (is_new) return;
-      throw FormatError(file_ + ": " + shown(*place->second) + " and " + shown(path) + " both get the name \"" +
-                        entry.substr(0, 200) + "\"");
+      const auto one = shown(*place->second), other = shown(path);
+      throw FormatError(file_ + ": " + one + " and " + other +
+                        (one == other ? ", whose keys differ in their type alone (1 and \"1\")," : "") +
+                        " both get the name \"" + entry.substr(0, 200) + "\"");
     };
     for (const auto& tensor : flat_.tensors) check(tensor.name, tensor.path);
     for (const auto& value : flat_.values) check(value.name, value.path);

@@ -33,8 +33,13 @@ void require_paths(const ConvertOptions& options) {
   if (modes > 1) throw UsageError("--inspect, --verify, --check and --prune are different things: give one");
   const auto expect = [&](std::size_t number, const char* what) {
     if (options.paths.size() != number) {
-      throw UsageError(fmt::format("{}, but {} {} given", what, options.paths.size(),
-                                   options.paths.size() == 1 ? "path was" : "paths were"));
+      const auto& input = options.input;
+      const bool has_patterns = !input.include.empty() || !input.exclude.empty() || !input.rename.empty();
+      throw UsageError(fmt::format("{}, but {} {} given{}", what, options.paths.size(),
+                                   options.paths.size() == 1 ? "path was" : "paths were",
+                                   has_patterns ? " (--include, --exclude and --rename take one pattern: give each "
+                                                  "pattern an option of its own)"
+                                                : ""));
     }
   };
   if (options.inspect) return expect(1, "--inspect wants one checkpoint");
@@ -170,12 +175,14 @@ void compare_like_gguf(std::shared_ptr<const Source>& other, const Source& gguf,
 ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
   const bool both_flat =
       is_local_state(*open_source(options.paths[0])) && is_local_state(*open_source(options.paths[1]));
-  auto input_b = options.input;
+  auto input_a = options.input;
+  input_a.patterns_may_miss = true;  // a name may be on one side alone, as verify() says then
+  auto input_b = input_a;
   if (!is_local_state(*open_source(options.paths[1]))) input_b.optim_files.clear();
   input_b.merge_adapter.clear();
   input_b.dequantize = false;
   input_b.quantize = {};
-  auto a = transformed(open_input(options.paths[0], options.input, !both_flat), options.input);
+  auto a = transformed(open_input(options.paths[0], input_a, !both_flat), input_a);
   auto b = open_input(options.paths[1], input_b, !both_flat);
   // B is compared under the names that a conversion of A would give: the options that select go for both, unless names
   // change.

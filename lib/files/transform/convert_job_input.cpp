@@ -250,13 +250,20 @@ std::shared_ptr<const Source> transformed(std::shared_ptr<const Source> source, 
   SelectOptions selection;
   selection.include = options.include;
   selection.exclude = options.exclude;
+  selection.must_match = !options.patterns_may_miss;
   for (const auto& text : options.rename) selection.rename.push_back(parse_pair(text, "--rename"));
   selection.model_only = options.model_only;
   if (!selection.include.empty() || !selection.exclude.empty() || !selection.rename.empty() || selection.model_only) {
     source = select(std::move(source), selection);
   }
   if (map != NameMap::none) {
-    const auto model = known_model(*source, options);
+    auto model = known_model(*source, options);
+    const auto beside = source->info().directory / "config.json";
+    std::error_code error;
+    // Heads lie in another order in Meta's files, so their number is needed.
+    if (!model && (map == NameMap::hf_to_meta || map == NameMap::llama_to_hf) &&
+        std::filesystem::is_regular_file(beside, error))
+      model = read_model_config(beside);
     source = map_names(std::move(source), map, model ? &*model : nullptr);
   }
   if (options.as_megatron) {

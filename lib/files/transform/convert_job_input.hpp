@@ -22,6 +22,7 @@ struct InputOptions {
   std::string optim_files;        ///< a glob pattern
   // Transforms of the input.
   std::vector<std::string> include, exclude;
+  bool patterns_may_miss = false;   ///< of include and exclude: there is another source that they are for
   std::vector<std::string> rename;  ///< "REGEX=REPLACEMENT"
   bool model_only = false;
   std::string merge_adapter;  ///< a directory

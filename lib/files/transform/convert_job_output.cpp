@@ -18,6 +18,7 @@
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
+#include "lib/files/read/stored_quantization.hpp"
 #include "lib/files/transform/convert_job.hpp"
 #include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/megatron_source.hpp"
@@ -25,6 +26,7 @@
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
+#include "lib/files/transform/select.hpp"
 #include "lib/files/transform/tracked_source.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/copy.hpp"
@@ -52,7 +54,7 @@ OutputKind kind_of_name(const std::string& name) {
 }
 
 std::optional<OutputKind> kind_of_suffix(const std::filesystem::path& output) {
-  const auto suffix = output.extension();
+  const auto suffix = ascii_lower(output.extension().string());
   if (suffix == ".pt" || suffix == ".pth" || suffix == ".bin") return OutputKind::torch;
   if (suffix == ".safetensors") return OutputKind::safetensors;
   if (suffix == ".gguf") return OutputKind::gguf;
@@ -122,6 +124,13 @@ void keep_model_alone(const Source& source, const Logger& log, InputOptions& inp
   input.model_only = true;
 }
 
+/// A second model, such as an average of the weights, is not what --model-only means by optimizer and counters.
+void tell_other_models(const Source& source, const Logger& log) {
+  for (const auto& [container, tensors] : containers_left_out(source))
+    log.info(
+        fmt::format("left out: {} of '{}', which is beside the model", format_count_of(tensors, "tensor"), container));
+}
+
 /// Drops what Hugging Face's format cannot hold, and maps a minGPT to the names of GPT-2 when the options do not set
 /// names.
 void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
@@ -189,11 +198,16 @@ struct ConfigFile {
   nlohmann::json json;
 };
 
-/// config.json as it will be written; nothing when there is none or it is no object.
+/// config.json as it will be written; nothing when there is none. \throws FormatError when it is no JSON object
 std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
-  const auto parsed = [](const std::string& text, const std::string& file) -> std::optional<ConfigFile> {
-    auto config = parse_json_or_discard(text, file);
-    return config.is_object() ? std::optional(ConfigFile{file, std::move(config)}) : std::nullopt;
+  const auto parsed = [](const std::string& text, const std::string& file) {
+    try {
+      auto config = parse_json(text, file);
+      if (config.is_object()) return ConfigFile{file, std::move(config)};
+    } catch (const nlohmann::json::parse_error& error) {
+      throw FormatError(file, error.byte, "not valid JSON");
+    }
+    throw FormatError(file + ": is no JSON object, as a model's configuration must be");
   };
   if (const auto made = hf.files.find("config.json"); made != hf.files.end()) return parsed(made->second, made->first);
   for (const auto& directory : hf.carry_from) {
@@ -408,6 +422,11 @@ std::unique_ptr<Target> make_dcp_target(const ConvertOptions& options, const Sou
 void adapt_to_megatron(const Source& original, const Logger& log, InputOptions& input) {
   if (input.quantize.enabled())
     throw UsageError("--quantize does not go with --to megatron: Megatron-core has no matrices in 4 bits");
+  const bool makes_numbers = input.dequantize || !input.merge_adapter.empty();
+  if (!makes_numbers && (!find_stored_nf4(original).empty() || !find_stored_fp8(original).empty()))
+    throw UsageError(
+        original.info().directory.string() +
+        ": has matrices in 4 bits, or in float8 with scales, which Megatron-core has not: give --dequantize");
   auto model = known_model(original, input);
   std::error_code error;
   const auto beside = original.info().directory / "config.json";
@@ -500,6 +519,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   }
   // Optimizer state belongs to the weights before the merge.
   if (!input.merge_adapter.empty()) keep_model_alone(*original, log, input, "--merge-adapter changes the weights");
+  if (input.model_only) tell_other_models(*original, log);
   const auto made = [&](const InputOptions& how) {
     auto source = transformed(original, how);
     const bool is_named = !has_patterns || plan.kind == OutputKind::megatron;

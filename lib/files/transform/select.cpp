@@ -129,6 +129,10 @@ class SelectSource final : public DecoratedSource {
         throw UsageError("--include and --exclude need a pattern such as 'transformer.h.*', not an empty one");
       }
     }
+    if (options.must_match) {
+      require_match(options.include, "--include");
+      require_match(options.exclude, "--exclude");
+    }
     const auto chosen = [&](const std::string& name) {
       return (options.include.empty() || matches_any(options.include, name)) && !matches_any(options.exclude, name);
     };
@@ -155,6 +159,18 @@ class SelectSource final : public DecoratedSource {
   }
 
  private:
+  void require_match(const std::vector<std::string>& patterns, const char* option) const {
+    const auto is_met = [](const auto& entries, const std::string& pattern) {
+      return std::any_of(entries.begin(), entries.end(),
+                         [&](const auto& entry) { return matches(pattern, entry.name); });
+    };
+    for (const auto& pattern : patterns) {
+      if (is_met(inner_->tensors(), pattern) || is_met(inner_->values(), pattern)) continue;
+      throw UsageError(std::string(option) + " '" + pattern + "' matches no name" +
+                       (inner_->tensors().empty() ? "" : ": the first is \"" + inner_->tensors().front().name + "\""));
+    }
+  }
+
   std::string nothing_left(const SelectOptions& options) const {
     std::string text = "nothing is left to write";
     if (!options.include.empty() || !options.exclude.empty()) text += ": --include and --exclude match against names";
@@ -200,6 +216,17 @@ ModelPart model_part(const Source& source) {
     if (any && all) part.prefix = prefix;
   }
   return part;
+}
+
+std::map<std::string, std::int64_t> containers_left_out(const Source& source) {
+  std::map<std::string, std::int64_t> left;
+  const auto part = model_part(source);
+  for (std::size_t i = 0; i < part.contains.size() && !part.prefix.empty(); ++i) {
+    const auto* container = container_of(source.tensors()[i].path);
+    if (part.contains[i] || container == nullptr || std::ranges::find(kOther, *container) != kOther.end()) continue;
+    ++left[*container];
+  }
+  return left;
 }
 
 void strip_prefix(const std::string& prefix, std::string& name, StatePath& path) {

@@ -24,9 +24,11 @@ struct SelectOptions {
   /// Drops optimizer, scheduler and counters; the tensors of the model lose the prefix "model." or "model_state." when
   /// all have it. Patterns match the names before that, renaming sees the names after it.
   bool model_only = false;
+  bool must_match = false;  ///< each pattern matches a name
 };
 
-/// \throws UsageError on an invalid pattern, on two tensors that get one name, and when nothing is left
+/// \throws UsageError on an invalid pattern, on one that has to match a name and matches none, on two tensors that get
+/// one name, and when nothing is left
 std::unique_ptr<Source> select(std::shared_ptr<const Source> source, const SelectOptions& options);
 
 /// Converts the floating-point tensors of the model to another dtype; optimizer state and integers stay as they are.

@@ -60,6 +60,12 @@ TEST_SUITE("convert/select") {
     CHECK(selected(source, options) == Names{"b.w"});
     options.include = {"**a**?w"};
     CHECK(selected(source, options).size() == 3);
+    options.include = {"c", "a.*"};
+    options.must_match = true;
+    CHECK(selected(source, options).size() == 3);
+    options.exclude = {"a.h.2.w"};
+    CHECK_THROWS_WITH_AS(select(source, options), doctest::Contains("--exclude 'a.h.2.w' matches no name"), UsageError);
+    options = {};
     options.include = {"?"};
     CHECK(selected(source, options).empty());
     CHECK(select(source, options)->values().size() == 1);
