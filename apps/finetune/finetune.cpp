@@ -317,6 +317,7 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
   const auto& options = setup.options;
   auto directory = options.model.directory;
   if (setup.restart) {
+    require_kind(*setup.restart->checkpoint, /*adapters_only=*/true);
     const auto& saved = setup.restart->manifest.data;
     if (directory.empty()) directory = saved.value("weights", std::string());
     const BaseWeights base{directory, saved.value("weights_hash", std::string())};

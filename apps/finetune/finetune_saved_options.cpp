@@ -30,10 +30,27 @@ std::vector<CLI::Option*> saved_options(OptionTable& table) {
   return table.get_options([&](const CLI::Option* o) { return table.facts(o).at_restart == AtRestart::saved; });
 }
 
+/// Refuses a --model of other sizes than the checkpoint's: its weights would not be read. A vocabulary grows.
+void check_model(const ModelOptions& o, const ModelConfig& config, const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::path(o.directory) / "config.json", error)) return;
+  const auto sizes = [](const ModelConfig& c) {
+    return fmt::format("{}, {} layers, {} heads, width {}, {}", c.traits.family, c.num_layers, c.num_heads,
+                       c.embed_size, c.ffn_hidden_size);
+  };
+  const auto asked = sizes(read_model_config(o.directory)), has = sizes(config);
+  if (asked == has) return;
+  throw UsageError(
+      fmt::format("--model {} ({}) contradicts the checkpoint {}, whose model ({}) goes on: leave the option out, or "
+                  "start a new run "
+                  "under another --run-name",
+                  o.model, asked, checkpoint.string(), has));
+}
+
 /// Refuses model options that contradict the checkpoint, which decides the model.
 void check_model_options(const OptionTable& app, const ModelOptions& o, const ModelConfig& config,
                          const std::filesystem::path& checkpoint) {
-  if (o.model != "mingpt") return;
+  if (o.model != "mingpt") return check_model(o, config, checkpoint);
   const auto check = [&](const char* name, std::int64_t asked, std::int64_t has) {
     if (app.get_option(name)->count() == 0 || asked == has) return;
     throw UsageError(

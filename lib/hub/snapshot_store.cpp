@@ -396,6 +396,7 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
                                     const std::string& selection) {
   std::error_code error;
   if (std::filesystem::exists(name, error)) return name;
+  if (error == std::errc::permission_denied) throw IoError(name + ": cannot be read: " + error.message());
   const auto wanted = parse_name(name, type);
   if (!wanted) throw MissingInput(name + ": No such file or directory");
   const auto store = SnapshotStore::in_cache(settings.cache_dir, wanted->repo, settings.symlinks);

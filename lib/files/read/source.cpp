@@ -1,6 +1,9 @@
 #include "lib/files/read/source.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -52,6 +55,8 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
     throw FormatError(tracker.string() +
                       ": names no folder beside it that has .metadata: of Megatron-core's formats torch_dist is read");
   if (is_torch_directory(path)) return TorchSource::of_model(path);
+  if (::access(path.c_str(), R_OK | X_OK) != 0)
+    throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
   throw FormatError(path.string() +
                     ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
                     "model.safetensors.index.json, model*.safetensors, shard-*.safetensors, adapter_model.safetensors "
@@ -137,6 +142,8 @@ std::unique_ptr<Source> open_source(const std::filesystem::path& path) {
 std::unique_ptr<Source> open_weights(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::none)
+    throw IoError(path.string() + ": cannot be read: " + error.message());
   if (!std::filesystem::exists(status)) throw MissingInput(path.string() + ": there is no such file or directory");
   if (std::filesystem::is_directory(status)) return open_directory(path);
   return open_file(path);

@@ -408,7 +408,7 @@ std::size_t count_random_states(const std::filesystem::path& directory) {
 std::vector<std::string> other_objects(const std::filesystem::path& directory) {
   static const std::regex kNames(
       "((pytorch_model_fsdp|optimizer|scheduler)_[1-9][0-9]*(_rank0)?(\\.bin)?)|(model_[1-9][0-9]*\\.safetensors)|"
-      "(custom_checkpoint_[0-9]+\\.pkl)");
+      "(custom_checkpoint_[0-9]+\\.pkl)|((scaler|sampler(_[0-9]+)?)\\.(pt|bin))|(dl_state_dict(_[0-9]+)?\\.bin)");
   std::vector<std::string> names;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error))

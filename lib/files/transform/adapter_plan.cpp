@@ -120,6 +120,9 @@ class Targets {
             fmt::format("{}: the base's tensor \"{}.weight\" is {}, and an adapter can be added to "
                         "floating-point numbers alone",
                         where_, name, module->other_type));
+      if (lora_.dora && is_token_embedding(name))
+        throw FormatError(fmt::format(
+            "{}: use_dora with target_modules that name '{}': DoRA of an embedding is not supported", where_, name));
       found.insert(name);
     }
     if (found.empty()) throw FormatError(where_ + ": target_modules names no module of the base");

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "lib/base/error.hpp"
@@ -95,35 +97,57 @@ nlohmann::json gpt2_config(const ModelConfig& config) {
 
 }  // namespace
 
-void ModelConfig::validate() const {
-  require_in(num_layers, 1 << 14, "--num-layers");
-  require_in(num_heads, 1 << 14, "--num-heads");
-  require_in(embed_size, 1 << 20, "--embed-size");
-  require_in(ffn_hidden_size, 1 << 24, "--ffn-hidden-size");
-  require_in(vocab_size, 1 << 24, "--vocab-size");
-  require_in(block_size, 1 << 24, "--seq-len");
-  if (architecture != Architecture::mingpt) {
-    require_in(kv_heads(), 1 << 14, "num_key_value_heads");
-    if (num_heads % kv_heads() != 0) {
-      throw UsageError("num_attention_heads " + std::to_string(num_heads) +
-                       " is not divisible by num_key_value_heads " + std::to_string(kv_heads()) +
+namespace {
+
+/// The names that messages give to sizes.
+struct SizeNames {
+  const char *layers, *heads, *embed, *ffn, *vocab, *positions;
+};
+constexpr SizeNames kOptions{"--num-layers",      "--num-heads",  "--embed-size",
+                             "--ffn-hidden-size", "--vocab-size", "--seq-len"};
+constexpr SizeNames kFieldsOfGpt{"n_layer",
+                                 "n_head",
+                                 "n_embd",
+                                 "n_hidden (GPT-2: n_inner)",
+                                 "config.vocab_size",
+                                 "config.block_size (GPT-2: n_positions)"};
+constexpr SizeNames kFields{"num_hidden_layers", "num_attention_heads", "hidden_size",
+                            "intermediate_size", "config.vocab_size",   "max_position_embeddings"};
+
+/// \throws UsageError
+void check_sizes(const ModelConfig& config, const SizeNames& names) {
+  require_in(config.num_layers, 1 << 14, names.layers);
+  require_in(config.num_heads, 1 << 14, names.heads);
+  require_in(config.embed_size, 1 << 20, names.embed);
+  require_in(config.ffn_hidden_size, 1 << 24, names.ffn);
+  require_in(config.vocab_size, 1 << 24, names.vocab);
+  require_in(config.block_size, 1 << 24, names.positions);
+  if (config.architecture != Architecture::mingpt) {
+    require_in(config.kv_heads(), 1 << 14, "num_key_value_heads");
+    if (config.num_heads % config.kv_heads() != 0) {
+      throw UsageError("num_attention_heads " + std::to_string(config.num_heads) +
+                       " is not divisible by num_key_value_heads " + std::to_string(config.kv_heads()) +
                        ": every head of keys serves equally many heads of queries");
     }
-    if (head_size != 0) require_in(head_size, 1 << 16, "head_dim");
-    require_in(num_heads * head_width(), 1 << 22, "num_attention_heads times head_dim");
+    if (config.head_size != 0) require_in(config.head_size, 1 << 16, "head_dim");
+    require_in(config.num_heads * config.head_width(), 1 << 22, "num_attention_heads times head_dim");
   }
-  if (head_size == 0 && embed_size % num_heads != 0) {
-    throw UsageError("--embed-size " + std::to_string(embed_size) + " is not divisible by --num-heads " +
-                     std::to_string(num_heads) + ": every head needs the same width");
+  if (config.head_size == 0 && config.embed_size % config.num_heads != 0) {
+    throw UsageError(fmt::format("{} {} is not divisible by {} {}: every head needs the same width", names.embed,
+                                 config.embed_size, names.heads, config.num_heads));
   }
-  if (dropout < 0 || dropout >= 1) {
-    throw UsageError("--dropout is " + std::to_string(dropout) + ", it must be in [0, 1)");
+  if (config.dropout < 0 || config.dropout >= 1) {
+    throw UsageError("--dropout is " + std::to_string(config.dropout) + ", it must be in [0, 1)");
   }
 }
 
+}  // namespace
+
+void ModelConfig::validate() const { check_sizes(*this, kOptions); }
+
 void config_detail::validate(const ModelConfig& config, const std::string& source) {
   try {
-    config.validate();
+    check_sizes(config, config.architecture == Architecture::mingpt ? kFieldsOfGpt : kFields);
   } catch (const UsageError& error) {
     throw FormatError(source + ": " + error.what());
   }
@@ -220,10 +244,41 @@ nlohmann::json model_config_to_json(const ModelConfig& config) {
   return json;
 }
 
+namespace {
+
+/// Weights are given in place of the folder that they are in.
+void refuse_other_file(const std::filesystem::path& path) {
+  const auto file = File::open_read(path);
+  std::array<char, 4> first{};
+  if (file.size_bytes() < first.size()) return;
+  file.read_at(0, std::as_writable_bytes(std::span(first)));
+  if (std::string_view(first.data(), first.size()) == "GGUF")
+    throw FormatError(path.string() +
+                      ": is a GGUF file, which is written here (fsdp-ckpt-convert --to gguf) and not read as a model: "
+                      "give the folder with config.json and safetensors that it was made of");
+  const auto suffix = path.extension();
+  if (suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth" || suffix == ".bin")
+    throw FormatError(path.string() + ": holds weights; the folder with config.json and the weights was expected");
+}
+
+void refuse_checkpoint(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory / "run.json", error) &&
+      !std::filesystem::exists(directory / ".metadata", error))
+    return;
+  throw MissingInput(directory.string() +
+                     ": is a checkpoint, not a model's folder with config.json: --restart-checkpoint-file goes on from "
+                     "a checkpoint, and fsdp-ckpt-convert --to hf makes a model's folder of it");
+}
+
+}  // namespace
+
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(directory_or_file, ignored);
   const auto path = is_file ? directory_or_file : directory_or_file / "config.json";
+  if (is_file) refuse_other_file(path);
+  if (!is_file && !std::filesystem::exists(path, ignored)) refuse_checkpoint(directory_or_file);
   auto config =
       read_fields(path, [&](const nlohmann::json& json) { return model_config_from_json(json, path.string()); });
   const auto generation = path.parent_path() / "generation_config.json";

@@ -355,7 +355,10 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
   return plan;
 }
 
-[[noreturn]] void refuse_kind(const Checkpoint& checkpoint) {
+}  // namespace
+
+void require_kind(const Checkpoint& checkpoint, bool adapters_only) {
+  if (checkpoint.has_adapters_only() == adapters_only) return;
   throw FormatError(checkpoint.path().string() +
                     (checkpoint.has_adapters_only()
                          ? ": holds adapters alone (--lora-rank of its run), not a model"
@@ -363,13 +366,11 @@ LoadPlan load(ModelRuntime& runtime, const Source& source, Optimizer* optimizer,
                            "--model, to train adapters for it"));
 }
 
-}  // namespace
-
 OptimizerPlan load_checkpoint(ModelRuntime& runtime, Optimizer* optimizer, const Checkpoint& checkpoint) {
   const auto& config = runtime.decoder().config;
   const auto& table = runtime.decoder().parameters;
   const auto plan = load(runtime, checkpoint.source(), optimizer, [&] {
-    if (checkpoint.has_adapters_only() != runtime.has_adapters()) refuse_kind(checkpoint);
+    require_kind(checkpoint, runtime.has_adapters());
     auto made = runtime.has_adapters() ? plan_adapters(checkpoint, table) : plan_weights(checkpoint, config);
     if (optimizer != nullptr) made.optimizer = plan_optimizer_state(checkpoint, config, table, *optimizer);
     return made;

@@ -90,6 +90,9 @@ class QuantizedLoader {
 
 namespace fsdp {
 
+/// \throws FormatError when the checkpoint holds adapters alone and a whole model is wanted, or the reverse
+void require_kind(const Checkpoint& checkpoint, bool adapters_only);
+
 /// Reads this rank's rows of every parameter, and with `optimizer` those of its state and the number of steps; then
 /// publishes the weights. Collective: what the ranks read together is compared with the checkpoint's checksums, and all
 /// fail together. A failure leaves weights and state partly filled and nothing published.
