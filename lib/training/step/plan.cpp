@@ -138,7 +138,9 @@ void check_adapter_options(const TrainOptions& o) {
     return;
   }
   if (lora.dora && lora.lora_bias) throw UsageError("--lora-bias and --dora contradict each other, in peft as well");
-  if (lora.ensure_weight_tying && lora.modules_to_save.empty())
+  // peft writes the field of an adapter whatever else the adapter has.
+  const bool of_file = !o.adapter.empty() || !o.restart_checkpoint.empty();
+  if (lora.ensure_weight_tying && lora.modules_to_save.empty() && !of_file)
     throw UsageError("--ensure-weight-tying needs --modules-to-save");
   if (!o.save_final_full.empty())
     throw UsageError(

@@ -124,4 +124,16 @@ TEST_SUITE("train/plan") {
     options.out_dir = std::string(256, 'x');
     CHECK_THROWS_WITH_AS(fsdp::run_directory(options), doctest::Contains("256 bytes"), fsdp::UsageError);
   }
+
+  TEST_CASE("an option that needs another one, and the field of an adapter that peft wrote without") {
+    TrainOptions options;
+    options.sharding.lora.rank = 4;
+    options.sharding.lora.ensure_weight_tying = true;
+    CHECK_THROWS_AS(fsdp::check_adapter_options(options), fsdp::UsageError);
+    options.adapter = "adapter";
+    CHECK_NOTHROW(fsdp::check_adapter_options(options));
+    options.adapter.clear();
+    options.restart_checkpoint = "latest";
+    CHECK_NOTHROW(fsdp::check_adapter_options(options));
+  }
 }
