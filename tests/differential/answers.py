@@ -1,8 +1,11 @@
 """Programs that answer questions, one JSON per line: answer_lines, and other libraries that may die of a question."""
+import atexit
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 
 BUILD = pathlib.Path(os.environ.get("FSDP_BUILD_DIR", pathlib.Path(__file__).resolve().parents[2] / "build"))
 
@@ -30,3 +33,10 @@ class Answers:
             return json.loads(line)
         code, self.process = self.process.wait(), None
         return {"died": code}
+
+
+def temporary_folder():
+    """Returns a folder in memory where there is one; it is removed at the end."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="fsdp-differential.", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    atexit.register(shutil.rmtree, path, True)
+    return path

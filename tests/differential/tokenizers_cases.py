@@ -2,21 +2,18 @@
 refused by name."""
 import collections
 import json
-import os
-import pathlib
 import random
 import sys
-import tempfile
 import unicodedata
 
 from tokenizers import Tokenizer
 
-from answers import Answers
+from answers import Answers, temporary_folder
 
 BATCH = 16
 OURS = Answers()
 THEIRS = Answers(sys.executable, __file__)  # a process of its own, as the library may abort
-FOLDER = tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+FOLDER = temporary_folder()
 SPACE = "\u2581"
 counts = collections.Counter()
 
@@ -284,7 +281,7 @@ def difference(case, number):
             return None
     except (KeyError, ValueError, TypeError, AttributeError):
         return None  # a case that was made smaller than a file can be
-    path = pathlib.Path(FOLDER.name) / f"{number}.json"
+    path = FOLDER / f"{number}.json"
     path.write_text(json.dumps(file), encoding="utf-8")
     question["tokenizer"] = str(path)
     ours, real = OURS.ask(question), THEIRS.ask(question)
