@@ -28,7 +28,7 @@
 #PBS -k doe
 #PBS -j oe
 set -euo pipefail
-unset CDPATH # with it cd prints, and may go elsewhere
+unset CDPATH && unset -f cd # with these cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # PBS runs a copy of this file; the shared scripts lie below the folder of submission.

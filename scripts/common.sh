@@ -1,6 +1,6 @@
 # Shared by the scripts in this folder; source it. Sets `root` and defines the helpers below.
 # shellcheck shell=bash
-unset CDPATH # with it cd prints, and may go elsewhere
+unset CDPATH && unset -f cd # with these cd prints, and may go elsewhere
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=${FSDP_VENV:-$root/.deps/venv} # scripts/cross sets FSDP_VENV to the libraries of another architecture
 # File that lists the packages scripts/setup installed, one requirement a line.

@@ -24,7 +24,7 @@
 #SBATCH --time=00:05:00
 #SBATCH --output=%x-%j.out
 set -euo pipefail
-unset CDPATH # with it cd prints, and may go elsewhere
+unset CDPATH && unset -f cd # with these cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.

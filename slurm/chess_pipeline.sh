@@ -18,7 +18,7 @@
 #   MEMPROBE_ARGS  further options for fsdp-memprobe, such as --calibration runs
 #   EVAL_ARGS  further options for fsdp-eval
 set -euo pipefail
-unset CDPATH # with it cd prints, and may go elsewhere
+unset CDPATH && unset -f cd # with these cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.

@@ -46,7 +46,7 @@
 #SBATCH --signal=USR1@300
 # The signal comes up to 20 s early and, without "B:", to the ranks: they save and end with 85.
 set -euo pipefail
-unset CDPATH # with it cd prints, and may go elsewhere
+unset CDPATH && unset -f cd # with these cd prints, and may go elsewhere
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/{/^#\(SBATCH\|PBS\)/!s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
 
 # Slurm runs a copy of this file; the shared scripts are found through the path of the submitted file.

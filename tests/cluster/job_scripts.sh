@@ -153,11 +153,16 @@ printf '10 1\n' >runs/e/starts
 expect 4 "code 4" pbs RUN_NAME=e LAUNCHER=env END_WITH=4
 [[ $(<runs/e/starts) == "10 1" ]] || fail "a start that was refused counts: $(<runs/e/starts)"
 
-# Variables of the job reach the ranks where it was submitted with --export=NONE, and the scripts work with a CDPATH.
+# Variables of the job reach the ranks where it was submitted with --export=NONE, and the scripts work with a CDPATH, and
+# with a function in place of cd that prints.
 expect 0 "[SLURM_EXPORT_ENV=ALL]" slurm RUN_NAME=x SLURM_EXPORT_ENV=NONE
 relative() { (cd "$FSDP_SOURCE" && env CDPATH=.:/usr PATH="$work/launcher:$PATH" FSDP_BIN="$work/bin" OUT_DIR="$work/runs" RUN_NAME=x "$@" 2>&1); }
 expect 0 "options: " relative SLURM_JOB_ID=7 LAUNCHER=env bash slurm/mingpt.sh
 expect 0 "options: " relative PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$FSDP_SOURCE" LAUNCHER=env bash pbs/mingpt.pbs
+# shellcheck disable=SC2016
+telling='BASH_FUNC_cd%%=() { builtin cd "$@" && pwd; }'
+expect 0 "options: " relative "$telling" SLURM_JOB_ID=7 LAUNCHER=env bash slurm/mingpt.sh
+expect 0 "options: " relative "$telling" PBS_JOBID=7.server PBS_NODEFILE="$work/nodefile" PBS_O_WORKDIR="$FSDP_SOURCE" LAUNCHER=env bash pbs/mingpt.pbs
 # The submitted file is found in the facts of an array, too, of which each task has its own.
 mkdir -p elsewhere spool
 cp "$FSDP_SOURCE/slurm/mingpt.sh" spool/slurm_script
