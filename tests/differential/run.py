@@ -28,7 +28,7 @@ SKIPPED = 77
 #   KNOWN                a list of (reason, function of case and difference: whether it is that one)
 #   generate(random)     returns a case, which is JSON
 #   differences(cases)   returns for each case None or a text; the first line of the text says what kind of difference it is
-KINDS = ["tokenizers", "templates", "configs", "adapters", "checkpoints"]
+KINDS = ["tokenizers", "templates", "configs", "adapters", "checkpoints", "chats", "jobs"]
 MOST_ALIKE = 3  # cases that are made smaller per kind of difference
 MOST_SECONDS = 20  # for making one case smaller
 
