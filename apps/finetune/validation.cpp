@@ -185,7 +185,7 @@ std::vector<Prompt> sample_prompts(const RunSetup& setup) {
   const auto ends = generation_ends({setup.options.model.directory, name});
   std::vector<Prompt> prompts;
   for (const auto& text : asked.sample_prompts) {
-    prompts.push_back(asked.sample_chat ? chat_prompt(*tokenizer, name, conversations, {text, ""}, ends)
+    prompts.push_back(asked.sample_chat ? chat_prompt(*tokenizer, name, conversations, {text, {}}, ends)
                                         : plain_prompt(*tokenizer, text, ends));
   }
   return prompts;

@@ -31,7 +31,7 @@ int code_unit(std::string_view text) {
 std::string unused_character(std::string_view text) {
   const auto lower = ascii_lower(std::string(text));
   for (int last = 0; last < 32; ++last) {
-    const std::string character{'\xef', '\xb7', static_cast<char>(0x90 + last)};
+    std::string character{'\xef', '\xb7', static_cast<char>(0x90 + last)};
     const std::string digits{"de"[last / 16], "0123456789abcdef"[last % 16]};
     if (lower.find(character) == lower.npos && lower.find("\\ufd" + digits) == lower.npos) return character;
   }

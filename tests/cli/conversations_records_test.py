@@ -59,11 +59,11 @@ class RecordsCase(ConversationsCase):
             offsets, ids = file["offsets"][:].tolist(), file["tokens"][:].tolist()
         self.assertEqual([ids[a:b] for a, b in zip(offsets, offsets[1:])], self.wanted(rows, template), data)
 
-    def columns(self, table, name="table"):
+    def columns(self, table, name="table", store_schema=True):
         """Writes a table as Parquet and as datasets.save_to_disk does."""
         table = table if isinstance(table, pyarrow.Table) else pyarrow.Table.from_pylist(table)
         parquet, arrow = self.folder / f"{name}.parquet", self.folder / f"{name}.arrow"
-        pyarrow.parquet.write_table(table, parquet)
+        pyarrow.parquet.write_table(table, parquet, store_schema=store_schema)
         with pyarrow.ipc.new_stream(arrow, table.schema) as stream:
             stream.write_table(table)
         return parquet, arrow
@@ -95,8 +95,9 @@ class Columns(RecordsCase):
         each = pyarrow.ListArray.from_arrays(pyarrow.array([0, 2, 2], pyarrow.int32()), json_column([json.dumps(one) for one in tools]), mask=pyarrow.array([False, True]))
         talk = json_column([json.dumps(messages)] * 2)
         for column in (json_column([json.dumps(tools), None]), json_column([json.dumps(tools), "null"]), each):
-            for data in self.columns(pyarrow.table({"messages": talk, "tools": column, "images": json_column(["[]", None])})):
-                self.check(data, rows)
+            for store_schema in (True, False):
+                for data in self.columns(pyarrow.table({"messages": talk, "tools": column, "images": json_column(["[]", None])}), store_schema=store_schema):
+                    self.check(data, rows)
         for data in self.columns(pyarrow.table({"messages": talk, "images": json_column([None, '["a.png"]'])})):
             self.refused(data, "chatml", 4, "row 1: has 'images'", options=self.template(ALL))
         for data in self.columns(pyarrow.table({"messages": json_column(["[]], [[", None])})):
@@ -134,6 +135,10 @@ class Columns(RecordsCase):
         made = [[USER, call([("x", 1.0), ("y", None)])]]
         for data in self.columns(pyarrow.table({"messages": pyarrow.array(made, types)})):
             self.check(data, [{"messages": [USER, call({"x": 1.0, "y": None})]}])
+        # A whole column of times is no column of texts.
+        for data in self.columns(pyarrow.table({"text": [moment], "more": [[moment]]})):
+            for field in ("text", "more"):
+                self.refused(data, "chatml", 4, "holds ", "expected strings", options=["--documents", "--field", field])
         odd = pyarrow.array([[{**USER, "content": b"\xff"}, {**ANSWER, "content": b"a"}]])
         for data in self.columns(pyarrow.table({"messages": odd})):
             self.refused(data, "chatml", 4, "row 0: holds binary that is no UTF-8", options=self.template(ALL))

@@ -202,7 +202,7 @@ void add_system(const Json& record, Json& messages) {
 Json tools_of(const Json& record) {
   const auto found = record.find("tools");
   if (found == record.end() || (!found->is_array() && !says_something(*found))) return nullptr;
-  const auto tools = found->is_string() ? json_in(found->get_ref<const std::string&>()) : *found;
+  auto tools = found->is_string() ? json_in(found->get_ref<const std::string&>()) : *found;
   if (!tools.is_array() && !tools.is_null())
     throw FormatError("'tools' holds " + described(*found) + ", expected a list of tools");
   return tools;

@@ -18,11 +18,11 @@
 namespace fsdp::detail {
 namespace {
 
-void append_elements(const arrow::Array& values, std::int64_t begin, std::int64_t end, std::string& out) {
+void append_elements(const arrow::Array& values, std::int64_t begin, std::int64_t end, bool member, std::string& out) {
   out += '[';
   for (auto i = begin; i < end; ++i) {
     if (i > begin) out += ',';
-    append_json_value(values, i, out);
+    append_json_value(values, i, out, member);
   }
   out += ']';
 }
@@ -35,7 +35,7 @@ void append_structure(const arrow::StructArray& array, std::int64_t index, std::
     if (out.back() != '{') out += ',';
     append_json_string(array.type()->field(i)->name(), out);
     out += ':';
-    append_json_value(*member, index, out);
+    append_json_value(*member, index, out, true);
   }
   out += '}';
 }
@@ -46,23 +46,23 @@ void append_map(const arrow::MapArray& map, std::int64_t index, std::string& out
   for (auto i = map.value_offset(index); i < map.value_offset(index + 1); ++i) {
     if (i > map.value_offset(index)) out += ',';
     std::string key;
-    append_json_value(*map.keys(), i, key);
+    append_json_value(*map.keys(), i, key, true);
     if (key.starts_with('"')) {
       out += key;
     } else {
       append_json_string(key, out);
     }
     out += ':';
-    append_json_value(*map.items(), i, out);
+    append_json_value(*map.items(), i, out, true);
   }
   out += '}';
 }
 
 template <class List>
-void append_list(const arrow::Array& array, std::int64_t index, std::string& out) {
+void append_list(const arrow::Array& array, std::int64_t index, bool member, std::string& out) {
   const auto& list = static_cast<const List&>(array);
   const auto begin = static_cast<std::int64_t>(list.value_offset(index));
-  append_elements(*list.values(), begin, begin + static_cast<std::int64_t>(list.value_length(index)), out);
+  append_elements(*list.values(), begin, begin + static_cast<std::int64_t>(list.value_length(index)), member, out);
 }
 
 template <class Number>
@@ -144,10 +144,10 @@ std::optional<std::string_view> text_of(const arrow::Array& array, std::int64_t 
 }
 
 /// Writes a value of a type that others define: JSON as its value, each other as what it is stored as.
-void append_extension(const arrow::ExtensionArray& array, std::int64_t index, std::string& out) {
+void append_extension(const arrow::ExtensionArray& array, std::int64_t index, bool member, std::string& out) {
   const bool is_json = static_cast<const arrow::ExtensionType&>(*array.type()).extension_name() == "arrow.json";
   const auto text = is_json ? text_of(*array.storage(), index) : std::nullopt;
-  text ? append_json(*text, out) : append_json_value(*array.storage(), index, out);
+  text ? append_json(*text, out) : append_json_value(*array.storage(), index, out, member);
 }
 
 /// "" or [], as such or as JSON.
@@ -157,9 +157,10 @@ bool is_empty(const arrow::Array& array, std::int64_t index) {
   switch (array.type_id()) {
     case Type::EXTENSION: {
       std::string value;
-      append_extension(static_cast<const arrow::ExtensionArray&>(array), index, value);
+      append_extension(static_cast<const arrow::ExtensionArray&>(array), index, true, value);
       const auto json = nlohmann::json::parse(value, nullptr, false);
-      return json.is_null() || json == "" || (json.is_structured() && json.empty());
+      if (const auto* text = json.get_ptr<const std::string*>()) return text->empty();
+      return json.is_null() || (json.is_structured() && json.empty());
     }
     case Type::LIST:
       return static_cast<const arrow::ListArray&>(array).value_length(index) == 0;
@@ -191,31 +192,31 @@ void append_json_string(std::string_view text, std::string& out) {
   out += '"';
 }
 
-void append_json_value(const arrow::Array& array, std::int64_t index, std::string& out) {
+void append_json_value(const arrow::Array& array, std::int64_t index, std::string& out, bool member) {
   using Type = arrow::Type;
   if (array.IsNull(index)) {
     out += "null";
     return;
   }
   if (const auto text = text_of(array, index)) return append_text(*text, *array.type(), out);
-  if (arrow::is_temporal(array.type_id()) || arrow::is_decimal(array.type_id()))
+  if (member && (arrow::is_temporal(array.type_id()) || arrow::is_decimal(array.type_id())))
     return append_printed(array, index, out);
   switch (array.type_id()) {
     case Type::STRUCT:
       return append_structure(static_cast<const arrow::StructArray&>(array), index, out);
     case Type::LIST:
-      return append_list<arrow::ListArray>(array, index, out);
+      return append_list<arrow::ListArray>(array, index, member, out);
     case Type::LARGE_LIST:
-      return append_list<arrow::LargeListArray>(array, index, out);
+      return append_list<arrow::LargeListArray>(array, index, member, out);
     case Type::FIXED_SIZE_LIST:
-      return append_list<arrow::FixedSizeListArray>(array, index, out);
+      return append_list<arrow::FixedSizeListArray>(array, index, member, out);
     case Type::MAP:
       return append_map(static_cast<const arrow::MapArray&>(array), index, out);
     case Type::EXTENSION:
-      return append_extension(static_cast<const arrow::ExtensionArray&>(array), index, out);
+      return append_extension(static_cast<const arrow::ExtensionArray&>(array), index, member, out);
     case Type::DICTIONARY: {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
-      return append_json_value(*coded.dictionary(), coded.GetValueIndex(index), out);
+      return append_json_value(*coded.dictionary(), coded.GetValueIndex(index), out, member);
     }
     case Type::BOOL:
       out += static_cast<const arrow::BooleanArray&>(array).Value(index) ? "true" : "false";

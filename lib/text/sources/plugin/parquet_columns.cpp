@@ -315,6 +315,13 @@ std::shared_ptr<arrow::RecordBatchReader> batches_of(Reader& reader, const std::
   }
 }
 
+/// Newer versions of Arrow tell columns of JSON from strings where a file has no schema of Arrow, if they are asked to.
+template <class Properties>
+void read_json_as_such(Properties& properties) {
+  if constexpr (requires { properties.set_arrow_extensions_enabled(true); })
+    properties.set_arrow_extensions_enabled(true);
+}
+
 std::unique_ptr<parquet::arrow::FileReader> open_record_file(const std::string& file) {
   parquet::ReaderProperties pages(arrow::system_memory_pool());
   pages.enable_buffered_stream();
@@ -324,6 +331,7 @@ std::unique_ptr<parquet::arrow::FileReader> open_record_file(const std::string& 
   batches.set_batch_size(kBatch_rows);
   batches.set_pre_buffer(false);
   batches.set_use_threads(false);
+  read_json_as_such(batches);
   parquet::arrow::FileReaderBuilder builder;
   check(builder.OpenFile(file, /*memory_map=*/false, pages));
   builder.memory_pool(arrow::system_memory_pool())->properties(batches);
