@@ -183,6 +183,7 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
     report["rows"] = result.rows;
     report["too_short"] = result.too_short;
   }
+  report["ignored"] = result.ignored.to_json();
   auto& files = report["inputs"] = nlohmann::json::array();
   for (const auto& file : result.files) files.push_back(file.string());
   for (const auto& file : result.unread) report["not_read"].push_back(file.string());
@@ -222,6 +223,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
   }
   if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
+  tell_of_ignored(result.ignored, log);
   if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread, true));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));

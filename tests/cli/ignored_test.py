@@ -61,6 +61,27 @@ class Ignored(families_cli.Case):
             result = fsdp_cli.run("fsdp-memprobe", ["--model", folder, "--batch-size", 1, "--device", "cpu", "--json"])
             self.assertIn("use_cache", result.json()["ignored"][str(folder / "config.json")])
 
+    def test_keys_and_columns_of_data(self):
+        """Those of all records, in all forms of files."""
+        records = [{"text": "a b c", "id": 1}, {"url": "x", "text": "d e"}]
+        chats = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "system": "s", "source": 1}]
+        pairs = [{"prompt": "a", "completion": "b", "instruction": "c"}]
+        alpaca = [{"instruction": "a", "input": "b", "output": "c", "text_hash": 7}]
+        for name, samples, expected in (("texts.jsonl", records, ["id", "url"]), ("chats.jsonl", chats, ["source"]),
+                                        ("pairs.jsonl", pairs, ["instruction"]), ("alpaca.jsonl", alpaca, ["text_hash"])):
+            (self.folder / name).write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+            self.assert_ignored(name, expected)
+        (self.folder / "table.csv").write_text("id,text\n1,a b\n")
+        self.assert_ignored("table.csv", ["id"])
+
+    def assert_ignored(self, name, expected):
+        template = ["--chat-template", "chatml"] if name.startswith(("chats", "alpaca")) else []
+        result = fsdp_cli.run("fsdp-download", ["tokens", "--input", self.folder / name, "--tokenizer", "gpt2", "--output", self.folder / f"{name}.h5",
+                                                "--json", *template])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual(result.json()["ignored"], {str(self.folder / name): expected})
+        self.assertIn(f"ignored   {self.folder / name}: {', '.join(expected)}\n", result.err)
+
     def test_tensors_that_an_evaluation_or_a_conversion_leaves_out(self):
         model, rows = llama_cli.make_snapshot(self.folder / "small", files=1, dtype="F32"), self.documents("qwen3")
         self.tune("two", rows, "--max-steps", 1, "--batch-size", 1, model=model)

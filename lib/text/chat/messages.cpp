@@ -1,6 +1,8 @@
 #include "lib/text/chat/messages.hpp"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "lib/base/error.hpp"
 #include "lib/base/python_json.hpp"
@@ -172,13 +174,19 @@ void append_messages(const Json& record, const std::string& field, Json& message
   for (const auto& message : *found) messages.push_back(from_share_gpt(message));
 }
 
+/// The key of the list of messages; empty for a sample in Alpaca's layout.
+std::string key_of_messages(const Json& record, const std::string& field) {
+  if (field != "messages" || record.contains(field)) return field;
+  if (record.contains(kShareGptField)) return kShareGptField;
+  return record.contains(kAlpacaKeys[0]) && record.contains(kAlpacaKeys[1]) ? "" : field;
+}
+
 /// The list of messages of a sample in any layout.
 Json messages_of(const Json& record, const std::string& field) {
-  const bool other = field == "messages" && !record.contains(field);
-  if (other && !record.contains(kShareGptField) && record.contains(kAlpacaKeys[0]) && record.contains(kAlpacaKeys[1]))
-    return from_alpaca(record);
+  const auto key = key_of_messages(record, field);
+  if (key.empty()) return from_alpaca(record);
   auto messages = Json::array();
-  append_messages(record, other && record.contains(kShareGptField) ? kShareGptField : field, messages);
+  append_messages(record, key, messages);
   return messages;
 }
 
@@ -275,6 +283,24 @@ Conversation read_message_pair(const nlohmann::ordered_json& record) {
   }
   std::fill_n(conversation.is_answer.begin(), prompt, false);
   return conversation;
+}
+
+std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field) {
+  std::set<std::string_view> read{"tools", "system", "chat_template_kwargs"};
+  read.insert(kUnsaidBeside.begin(), kUnsaidBeside.end());
+  read.insert(kLossBeside.begin(), kLossBeside.end());
+  const auto key = field.empty() ? std::string() : key_of_messages(record, field);
+  if (field.empty()) {
+    read.insert({"prompt", "completion"});
+  } else if (key.empty()) {
+    read.insert(kAlpacaKeys.begin(), kAlpacaKeys.end());
+  } else {
+    read.insert(key);
+  }
+  std::vector<std::string> unread;
+  for (const auto& [name, value] : record.items())
+    if (!read.contains(name)) unread.push_back(name);
+  return unread;
 }
 
 nlohmann::ordered_json as_templates_read(const nlohmann::ordered_json& messages) {

@@ -45,6 +45,9 @@ bool is_message_pair(const nlohmann::ordered_json& record);
 /// \throws as read_conversation()
 Conversation read_message_pair(const nlohmann::ordered_json& record);
 
+/// Keys of `record` that nothing reads. \param field  key of the messages; empty: a prompt and a completion
+std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field);
+
 /// Messages without keys that are null or our own; what a message thinks is at all keys that templates read it from.
 /// Source: render_jinja_template() of transformers 5.23
 nlohmann::ordered_json as_templates_read(const nlohmann::ordered_json& messages);

@@ -33,6 +33,8 @@ class Csv : public Documents {
       throw FormatError(file.string() + ": the header row has no column '" + field + "', only " + names +
                         "; --data-field names the one to read (of fsdp-download tokens: --field)");
     }
+    header.erase(header.begin() + static_cast<std::ptrdiff_t>(column_));
+    unread_ = std::move(header);
   }
 
   bool next(std::string& text) override {
@@ -41,6 +43,7 @@ class Csv : public Documents {
   }
   std::string where() const override { return stream_.path().string() + ": line " + std::to_string(record_line_); }
   std::int64_t bytes_read() const override { return stream_.bytes_read(); }
+  std::vector<std::string> unread() const override { return unread_; }
 
  private:
   static constexpr std::size_t kMostColumns = 65536;
@@ -109,8 +112,9 @@ class Csv : public Documents {
   int separator_;
   std::size_t num_columns_ = 0;  ///< 0 until the header is read
   std::size_t column_ = 0;
-  std::int64_t line_ = 1;         ///< line of the next byte
-  std::int64_t record_line_ = 1;  ///< line where the record began
+  std::vector<std::string> unread_;  ///< names of the other columns
+  std::int64_t line_ = 1;            ///< line of the next byte
+  std::int64_t record_line_ = 1;     ///< line where the record began
 };
 
 }  // namespace

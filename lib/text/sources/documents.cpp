@@ -111,6 +111,7 @@ class ArrowTexts : public Documents {
   }
   std::string where() const override { return rows_->where(); }
   std::int64_t bytes_read() const override { return rows_->bytes_read(); }
+  std::vector<std::string> unread() const override { return rows_->unread(); }
 
  private:
   static std::string usual_field(const std::filesystem::path& file) {
@@ -253,9 +254,16 @@ DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSel
 }
 
 bool DocumentStream::next(std::string& text) {
-  if (documents_left_ == 0) return false;
+  const auto note_unread = [&] {
+    if (documents_ != nullptr) ignored_.add(files_[next_file_ - 1].string(), documents_->unread());
+  };
+  if (documents_left_ == 0) {
+    note_unread();
+    return false;
+  }
   while (documents_ == nullptr || !documents_->next(text)) {
     if (documents_ != nullptr) bytes_before_ += file_bytes_[next_file_ - 1];
+    note_unread();
     documents_.reset();
     if (next_file_ == files_.size()) return false;
     const auto& file = files_[next_file_++];

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/ignored.hpp"
 #include "lib/text/chat/conversation_options.hpp"
 
 namespace fsdp {
@@ -52,6 +53,9 @@ class Documents {
 
   /// Bytes of the file that have been read, approximately; for progress.
   virtual std::int64_t bytes_read() const = 0;
+
+  /// Keys or columns of the documents so far that are not read. Of JSON records their reader knows.
+  virtual std::vector<std::string> unread() const { return {}; }
 };
 
 enum class DataFileKind { json_lines, csv, text, parquet, arrow };
@@ -116,6 +120,8 @@ class DocumentStream {
   /// Bytes read so far, out of bytes_total(), the size of all files.
   std::int64_t bytes_read() const;
   std::int64_t bytes_total() const { return bytes_total_; }
+  /// Keys and columns that are not read, by file, once next() has returned false.
+  const Ignored& ignored() const { return ignored_; }
 
  private:
   std::vector<std::filesystem::path> files_;
@@ -128,6 +134,7 @@ class DocumentStream {
   std::int64_t bytes_before_ = 0;  ///< size of the files that are done
   std::size_t next_file_ = 0;
   std::unique_ptr<Documents> documents_;
+  Ignored ignored_;
 };
 
 }  // namespace fsdp

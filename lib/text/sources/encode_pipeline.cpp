@@ -7,6 +7,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/python_json.hpp"
 #include "lib/base/usable_resources.hpp"
+#include "lib/text/chat/messages.hpp"
 
 namespace fsdp {
 namespace {
@@ -60,10 +61,12 @@ bool has_target(const std::vector<std::uint8_t>& mask) {
 DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, ConversationRules rules, EncodeOptions options)
     : tokenizer_(tokenizer), conversations_(tokenizer, std::move(rules)), options_(std::move(options)) {}
 
-MaskedIds DocumentEncoder::encode_record(const std::string& sample, DataForm form) const {
+void DocumentEncoder::encode_record(const std::string& sample, DataForm form, EncodedSample& out) const {
   const auto record = parse_record(sample, options_.messages_field);
-  return form == DataForm::messages ? conversations_.encode_messages(record, options_.messages_field)
-                                    : conversations_.encode_pair(record);
+  const bool is_pair = form != DataForm::messages;
+  out.masked =
+      is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
+  out.unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
 }
 
 EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, const StopTest& stop) const {
@@ -73,7 +76,7 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
   if (form == DataForm::text) {
     ids = tokenizer_.encode_document(sample, stop);
   } else {
-    out.masked = encode_record(sample, form);
+    encode_record(sample, form, out);
     if (!masked) mask.clear();
   }
   const auto most = static_cast<std::size_t>(options_.max_length);
@@ -210,6 +213,8 @@ void EncodePipeline::encode(Batch& batch) const {
                         "; do its files belong together?");
     }
     batch.texts[i] = {};
+    if (!sample.unread.empty())
+      encoded.ignored.add(batch.places[i].substr(0, batch.places[i].rfind(": ")), sample.unread);
     if (sample.cut > 0) ++encoded.cut;
     if (!sample.counts) {
       if (encoded.skipped++ == 0) encoded.first_skipped = batch.places[i];

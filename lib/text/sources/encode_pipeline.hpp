@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/base/ignored.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
 #include "lib/text/sources/documents.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
@@ -28,9 +29,10 @@ struct EncodeOptions {
 };
 
 struct EncodedSample {
-  MaskedIds masked;      ///< the mask is empty when all ids count
-  bool counts = true;    ///< some id is a target; samples without a target are to be left out
-  std::int64_t cut = 0;  ///< ids beyond max_length
+  MaskedIds masked;                 ///< the mask is empty when all ids count
+  bool counts = true;               ///< some id is a target; samples without a target are to be left out
+  std::int64_t cut = 0;             ///< ids beyond max_length
+  std::vector<std::string> unread;  ///< keys of a record that nothing reads
 };
 
 class DocumentEncoder {
@@ -48,7 +50,7 @@ class DocumentEncoder {
   bool learns_turn_ends() const { return conversations_.learns_turn_ends(); }
 
  private:
-  MaskedIds encode_record(const std::string& sample, DataForm form) const;
+  void encode_record(const std::string& sample, DataForm form, EncodedSample& out) const;
 
   const Tokenizer& tokenizer_;
   ConversationEncoder conversations_;
@@ -68,6 +70,7 @@ struct EncodedBatch {
   std::string first_skipped;       ///< place of the first skipped sample
   std::int64_t cut = 0;            ///< samples that were too long
   std::int64_t bytes_read = 0;     ///< bytes of the stream up to these documents
+  Ignored ignored;                 ///< keys of records that nothing reads, by file
 };
 
 /// Between reading and next() the number of batches and their bytes are bounded; one document of any size is accepted.

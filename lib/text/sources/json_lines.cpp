@@ -1,5 +1,6 @@
 // JSON Lines; see documents.hpp.
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "lib/base/error.hpp"
@@ -14,7 +15,11 @@ namespace {
 /// Extracts one member of an object from a line and skips everything else.
 class FieldReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  FieldReader(const std::string& field, std::string& text) : field_(field), text_(text) { text_.clear(); }
+  /// \param others  gets the other keys
+  FieldReader(const std::string& field, std::string& text, std::set<std::string>& others)
+      : field_(field), text_(text), others_(others) {
+    text_.clear();
+  }
 
   bool found() const { return found_; }
   /// Problem of a line that is valid JSON; empty if there is none.
@@ -69,7 +74,10 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
       found_ = true;
       text_.clear();
       elements_ = 0;
-    } else if (keys_.size() < 200) {
+      return true;
+    }
+    if (!others_.contains(name)) others_.insert(name);
+    if (keys_.size() < 200) {
       keys_ += (keys_.empty() ? "'" : ", '") + name + "'";
     }
     return true;
@@ -96,6 +104,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& field_;
   std::string& text_;
+  std::set<std::string>& others_;
   int depth_ = 0;        ///< 1 at the members of the line
   bool wanted_ = false;  ///< inside the member
   bool found_ = false;
@@ -119,7 +128,7 @@ class JsonLines : public Documents {
       if (!stream_.next_line(line_, line_number_ + 1)) return false;
       ++line_number_;
     } while (line_.find_first_not_of(" \t\r") == std::string::npos);
-    FieldReader reader(field_, text);
+    FieldReader reader(field_, text, others_);
     if (nlohmann::json::sax_parse(line_, &reader)) {
       check_found(reader);
     } else {
@@ -129,6 +138,7 @@ class JsonLines : public Documents {
   }
   std::string where() const override { return stream_.path().string() + ": line " + std::to_string(line_number_); }
   std::int64_t bytes_read() const override { return stream_.bytes_read(); }
+  std::vector<std::string> unread() const override { return {others_.begin(), others_.end()}; }
 
  private:
   [[noreturn]] void fail(const FieldReader& reader) const {
@@ -145,11 +155,11 @@ class JsonLines : public Documents {
   }
 
   /// Reads a line that is not JSON again as Python's extended JSON.
-  void read_as_python(const FieldReader& failed, std::string& text) const {
+  void read_as_python(const FieldReader& failed, std::string& text) {
     if (!failed.problem().empty()) fail(failed);
     const PythonJson python(line_);
     if (python.is_plain()) fail(failed);
-    FieldReader reader(field_, text);
+    FieldReader reader(field_, text, others_);
     if (!nlohmann::json::sax_parse(python.plain_text(), &reader))
       reader.problem().empty() ? fail(failed) : fail(reader);
     check_found(reader);
@@ -159,6 +169,7 @@ class JsonLines : public Documents {
 
   detail::TextStream stream_;
   std::string field_;
+  std::set<std::string> others_;  ///< keys beside it
   std::string line_;
   std::int64_t line_number_ = 0;
 };

@@ -1,6 +1,8 @@
 #include "lib/text/sources/parquet_documents.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
+#include <set>
 
 #include "lib/base/error.hpp"
 #include "lib/base/plugin.hpp"
@@ -36,8 +38,12 @@ std::string worded(const std::string& text) {
 
 class ParquetDocuments : public Documents {
  public:
-  ParquetDocuments(const std::filesystem::path& file, std::unique_ptr<ParquetColumn> column)
-      : file_(file), file_bytes_(std::filesystem::file_size(file)), column_(std::move(column)) {}
+  /// \param read  the columns that are read; empty: the usual one
+  ParquetDocuments(const std::filesystem::path& file, std::unique_ptr<ParquetColumn> column, std::set<std::string> read)
+      : file_(file),
+        file_bytes_(std::filesystem::file_size(file)),
+        column_(std::move(column)),
+        read_(std::move(read)) {}
 
   bool next(std::string& text) override {
     const auto step = column_->next(text);
@@ -50,11 +56,20 @@ class ParquetDocuments : public Documents {
     const auto done = static_cast<double>(column_->row() + 1);
     return rows > 0 ? static_cast<std::int64_t>(done / rows * static_cast<double>(file_bytes_)) : 0;
   }
+  std::vector<std::string> unread() const override {
+    auto columns = parquet_columns(file_);
+    const bool has_text = std::ranges::find(columns, "text") != columns.end();
+    std::erase_if(columns, [&](const auto& name) {
+      return read_.empty() ? name == (has_text ? "text" : "Moves") : read_.contains(name);
+    });
+    return columns;
+  }
 
  private:
   std::filesystem::path file_;
   std::uintmax_t file_bytes_;
   std::unique_ptr<ParquetColumn> column_;
+  std::set<std::string> read_;
 };
 
 }  // namespace
@@ -74,9 +89,10 @@ ParquetPlugin open_parquet_plugin(const std::filesystem::path& library, const st
 namespace {
 
 std::unique_ptr<Documents> opened(const std::filesystem::path& file, detail::ParquetColumn* column,
-                                  const std::string& failure) {
+                                  const std::string& failure, std::set<std::string> read) {
   if (column == nullptr) throw FormatError(file.string() + ": " + detail::worded(failure));
-  return std::make_unique<detail::ParquetDocuments>(file, std::unique_ptr<detail::ParquetColumn>(column));
+  return std::make_unique<detail::ParquetDocuments>(file, std::unique_ptr<detail::ParquetColumn>(column),
+                                                    std::move(read));
 }
 
 }  // namespace
@@ -84,15 +100,19 @@ std::unique_ptr<Documents> opened(const std::filesystem::path& file, detail::Par
 std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field) {
   std::string failure;
   auto* column = detail::find_parquet_plugin(file).open_text(file.c_str(), field.c_str(), &failure);
-  return opened(file, column, failure);
+  return opened(file, column, failure, field.empty() ? std::set<std::string>() : std::set{field});
 }
 
 std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
                                                 const std::vector<std::string>& fields) {
   std::string lines, failure;
-  for (const auto& field : fields) lines += (lines.empty() ? "" : "\n") + field;
+  std::set<std::string> read;
+  for (const auto& field : fields) {
+    lines += (lines.empty() ? "" : "\n") + field;
+    read.insert(field.substr(field.find_first_not_of("?!")));
+  }
   auto* columns = detail::find_parquet_plugin(file).open_records(file.c_str(), lines.c_str(), &failure);
-  return opened(file, columns, failure);
+  return opened(file, columns, failure, std::move(read));
 }
 
 std::vector<std::string> parquet_columns(const std::filesystem::path& file) {

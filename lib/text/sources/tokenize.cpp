@@ -142,6 +142,7 @@ void add_batch(const detail::EncodedBatch& batch, Joiner& joiner, TokenFileWrite
   report.cut_documents += batch.cut;
   if (report.skipped == 0) report.first_skipped = batch.first_skipped;
   report.skipped += batch.skipped;
+  report.ignored.add(batch.ignored);
 }
 
 void check_that_something_is_there(const TokenizeReport& report) {
@@ -188,6 +189,7 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
       if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
     }
   }
+  report.ignored.add(stream.ignored());
   check_that_something_is_there(report);
   report.stopped = !writer->finish(stop_wanted);
   if (report.shares_rows) report.rows = writer->document_rows();

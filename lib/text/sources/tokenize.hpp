@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/ignored.hpp"
 #include "lib/base/named_values.hpp"
 #include "lib/text/chat/conversation_options.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
@@ -71,6 +72,7 @@ struct TokenizeReport {
   std::int64_t rows = 0;            ///< rows of a packed output, or of packed documents
   std::int64_t end_marks = 0;       ///< of `tokens`, marks between the texts of a packed output
   std::int64_t dropped_tokens = 0;  ///< tokens after the last row of a packed output
+  Ignored ignored;                  ///< keys and columns that nothing reads, by file
   bool stopped = false;             ///< `stop_wanted` returned true; no file was written
 };
 

@@ -56,6 +56,7 @@ void tell_of_settled_options(const TokenFile& file, const ConversationOptions& a
 }
 
 void tell_of_answers(const TokenizeReport& report, const Logger& log) {
+  tell_of_ignored(report.ignored, log);
   if (report.chat_template.empty() && !report.masked) return;
   log.info(answers_line(report));
   if (report.skipped > 0) log.warning(skipped_line(report));

@@ -66,11 +66,15 @@ bool is_entry(std::string name) {
   return name[name.size() - digits - 4] == '-' && hash.find_first_not_of("0123456789abcdef") == hash.npos;
 }
 
+/// To be raised when the same texts get other ids, or another mask, within a version.
+constexpr const char* kEncoding = "2";
+
 }  // namespace
 
 std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOptions& options) {
   Fingerprint hash;
   hash.add(FSDP_VERSION);
+  hash.add(kEncoding);
   for (const auto& file : files) add_data_file(file, hash);
   const auto tokenizer = tokenizer_files(options.tokenizer_name);
   if (tokenizer.empty()) hash.add(options.tokenizer_name);
