@@ -324,6 +324,20 @@ void apply_fine_tuning_defaults(OptionTable& app, const TrainOptions& options) {
   set_if_open(app, "seed", {"42"});
 }
 
+namespace {
+
+/// \throws FormatError for an adapter that cannot be trained on
+LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model) {
+  auto plan = plan_adapter(adapter, base_modules(read_model_config(model)));
+  if (plan.shares_adapter)
+    throw FormatError(plan.file.string() +
+                      ": head and embedding share one adapter (ensure_weight_tying), which training would part: "
+                      "evaluate or merge it, or train a new one");
+  return std::move(plan.lora);
+}
+
+}  // namespace
+
 void resolve_names(TrainOptions& options) {
   const auto settings = hub_settings(process_environment());
   auto& model = options.model;
@@ -346,9 +360,8 @@ void resolve_names(TrainOptions& options) {
   }
   if (!options.adapter.empty()) {
     // Without base weights there is no run; that error is reported later.
-    const auto lora = model.directory.empty()
-                          ? read_adapter_config(options.adapter).lora
-                          : plan_adapter(options.adapter, base_modules(read_model_config(model.directory))).lora;
+    const auto lora = model.directory.empty() ? read_adapter_config(options.adapter).lora
+                                              : trainable_adapter(options.adapter, model.directory);
     take_adapter(options, lora, "--adapter " + options.adapter);
   }
   if (!options.train_data.empty())

@@ -13,7 +13,7 @@ with fsdp_cli.needed():
     import peft
     import torch
     import transformers
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 VARIANTS = {"lora": [], "rslora": ["--rslora", "--lora-targets", "q_proj,v_proj,down_proj"], "dora": ["--dora", "--lora-targets", "k_proj,up_proj"],
@@ -55,6 +55,65 @@ class Peft(ConvertCase):
                 weights = theirs.merge_and_unload().state_dict()
                 for key, tensor in open_model(merged).state_dict().items():
                     self.assertLess((tensor - weights[key]).abs().max().item(), 2e-6, key)
+
+    def adapter_of(self, model, ids, name, **choices):
+        """Makes an adapter with peft. Returns its folder and the loss of the model in this process with the adapter."""
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, lora_alpha=8, task_type="CAUSAL_LM", **choices)).eval()
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for _, parameter in sorted(adapted.named_parameters()):
+                if parameter.requires_grad:
+                    parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+            loss = adapted(input_ids=ids, labels=ids).loss.item()
+        adapted.save_pretrained(self.folder / name)
+        return self.folder / name, loss
+
+    def ids_of(self, most):
+        ids = torch.randint(0, most, (2, 33), generator=torch.Generator().manual_seed(7))
+        file = self.folder / f"ids-{most}.h5"
+        with fsdp_cli.h5py.File(file, "w") as written:
+            written.create_dataset("input_ids", data=ids.numpy().astype("uint16"))
+        return ids, file
+
+    def assert_all_agree(self, base, adapter, data, loss, *told):
+        """fsdp-eval with the adapter, and with the model that it is merged into, have the loss of peft."""
+        result = fsdp_cli.run("fsdp-eval", [base, "--adapter", adapter, "--data", data, "--json"])
+        for words in told:
+            self.assertIn(words, result.err)
+        self.assertAlmostEqual(result.json()["loss"], loss, delta=5e-5)
+        merged = self.convert(base, f"merged-{adapter.name}", "--merge-adapter", adapter, "--to", "hf")
+        self.assertAlmostEqual(self.evaluate(merged, "--data", data)["loss"], loss, delta=5e-5)
+
+    def test_head_and_embedding_with_one_adapter(self):
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+        transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, tie_word_embeddings=True)).save_pretrained(self.folder / "tied")
+        ids, data = self.ids_of(48)
+        for name in ("lm_head", "embed_tokens"):
+            with self.subTest(name):
+                adapter, loss = self.adapter_of(open_model(self.folder / "tied"), ids, f"both-{name}", target_modules=[name, "q_proj"], ensure_weight_tying=True)
+                self.assert_all_agree(self.folder / "tied", adapter, data, loss)
+        # Training would make two adapters of the one.
+        result = fsdp_cli.run("fsdp-finetune", self.train_arguments("both", "--max-steps", 1, "--model", self.folder / "tied", "--adapter", adapter))
+        self.assert_refused(result, 4, str(adapter), "ensure_weight_tying")
+        tensors = {name: tensor for name, tensor in load_file(adapter / "adapter_model.safetensors").items() if "lm_head" not in name}
+        save_file(tensors, adapter / "adapter_model.safetensors")
+        self.convert(self.folder / "tied", "refused", "--merge-adapter", adapter, "--to", "hf", code=4)
+
+    def test_adapters_of_a_multimodal_gemma3(self):
+        torch.manual_seed(0)
+        text = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+                "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "layer_types": ["sliding_attention", "full_attention"]}
+        images = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+        config = transformers.Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4, image_token_index=47, boi_token_index=45, eoi_token_index=46)
+        model = transformers.Gemma3ForConditionalGeneration(config)
+        model.save_pretrained(self.folder / "gemma3")
+        ids, data = self.ids_of(44)
+        for name, targets, told in (("expression", r".*language_model.*[.](q_proj|v_proj)", ()), ("names", ["q_proj", "down_proj"], ("part for images are left out",))):
+            with self.subTest(name):
+                opened = transformers.Gemma3ForConditionalGeneration.from_pretrained(self.folder / "gemma3", dtype=torch.float32)
+                adapter, loss = self.adapter_of(opened.eval(), ids, f"gemma3-{name}", target_modules=targets)
+                self.assert_all_agree(self.folder / "gemma3", adapter, data, loss, *told)
 
     def test_logits_of_merged_fixtures(self):
         inputs = json.loads((FIXTURES / "training" / "lora" / "inputs.json").read_text())

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/base/error.hpp"
+#include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/adapter_config.hpp"
@@ -65,6 +66,19 @@ class Targets {
   Targets(const AdapterConfig& config, const std::vector<BaseModule>& base, std::string where)
       : lora_(config.lora), rules_(config.lora, where), where_(std::move(where)) {
     for (const auto& module : base) modules_.emplace(module.name, &module);
+  }
+
+  /// Gives tensors of a multimodal model's adapter the names of its language model, and leaves out those of its part
+  /// for images. \return how many were left out
+  std::size_t take_language_model(std::vector<Placed>& tensors) {
+    const auto starts = [](std::string_view prefix) {
+      return [prefix](const Placed& placed) { return placed.owner.starts_with(prefix); };
+    };
+    for (const char* prefix : {"language_model.", "model.language_model."})
+      if (std::ranges::any_of(tensors, starts(prefix))) of_language_model_ = prefix;
+    if (of_language_model_.empty()) return 0;
+    for (auto& placed : tensors) placed.owner = language_model_name(placed.owner);
+    return std::erase_if(tensors, [](const Placed& placed) { return placed.owner.empty(); });
   }
 
   /// Completes the names of an adapter of a model without its head: all of them lack the base's first word.
@@ -160,13 +174,17 @@ class Targets {
  private:
   /// The name in the model that the adapter was made for.
   std::string own_name(const std::string& name) const {
-    return name.starts_with(first_) ? name.substr(first_.size()) : name;
+    const auto own = name.starts_with(first_) ? name.substr(first_.size()) : name;
+    constexpr std::string_view model = "model.";
+    if (!of_language_model_.starts_with(model)) return of_language_model_ + own;
+    return own.starts_with(model) ? of_language_model_ + own.substr(model.size()) : own;
   }
 
   LoraConfig lora_;
   LoraRules rules_;
   std::string where_;
-  std::string first_;  ///< what names of the adapter lack
+  std::string first_;              ///< what names of the adapter lack
+  std::string of_language_model_;  ///< what they have more: the language model's name in a multimodal model
   std::map<std::string, const BaseModule*> modules_;
 };
 
@@ -258,6 +276,24 @@ void check_rows(const std::vector<BaseModule>& base, const Targets& choices, Ada
 void share_rows(const AdapterParts& embedding, AdapterParts& head) {
   head.rows = embedding.rows;
   head.row_ids = embedding.row_ids;
+}
+
+/// With ensure_weight_tying, peft gives head and embedding of a tied model the same adapter when target_modules names
+/// one of them: both act, and the file has both. \throws FormatError where the file lacks one
+void share_adapters(const std::vector<BaseModule>& base, std::set<std::string>& targets, AdapterPlan& plan) {
+  for (const auto& module : base) {
+    if (module.tied_to.empty() || (!targets.contains(module.name) && !targets.contains(module.tied_to))) continue;
+    for (const auto& name : {module.name, module.tied_to}) {
+      const auto part = plan.parts.find(name);
+      if (part == plan.parts.end() || !part->second.is_low_rank())
+        throw FormatError(
+            fmt::format("{}: ensure_weight_tying gives {} and {} one adapter, and the file has none of {}",
+                        plan.file.string(), module.name, module.tied_to, name));
+      targets.insert(name);
+    }
+    plan.shares_adapter = true;
+    plan.lora.ensure_weight_tying = false;  // of modules_to_save, which cannot take a module with an adapter
+  }
 }
 
 /// Finds what modules_to_save takes and the file lacks, and whether a head parts from its embedding.
@@ -364,11 +400,13 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
   if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
   Targets choices(config, base, where);
   auto tensors = place_tensors(plan, config);
+  const auto of_images = choices.take_language_model(tensors);
   choices.complete_names(tensors);
-  const auto targets = choices.find();
+  auto targets = choices.find();
   sort_tensors(tensors, choices, targets, plan);
   check_rows(base, choices, plan);
   auto& lora = plan.lora;
+  if (lora.ensure_weight_tying) share_adapters(base, targets, plan);
   lora.targets.clear(), lora.exclude.clear(), lora.layers.clear(), lora.layers_patterns.clear();
   lora.rank_pattern.clear(), lora.alpha_pattern.clear();
   std::vector<std::string> not_named;
@@ -399,6 +437,10 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
         fmt::format("{}: has no adapter of {}, which target_modules names, and init_lora_weights is false: "
                     "peft would begin it by chance",
                     plan.file.string(), without.front()));
+  if (of_images > 0)
+    plan.remarks.push_back(
+        fmt::format("{}: is of a multimodal model: its {} tensors for the part for images are left out",
+                    plan.file.string(), of_images));
   if (!not_named.empty())
     plan.remarks.push_back(
         fmt::format("{}: target_modules does not name modules that the file has an adapter of, so "

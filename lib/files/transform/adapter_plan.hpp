@@ -52,12 +52,14 @@ struct AdapterPlan {
   /// Embedding and head as the file has them, frozen, in place of the base's: of a grown vocabulary, or beside adapters
   /// of their own (LoraConfig::vocabulary).
   std::map<std::string, std::size_t> tables;
-  bool unties = false;               ///< head and embedding of the base are one, and after the adapter two
+  bool shares_adapter = false;  ///< head and embedding have one adapter (ensure_weight_tying), which is there twice
+  bool unties = false;          ///< head and embedding of the base are one, and after the adapter two
   std::vector<std::string> remarks;  ///< parts of the directory that have no effect, for the user
 };
 
 /// Opens the directory as peft 0.21 does: a module has an adapter when target_modules names it and the file has tensors
-/// for it. Names without the inner "model." (an adapter of the model without its head) are completed. A run of
+/// for it. Names without the inner "model." (an adapter of the model without its head) are completed, and those of a
+/// multimodal Gemma 3 are mapped to its language model. A run of
 /// fsdp-finetune with adapters, or a checkpoint of the run, is an adapter, too. The caller must check the shapes, since
 /// it knows those of the base. \throws FormatError naming a field that is not supported, a tensor that belongs to no
 /// module of the base, or a module that cannot have an adapter; what open_source() throws

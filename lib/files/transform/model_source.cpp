@@ -393,7 +393,7 @@ class TextSource final : public DecoratedSource {
     std::size_t left_out = 0;
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
       auto tensor = inner_->tensors()[i];
-      const auto name = name_of(tensor.name);
+      const auto name = language_model_name(tensor.name);
       left_out += name.empty() ? 1 : 0;
       if (name.empty()) continue;
       if (name != tensor.name) {
@@ -407,19 +407,6 @@ class TextSource final : public DecoratedSource {
     if (left_out > 0)
       info_.remarks.push_back(info_.directory.string() + ": is multimodal: its language model is read, and " +
                               std::to_string(left_out) + " tensors of its part for images are left out");
-  }
-
- private:
-  /// Empty for the part for images.
-  static std::string name_of(std::string_view name) {
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes{
-        {{"language_model.model.", "model."}, {"language_model.", ""}, {"model.language_model.", "model."}}};
-    for (const auto& [from, to] : kPrefixes)
-      if (name.starts_with(from)) return std::string(to).append(name.substr(from.size()));
-    for (const std::string_view prefix : {"", "model."})
-      for (const std::string_view part : {"vision_tower.", "multi_modal_projector."})
-        if (name.starts_with(std::string(prefix).append(part))) return "";
-    return std::string(name);
   }
 };
 
@@ -441,6 +428,17 @@ std::unique_ptr<Source> map_names(std::shared_ptr<const Source> source, NameMap 
 }
 
 bool is_gpt2_directory(const std::filesystem::path& path) { return model_type_in(path) == "gpt2"; }
+
+std::string language_model_name(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes{
+      {{"language_model.model.", "model."}, {"language_model.", ""}, {"model.language_model.", "model."}}};
+  for (const auto& [from, to] : kPrefixes)
+    if (name.starts_with(from)) return std::string(to).append(name.substr(from.size()));
+  for (const std::string_view prefix : {"", "model."})
+    for (const std::string_view part : {"vision_tower.", "multi_modal_projector."})
+      if (name.starts_with(std::string(prefix).append(part))) return "";
+  return std::string(name);
+}
 
 std::shared_ptr<const Source> language_model(std::shared_ptr<const Source> source) {
   if (model_type_in(source->info().directory) != "gemma3") return source;

@@ -4,6 +4,8 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "lib/files/read/source.hpp"
 
@@ -22,6 +24,11 @@ std::optional<bool> conv1d_layout(const Source& source);
 /// Maps the tensors of a GPT-2 to the names and shapes of our minGPT. \param path  for messages
 /// \throws FormatError on a tensor that a GPT-2 does not have
 std::unique_ptr<Source> gpt2_as_mingpt(std::shared_ptr<const Source> source, const std::filesystem::path& path);
+
+/// The name of a tensor or module of a multimodal Gemma 3 in its language model, in both layouts of transformers
+/// ("language_model.model.layers.0", "model.language_model.layers.0"); empty for its part for images; any other name as
+/// it is.
+std::string language_model_name(std::string_view name);
 
 /// The language model of a directory whose config.json has model_type gemma3 (multimodal), under the names of the model
 /// alone; `source` itself for others.

@@ -117,6 +117,25 @@ TEST_SUITE("convert/adapter_plan") {
     }
   }
 
+  TEST_CASE("an adapter of a multimodal model acts on its language model") {
+    for (const std::string prefix : {"model.language_model.", "language_model.model.", "language_model."}) {
+      CAPTURE(prefix);
+      Strings names;
+      for (auto name : kQv) names.push_back(name.replace(name.find("model.layers."), 6, prefix));
+      const auto own = prefix + "layers.1.self_attn.v_proj";
+      CHECK(
+          modules_of(adapter({{"target_modules", "(.*)language_model[.](.*)(q_proj|v_proj)"}}, names).plan()).size() ==
+          4);
+      const auto one = adapter({{"target_modules", {"q_proj", own}}, {"rank_pattern", {{own, 2}}}}, names).plan();
+      CHECK(modules_of(one) == Strings{"0.self_attn.q_proj", "1.self_attn.q_proj", "1.self_attn.v_proj"});
+      names.push_back("base_model.model.model.vision_tower.layers.0.self_attn.q_proj.lora_A.weight");
+      const auto with_images = adapter({}, names).plan();
+      CHECK(modules_of(with_images).size() == 4);
+      REQUIRE(with_images.remarks.size() == 1);
+      CHECK(has(with_images.remarks[0], "its 1 tensors for the part for images are left out"));
+    }
+  }
+
   TEST_CASE("layers, excluded modules, ranks and scales are chosen as peft does") {
     CHECK(modules_of(adapter({{"layers_to_transform", 1}}).plan()) ==
           Strings{"1.self_attn.q_proj", "1.self_attn.v_proj"});
