@@ -81,6 +81,14 @@ class Foreign(fsdp_cli.Case):
         return {"state": {i: self.state[name] for i, name in enumerate(self.names)},
                 "param_groups": [{**self.groups[0], "params": list(range(len(self.names)))}]}
 
+    def named(self):
+        """Returns the state of an optimizer of named parameters, in two groups and in another order than the model's."""
+        names = self.names[::-1]
+        numbers = list(range(len(names)))
+        groups = [{**self.groups[0], "params": numbers[begin:end], "param_names": ["module." + name for name in names[begin:end]]}
+                  for begin, end in ((0, 5), (5, len(names)))]
+        return {"state": {number: self.state[name] for number, name in enumerate(names)}, "param_groups": groups}
+
     def flat_units(self):
         """Returns optimizer.state_dict() under FSDP1's NO_SHARD: one flat parameter per unit."""
         units = [[n for n in self.names if ".h." not in n], *([n for n in self.names if f".h.{i}." in n] for i in range(LAYERS))]
@@ -93,7 +101,8 @@ class Foreign(fsdp_cli.Case):
         for tag, state, words in (
                 ("nested", {"model": self.model, "optim": nested, "step": 3}, ["step 3 (its 'step')", "AdamW state of 3 steps"]),
                 ("flattened", {"model": self.model, "optimizer": flattened}, ["step 3 (its optimizer's)"]),
-                ("numbered", {"model": self.model, "optimizer": self.numbered(), "global_step": 3}, ["step 3 (its 'global_step')"])):
+                ("numbered", {"model": self.model, "optimizer": self.numbered(), "global_step": 3}, ["step 3 (its 'global_step')"]),
+                ("named", {"model": self.model, "optimizer": self.named(), "global_step": 3}, ["step 3 (its 'global_step')"])):
             with self.subTest(layout=tag):
                 self.assert_goes_on(tag, save_dcp(state, self.folder / tag), *words)
 
@@ -105,6 +114,7 @@ class Foreign(fsdp_cli.Case):
                 ("no-shard", {"model_state": self.model, "optimizer_state": {"state": self.flat_units(), "param_groups": []},
                               "args": {"num_heads": 2, "num_layers": LAYERS}}, {}),
                 ("wrapped", {"model": wrapped, "optimizer": self.numbered(), "iter_num": torch.tensor(3)}, {}),
+                ("named", {"model": self.model, "optimizer": self.named()}, {}),
                 ("legacy", {"model": self.model, "optim": optimizer, "args": {"n_head": 2}}, {"_use_new_zipfile_serialization": False})):
             with self.subTest(layout=tag):
                 file = self.folder / f"{tag}.pt"

@@ -542,7 +542,7 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
   const auto inner = masters ? optimizer->at("optimizer_state_dict") : *optimizer;
   const auto names = distinct_parameters(model);
   const auto state = inner.at("state");
-  std::vector<std::vector<Shape>> groups;
+  std::vector<NumberedGroup> groups;
   std::vector<std::vector<std::string>> ids;
   const auto settings = inner.at("param_groups").items();
   std::vector<std::vector<PickleNode>> masters_of;  // by group
@@ -550,7 +550,7 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
   std::map<std::string, PickleNode> state_of;
   for (auto& [id, own] : state.entries()) state_of.insert_or_assign(id, std::move(own));
   for (std::size_t group = 0; group < settings.size(); ++group) {
-    auto& shapes = groups.emplace_back();
+    auto& shapes = groups.emplace_back(NumberedGroup{{}, names_of_group(settings[group])}).shapes;
     auto& numbers = ids.emplace_back();
     for (const auto& id : settings[group].at("params").items()) {
       numbers.push_back(std::to_string(id.integer()));
@@ -571,10 +571,10 @@ void DeepSpeedSource::read_stage_0(const TorchFile& model) {
   optimizer_name_ = model_name_;
   std::vector<Shape> shapes_of_model;
   for (const auto& name : names) shapes_of_model.push_back(tensor_view(*module_.at(name).value, model_name_)->sizes);
-  const auto order = order_by_shapes(groups, shapes_of_model);
+  const auto order = order_of_numbers(groups, names, shapes_of_model);
   if (!order) {
     remark(
-        "stage 0 stores the optimizer's state by number, and shapes do not say which parameter each number is: the "
+        "stage 0 stores the optimizer's state by number, and neither names nor shapes say which parameter it is: the "
         "state stays below \"optimizer\", and the weights are those that products were computed with");
     add_loose({"optimizer"}, model, *optimizer);
     return;

@@ -236,7 +236,7 @@ class PerRankSource : public RankFilesSource {
     if (by_name) {
       for (const auto& [name, states] : optimizer_) add_states(name, states);
       names_by_group = ids;
-    } else if (const auto order = order_by_shapes(shapes_by_group(ids), shapes_of(names))) {
+    } else if (const auto order = order_of_numbers(numbered_groups(ids), names, shapes_of(names))) {
       for (std::size_t group = 0; group < ids.size(); ++group) {
         auto& own = names_by_group.emplace_back();
         for (std::size_t i = 0; i < ids[group].size(); ++i) {
@@ -260,12 +260,11 @@ class PerRankSource : public RankFilesSource {
     return shapes;
   }
 
-  /// The shape of each number's state; {-1} without one.
-  std::vector<std::vector<Shape>> shapes_by_group(const std::vector<std::vector<std::string>>& ids) const {
-    std::vector<std::vector<Shape>> shapes;
-    for (const auto& group : ids) {
-      auto& own = shapes.emplace_back();
-      for (const auto& id : group) {
+  std::vector<NumberedGroup> numbered_groups(const std::vector<std::vector<std::string>>& ids) const {
+    std::vector<NumberedGroup> groups;
+    for (std::size_t group = 0; group < ids.size(); ++group) {
+      auto& own = groups.emplace_back(NumberedGroup{{}, names_of_group(groups_[group])}).shapes;
+      for (const auto& id : ids[group]) {
         own.push_back({-1});
         const auto states = optimizer_.find(id);
         if (states == optimizer_.end()) continue;
@@ -274,7 +273,7 @@ class PerRankSource : public RankFilesSource {
             own.back() = state.tensor.shape;
       }
     }
-    return shapes;
+    return groups;
   }
 
   void add_states(const std::string& name, const std::vector<RankState>& states) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -346,17 +347,39 @@ void RankFilesSource::add_plain_value(StatePath path, Document document, const P
   add_value(std::move(path), std::move(document), node.value);
 }
 
-std::optional<std::vector<std::vector<std::size_t>>> order_by_shapes(const std::vector<std::vector<Shape>>& groups,
-                                                                     const std::vector<Shape>& shapes) {
-  std::vector<std::vector<std::size_t>> order(groups.size());
+std::vector<std::string> names_of_group(const PickleNode& group) {
+  std::vector<std::string> names;
+  if (const auto list = group.find("param_names"))
+    for (const auto& name : list->items()) names.push_back(name.text());
+  return names;
+}
+
+std::optional<std::size_t> place_of_name(const std::string& name, const std::vector<std::string>& names) {
+  if (const auto same = std::ranges::find(names, name); same != names.end())
+    return static_cast<std::size_t>(same - names.begin());
+  std::optional<std::size_t> found;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!name.ends_with("." + names[i]) && !names[i].ends_with("." + name)) continue;
+    if (found) return std::nullopt;
+    found = i;
+  }
+  return found;
+}
+
+namespace {
+
+using Order = std::vector<std::vector<std::size_t>>;
+
+std::optional<Order> order_by_shapes(const std::vector<NumberedGroup>& groups, const std::vector<Shape>& shapes) {
+  Order order(groups.size());
   std::size_t expected = 0;
-  for (const auto& group : groups) expected += group.size();
+  for (const auto& group : groups) expected += group.shapes.size();
   if (expected != shapes.size()) return std::nullopt;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     std::optional<std::size_t> fits;
     for (std::size_t group = 0; group < groups.size(); ++group) {
       const auto next = order[group].size();
-      if (next == groups[group].size() || groups[group][next] != shapes[i]) continue;
+      if (next == groups[group].shapes.size() || groups[group].shapes[next] != shapes[i]) continue;
       if (fits) return std::nullopt;
       fits = group;
     }
@@ -364,6 +387,29 @@ std::optional<std::vector<std::vector<std::size_t>>> order_by_shapes(const std::
     order[*fits].push_back(i);
   }
   return order;
+}
+
+}  // namespace
+
+std::optional<Order> order_of_numbers(const std::vector<NumberedGroup>& groups, const std::vector<std::string>& names,
+                                      const std::vector<Shape>& shapes) {
+  Order order;
+  bool is_known = false, is_whole = true;
+  std::set<std::size_t> taken;
+  for (const auto& group : groups) {
+    auto& own = order.emplace_back();
+    is_whole = is_whole && group.names.size() == group.shapes.size();
+    for (std::size_t i = 0; i < group.names.size(); ++i) {
+      const auto place = place_of_name(group.names[i], names);
+      is_known = is_known || place;
+      const bool fits = place && i < group.shapes.size() && taken.insert(*place).second &&
+                        (group.shapes[i] == Shape{-1} || group.shapes[i] == shapes[*place]);
+      is_whole = is_whole && fits;
+      if (place) own.push_back(*place);
+    }
+  }
+  if (is_known) return is_whole ? std::optional(std::move(order)) : std::nullopt;
+  return order_by_shapes(groups, shapes);
 }
 
 }  // namespace fsdp

@@ -149,11 +149,26 @@ class RankFilesSource : public ChunkedSource {
   std::vector<LoadedValue> loaded_;  // by value
 };
 
-/// Finds which tensor each number of an optimizer is, from its shape. Numbers count group after group; every group
-/// lists its tensors in the order of `shapes`. \return numbers in `shapes` by group; nothing when there is more than
-/// one way, or none
-std::optional<std::vector<std::vector<std::size_t>>> order_by_shapes(const std::vector<std::vector<Shape>>& groups,
-                                                                     const std::vector<Shape>& shapes);
+/// A parameter group of an optimizer whose states have numbers.
+struct NumberedGroup {
+  std::vector<Shape> shapes;       ///< of the states; {-1} where there is none
+  std::vector<std::string> names;  ///< param_names of PyTorch 2.6 and later, for an optimizer of named parameters
+};
+
+/// param_names of an entry of param_groups; empty where it has none.
+std::vector<std::string> names_of_group(const PickleNode& group);
+
+/// The place in `names` of a parameter: its own name, or the only one that is its end, or the reverse, as wrappers add
+/// words in front.
+std::optional<std::size_t> place_of_name(const std::string& name, const std::vector<std::string>& names);
+
+/// Finds which tensor each number of an optimizer is. The names of the groups decide where they have such names of the
+/// model; else shapes do: numbers count group after group, and every group lists its tensors in the model's order.
+/// \param names, shapes  of the tensors in the model's order
+/// \return numbers in `names` by group; nothing when a name is not known, or shapes allow more than one way, or none
+std::optional<std::vector<std::vector<std::size_t>>> order_of_numbers(const std::vector<NumberedGroup>& groups,
+                                                                      const std::vector<std::string>& names,
+                                                                      const std::vector<Shape>& shapes);
 
 /// The number of elements of `shape`.
 inline std::uint64_t count_of(const Shape& shape) { return static_cast<std::uint64_t>(num_elements(shape)); }

@@ -158,7 +158,7 @@ class TrainerSource final : public Source {
   }
 
   /// Gives the optimizer's numbers the names of parameters, or leaves a remark.
-  void name_numbers(const ParameterOrder& order);
+  void name_numbers(ParameterOrder order);
 
   /// To be called once, after the last part. \throws FormatError when two entries have one name
   void finish() {
@@ -261,8 +261,8 @@ class TrainerSource final : public Source {
     }
   }
 
-  /// The numbers in "optim.param_groups.<group>.params" by group, as text. \throws FormatError
-  std::vector<std::vector<std::string>> numbers_by_group() const;
+  /// The list in "optim.param_groups.<group>.<field>" by group, as texts. \throws FormatError
+  std::map<std::int64_t, std::vector<std::string>> texts_by_group(const std::string& field) const;
 
   std::vector<std::unique_ptr<Source>> parts_;
   std::vector<Origin> tensor_origins_, value_origins_;
@@ -270,10 +270,10 @@ class TrainerSource final : public Source {
   std::vector<std::string> left_out_;
 };
 
-/// The group of the value "optim.param_groups.<group>.params"; nothing for any other path.
-std::optional<std::int64_t> group_of_params(const StatePath& path) {
+/// The group of the value "optim.param_groups.<group>.<field>"; nothing for any other path.
+std::optional<std::int64_t> group_of(const StatePath& path, const std::string& field) {
   if (path.size() != 4 || text_of(path[0]) != "optim" || text_of(path[1]) != "param_groups" ||
-      text_of(path[3]) != "params")
+      text_of(path[3]) != field)
     return std::nullopt;
   const auto* group = std::get_if<std::int64_t>(&path[2]);
   return group != nullptr ? std::optional(*group) : std::nullopt;
@@ -284,22 +284,20 @@ bool is_state(const StatePath& path) {
   return path.size() >= 4 && text_of(path[0]) == "optim" && text_of(path[1]) == "state";
 }
 
-std::vector<std::vector<std::string>> TrainerSource::numbers_by_group() const {
+std::map<std::int64_t, std::vector<std::string>> TrainerSource::texts_by_group(const std::string& field) const {
   std::map<std::int64_t, std::vector<std::string>> groups;
   for (std::size_t i = 0; i < values_.size(); ++i) {
-    const auto group = group_of_params(values_[i].path);
+    const auto group = group_of(values_[i].path, field);
     if (!group) continue;
     const auto loaded = value(i);
-    auto& numbers = groups[*group];
-    for (const auto& number : PickleNode{loaded.value, info_.directory.string(), values_[i].name}.items())
-      numbers.push_back(number.value->string() != nullptr ? number.text() : std::to_string(number.integer()));
+    auto& texts = groups[*group];
+    for (const auto& item : PickleNode{loaded.value, info_.directory.string(), values_[i].name}.items())
+      texts.push_back(item.value->string() != nullptr ? item.text() : std::to_string(item.integer()));
   }
-  std::vector<std::vector<std::string>> list;
-  for (auto& [group, numbers] : groups) list.push_back(std::move(numbers));
-  return list;
+  return groups;
 }
 
-void TrainerSource::name_numbers(const ParameterOrder& order) {
+void TrainerSource::name_numbers(ParameterOrder order) {
   std::map<std::string, Shape> shapes;  // of states by number
   for (const auto& tensor : tensors_) {
     if (!is_state(tensor.path)) continue;
@@ -308,20 +306,36 @@ void TrainerSource::name_numbers(const ParameterOrder& order) {
     if (text_of(tensor.path[3]) != "step") shapes[owner] = tensor.shape;
   }
   if (shapes.empty()) return;
-  const auto groups = numbers_by_group();
-  std::vector<std::vector<Shape>> shapes_by_group;
-  for (const auto& group : groups) {
-    auto& own = shapes_by_group.emplace_back();
-    for (const auto& number : group) own.push_back(shapes.contains(number) ? shapes.at(number) : Shape{-1});
+  const auto numbers = texts_by_group("params");
+  auto names_by_group = texts_by_group("param_names");
+  std::vector<std::vector<std::string>> groups;
+  std::vector<NumberedGroup> numbered;
+  bool has_names = true;
+  for (const auto& [group, list] : numbers) {
+    groups.push_back(list);
+    auto& own = numbered.emplace_back();
+    for (const auto& number : list) own.shapes.push_back(shapes.contains(number) ? shapes.at(number) : Shape{-1});
+    own.names = std::move(names_by_group[group]);
+    has_names = has_names && own.names.size() == list.size();
   }
+  const bool is_unknown = order.empty();
+  if (is_unknown && has_names) {  // a model that is not known here: as the file has them
+    for (const auto& group : numbered)
+      for (std::size_t i = 0; i < group.names.size(); ++i) order.emplace_back(group.names[i], group.shapes[i]);
+  }
+  std::vector<std::string> names_in_order;
   std::vector<Shape> shapes_in_order;
-  for (const auto& [name, shape] : order) shapes_in_order.push_back(shape);
-  const auto found = order.empty() ? std::nullopt : order_by_shapes(shapes_by_group, shapes_in_order);
+  for (const auto& [name, shape] : order) {
+    names_in_order.push_back(name);
+    shapes_in_order.push_back(shape);
+  }
+  const auto found = order.empty() ? std::nullopt : order_of_numbers(numbered, names_in_order, shapes_in_order);
   if (!found) {
-    remark(fmt::format(
-        "its optimizer has numbers for names, and {} which parameter each number is: the state stays below "
-        "\"optim.state.<number>\"",
-        order.empty() ? "without a config.json of a model that is known here nothing says" : "shapes do not say"));
+    remark(
+        fmt::format("its optimizer has numbers for names, and {} which parameter each number is: the state stays below "
+                    "\"optim.state.<number>\"",
+                    is_unknown ? "without a config.json of a model that is known here nothing says"
+                               : "neither names nor shapes say"));
     return;
   }
   std::map<std::string, std::string> names;
@@ -337,7 +351,7 @@ void TrainerSource::name_numbers(const ParameterOrder& order) {
   std::ranges::for_each(values_, rename);
   std::size_t group = 0;
   for (std::size_t i = 0; i < values_.size(); ++i) {
-    if (!group_of_params(values_[i].path)) continue;
+    if (!group_of(values_[i].path, "params")) continue;
     auto params = nlohmann::json::array();
     for (const auto number : (*found)[group++]) params.push_back(order[number].first);
     value_origins_[i] = {kMadeHere, own_values_.size()};
@@ -574,16 +588,30 @@ std::unique_ptr<Source> as_trainer_checkpoint(std::unique_ptr<Source> source) {
   return titan;
 }
 
-std::filesystem::path newest_of_trainer(const std::filesystem::path& directory) {
+namespace {
+
+/// The checkpoints that the names in a trainer's folder tell.
+struct TrainerCheckpoints {
+  std::filesystem::path newest;      ///< empty: none
+  std::filesystem::path incomplete;  ///< a folder with the name of a newer one that holds no checkpoint; empty: none
+};
+
+TrainerCheckpoints find_checkpoints(const std::filesystem::path& directory) {
   // Composer's names, Lightning's, and those of all others.
   static const std::regex kNames(
       "(ep([0-9]{1,9})-ba([0-9]{1,18})(-rank0\\.pt)?)|(epoch=([0-9]{1,9})-step=([0-9]{1,18})\\.ckpt)|"
       "((step|checkpoint)[-_=]?([0-9]{1,18}))");
+  using Place = std::pair<unsigned long long, unsigned long long>;  // epoch and step
   std::error_code error;
-  if (auto target = target_of_link(directory); !target.empty()) return target;
-  if (std::filesystem::exists(directory / "last.ckpt", error)) return directory / "last.ckpt";
-  std::pair<unsigned long long, unsigned long long> most;  // epoch and step
-  std::filesystem::path newest;
+  if (auto target = target_of_link(directory); !target.empty()) return {std::move(target), {}};
+  if (std::filesystem::exists(directory / "last.ckpt", error)) return {directory / "last.ckpt", {}};
+  TrainerCheckpoints found;
+  Place most, most_incomplete;
+  const auto take = [](Place place, const std::filesystem::path& path, Place& of, std::filesystem::path& kept) {
+    if (!kept.empty() && place <= of) return;
+    of = place;
+    kept = path;
+  };
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
     const auto& path = entry->path();
@@ -591,17 +619,34 @@ std::filesystem::path newest_of_trainer(const std::filesystem::path& directory) 
     std::smatch match;
     if (!std::regex_match(name, match, kNames)) continue;
     const auto number = [&](std::size_t group) { return match[group].matched ? std::stoull(match[group]) : 0ull; };
-    const std::pair place(number(2) + number(6), number(3) + number(7) + number(10));
+    const Place place(number(2) + number(6), number(3) + number(7) + number(10));
     std::error_code ignored;
     const bool is_named_file = name.ends_with("-rank0.pt") || name.ends_with(".ckpt");
-    const bool is_ours = std::filesystem::exists(path / "run.json", ignored);
-    const bool is_folder = std::filesystem::is_directory(path, ignored);
-    if (is_ours || (is_folder ? !holds_checkpoint(path) : !is_named_file)) continue;
-    if (!newest.empty() && place <= most) continue;
-    most = place;
-    newest = path;
+    if (std::filesystem::exists(path / "run.json", ignored)) continue;  // of fsdp-finetune
+    if (!std::filesystem::is_directory(path, ignored)) {
+      if (is_named_file) take(place, path, most, found.newest);
+    } else if (holds_checkpoint(path)) {
+      take(place, path, most, found.newest);
+    } else {
+      take(place, path, most_incomplete, found.incomplete);
+    }
   }
-  return newest;
+  if (found.newest.empty() || most_incomplete <= most) found.incomplete.clear();
+  return found;
+}
+
+}  // namespace
+
+std::filesystem::path newest_of_trainer(const std::filesystem::path& directory) {
+  return find_checkpoints(directory).newest;
+}
+
+std::string incomplete_in_trainer(const std::filesystem::path& directory) {
+  const auto found = find_checkpoints(directory);
+  if (found.incomplete.empty()) return "";
+  return fmt::format(
+      "{}: has the name of a newer checkpoint and holds none (a save may have been cut short), so {} is taken",
+      found.incomplete.string(), found.newest.filename().string());
 }
 
 }  // namespace fsdp

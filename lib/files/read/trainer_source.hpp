@@ -26,4 +26,8 @@ std::unique_ptr<Source> as_trainer_checkpoint(std::unique_ptr<Source> source);
 /// none.
 std::filesystem::path newest_of_trainer(const std::filesystem::path& directory);
 
+/// A warning of a folder there that has the name of a checkpoint newer than newest_of_trainer() and holds none; "" for
+/// none.
+std::string incomplete_in_trainer(const std::filesystem::path& directory);
+
 }  // namespace fsdp

@@ -255,6 +255,19 @@ std::optional<double> Checkpoint::number(const std::string& name) const {
   }
 }
 
+nlohmann::json Checkpoint::list(const std::string& name) const {
+  if (const auto found = values_.find(name); found != values_.end()) {
+    auto whole = value_as_json(*source_, found->second);
+    return whole.is_array() ? whole : nlohmann::json::array();
+  }
+  auto items = nlohmann::json::array();
+  for (;;) {
+    const auto found = values_.find(fmt::format("{}.{}", name, items.size()));
+    if (found == values_.end()) return items;
+    items.push_back(value_as_json(*source_, found->second));
+  }
+}
+
 std::optional<std::int64_t> Checkpoint::argument(const std::vector<std::string>& names) const {
   nlohmann::json whole;  // `args` as one value
   if (const auto found = values_.find("args"); found != values_.end()) whole = value_as_json(*source_, found->second);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ class Checkpoint {
   const std::map<std::string, std::size_t>& tensors() const { return tensors_; }
   /// A number: a python value, or a tensor with one element. Nothing when there is none of that name.
   std::optional<double> number(const std::string& name) const;
+  /// A list of python values, which may be stored as one value or one by one; empty: there is none of that name.
+  nlohmann::json list(const std::string& name) const;
   /// An entry of `args` (dict or argparse.Namespace), the first of these names that is a whole number.
   std::optional<std::int64_t> argument(const std::vector<std::string>& names) const;
 

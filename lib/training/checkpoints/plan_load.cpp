@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lib/base/error.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/files/read/rank_files_source.hpp"
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/models/config/trainable.hpp"
 #include "lib/training/checkpoints/model_sizes.hpp"
@@ -236,12 +239,48 @@ std::string_view saved_optimizer(const RunManifest& run) {
   return optimizer_type(run.options.value("optimizer", std::string("adamw"))).name;
 }
 
+/// The number of each parameter by the names that PyTorch 2.6 and later write beside the numbers of an optimizer of
+/// named parameters (param_groups[i]["param_names"]); "" for a parameter without one, as a frozen one. Nothing where
+/// the file has no such names of this model. \param groups  "...param_groups." \throws FormatError for a name that is
+/// no parameter of the model's
+std::optional<std::vector<std::string>> numbers_of_names(const Checkpoint& checkpoint, const std::string& groups,
+                                                         const std::vector<ParameterSpec>& table) {
+  std::vector<std::string> known, numbers(table.size());
+  for (const auto& spec : table) known.push_back(spec.name);
+  bool is_known = false;
+  std::string unknown;
+  for (int group = 0;; ++group) {
+    const auto ids = checkpoint.list(fmt::format("{}{}.params", groups, group));
+    const auto names = checkpoint.list(fmt::format("{}{}.param_names", groups, group));
+    if (ids.empty()) break;
+    if (names.size() != ids.size()) return std::nullopt;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto name = names[i].is_string() ? names[i].get<std::string>() : "";
+      const auto place = place_of_name(name, known);
+      if (place) numbers[*place] = json_text(ids[i]);
+      if (!place) unknown = name;
+      is_known = is_known || place;
+    }
+  }
+  if (!is_known) return std::nullopt;  // flat parameters, for example
+  if (!unknown.empty())
+    throw FormatError(fmt::format("{}: its optimizer has a state of '{}', which is no parameter of the model",
+                                  checkpoint.path().string(), unknown));
+  return numbers;
+}
+
 /// optimizer.state_dict() numbers the parameters as model.parameters() lists them: one by one, or under FSDP1 without
 /// use_orig_params as flat parameters, first what is outside the blocks, then block by block.
 void take_by_number(StateReader& reader, const Checkpoint& checkpoint, const RequestedStates& wish,
                     const std::string& prefix, const std::vector<ParameterSpec>& table, const ModelConfig& config) {
   const auto file = checkpoint.path().string();
-  const auto groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.1.params";
+  const auto all_groups = prefix.substr(0, prefix.size() - std::string_view("state.").size()) + "param_groups.";
+  if (const auto numbers = numbers_of_names(checkpoint, all_groups, table)) {
+    for (std::size_t i = 0; i < table.size(); ++i)
+      if (!(*numbers)[i].empty()) reader.take(i, prefix + (*numbers)[i], table[i].shape, false, 0);
+    return;
+  }
+  const auto groups = all_groups + "1.params";
   if (checkpoint.has_value(groups) || checkpoint.has_value(groups + ".0")) {
     throw FormatError(file +
                       ": its optimizer state is by number over several parameter groups, so nothing says which "
