@@ -211,7 +211,7 @@ class EvaluateJob {
       subjects_.push_back(
           open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
       auto& subject = subjects_.back();
-      if (!options_.adapter.empty()) add_adapter(subject, options_.adapter);
+      if (!options_.adapter.empty()) add_adapter(subject, options_.adapter, options_.tokenizer);
       log_.warnings_of_all(subject.remarks);
       // Weights that are stored in 4 bits stay as they are.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
@@ -226,7 +226,7 @@ class EvaluateJob {
 
   void open_prompt(EvaluationSubject& subject) {
     open_subject_tokenizer(subject, "--prompt");
-    auto ends = generation_ends({subject.path, subject.tokenizer_name});
+    auto ends = generation_ends({subject.adapter, subject.path, subject.tokenizer_name});
     auto conversations = options_.conversations;
     conversations.model_template = subject.chat_template;
     prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, conversations,

@@ -172,7 +172,7 @@ bool FinalExports::save_merged(const std::filesystem::path& temporary) {
   options.paths = {base, context_.setup.options.save_final_hf};
   options.input.merge_adapter = adapter.string();
   options.input.quantize = context_.runtime.decoder().options.quantize;
-  if (context_.setup.has_new_tokens) options.tokenizer = context_.setup.tokenizer.name;
+  options.tokenizer = context_.setup.tokenizer.name;
   return save_hf(std::move(options));
 }
 

@@ -24,6 +24,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/ignored_inputs.hpp"
@@ -376,7 +377,8 @@ bool generate_text(ProcessGroup& world, const RunSetup& setup, ModelRuntime& run
   SamplingOptions sampling;
   sampling.num_tokens = options.num_tokens;
   sampling.seed = options.seed;
-  const auto prompt = plain_prompt(*tokenizer, options.prompt, generation_ends({options.model.directory, name}));
+  const auto prompt =
+      plain_prompt(*tokenizer, options.prompt, generation_ends({options.adapter, options.model.directory, name}));
   bool is_cut = false;
   const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
     is_cut = stopped();
@@ -484,9 +486,24 @@ class Training {
          {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
       if (directory.empty()) continue;
       save_adapter(context_.runtime, directory, base);
-      save_template(directory / "chat_template.jinja");
+      const bool has_template = save_tokenizer(directory);
+      if (!has_template || !context_.setup.template_text.empty()) save_template(directory / "chat_template.jinja");
       context_.log.info(fmt::format("adapter   {}", directory.string()));
     }
+  }
+
+  /// Writes the run's tokenizer beside its adapter, where merges look for it, unless it is the base's.
+  /// \return whether a chat template of the tokenizer came along
+  bool save_tokenizer(const std::filesystem::path& directory) {
+    const auto& name = context_.setup.tokenizer.name;
+    std::error_code error;
+    if (name.empty() || name == kBuiltInTokenizer ||
+        std::filesystem::equivalent(name, context_.runtime.base().directory, error))
+      return false;
+    run_agreed(context_.world, [&] {
+      if (context_.world.rank() == 0) copy_tokenizer(name, directory);
+    });
+    return std::filesystem::is_regular_file(std::filesystem::path(name) / "chat_template.jinja", error);
   }
 
   /// Writes the run's chat template beside its adapter, where merges look for it.

@@ -15,6 +15,7 @@
 #include "lib/base/output_file.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/chat/chat_template.hpp"
@@ -55,21 +56,20 @@ void check_bf16(ProcessGroup& world, const TrainOptions& options, const DeviceCh
               first);
 }
 
-/// Chooses the given tokenizer, else the tokenizer of the weights or of the continued run, else GPT-2's.
-TokenizerChoice choose_tokenizer(const ModelOptions& model, const ModelConfig& config,
-                                 const std::optional<RestartPoint>& restart) {
+/// Chooses the given tokenizer, else the tokenizer of the continued run, of the adapter or of the weights, else
+/// GPT-2's.
+TokenizerChoice choose_tokenizer(const ModelOptions& model, const std::filesystem::path& adapter,
+                                 const ModelConfig& config, const std::optional<RestartPoint>& restart) {
   TokenizerChoice choice;
   choice.name = model.tokenizer;
-  if (restart && restart->knows_run && restart->manifest.data.value("added_tokens", false)) {
-    // The run may have been moved, and another run may have its old place.
-    const auto beside = restart->candidates.front().parent_path().parent_path() / "tokenizer";
-    choice.name = has_tokenizer(beside) ? beside.string() : restart->manifest.data.value("tokenizer", std::string());
-  }
-  if (choice.name.empty() && !model.directory.empty() && has_tokenizer(model.directory)) choice.name = model.directory;
-  if (choice.name.empty() && restart && restart->knows_run) {
-    const auto saved = restart->manifest.data.value("tokenizer", std::string());
-    if (saved == kBuiltInTokenizer || has_tokenizer(saved)) choice.name = saved;
-  }
+  OwnTokenizer of_run;
+  if (restart && restart->knows_run) of_run = tokenizer_of(restart->candidates.front(), restart->manifest.data);
+  if (restart && restart->knows_run && restart->manifest.data.value("added_tokens", false))
+    choice.name = of_run.name.empty() ? of_run.gone : of_run.name;
+  const bool is_chosen = !of_run.name.empty() && of_run.name != kBuiltInTokenizer;
+  if (choice.name.empty() && is_chosen) choice.name = of_run.name;
+  if (choice.name.empty()) choice.name = tokenizer_of(model.directory, nullptr, adapter).name;
+  if (choice.name.empty()) choice.name = of_run.name;
   // The saved name "gpt2" may have been the default, so it does not count as sure.
   choice.is_sure = !choice.name.empty() && (choice.name != kBuiltInTokenizer || !model.tokenizer.empty());
   if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = kBuiltInTokenizer;
@@ -237,7 +237,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
     throw UsageError("--offload-activations needs --activation-checkpointing: it keeps inputs of recomputed blocks");
   if (options.restart_epoch.value_or(0) > 0 && !setup.restart)
     throw UsageError("--restart-epoch needs --restart-checkpoint-file, the checkpoint to go on from");
-  setup.tokenizer = choose_tokenizer(options.model, setup.config, setup.restart);
+  setup.tokenizer = choose_tokenizer(options.model, options.adapter, setup.config, setup.restart);
   add_tokens(world, setup, log);
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);

@@ -182,7 +182,7 @@ std::vector<Prompt> sample_prompts(const RunSetup& setup) {
   const auto& asked = setup.options.validation;
   auto conversations = setup.options.conversations;
   if (!setup.chat_template.empty()) conversations.chat_template = setup.chat_template;
-  const auto ends = generation_ends({setup.options.model.directory, name});
+  const auto ends = generation_ends({setup.options.adapter, setup.options.model.directory, name});
   std::vector<Prompt> prompts;
   for (const auto& text : asked.sample_prompts) {
     prompts.push_back(asked.sample_chat ? chat_prompt(*tokenizer, name, conversations, {text, {}}, ends)

@@ -31,8 +31,8 @@ struct ConvertOptions {
   int shards = 0;              ///< 0: not given
   std::string max_shard_size;  ///< empty: not given
   std::string config_from;
-  std::string tokenizer;      ///< for hf: "gpt2" or a directory; empty: that of --config-from, of the input, or the one
-                              ///< that the run recorded
+  std::string tokenizer;      ///< for hf: "gpt2" or a directory; empty: that of --config-from, else tokenizer_of() the
+                              ///< input
   std::string pre_tokenizer;  ///< for gguf; empty: by tokenizer.json
   std::string chat_template;  ///< for hf and gguf, its text; empty: that of the run or adapter, else the tokenizer's
   bool sync = false, overwrite = false, dry_run = false;

@@ -198,8 +198,9 @@ struct ConfigFile {
   nlohmann::json json;
 };
 
-/// config.json as it will be written; nothing when there is none. \throws FormatError when it is no JSON object
-std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
+/// config.json, or another file of this kind, as it will be written; nothing when there is none. \throws FormatError
+/// when it is no JSON object
+std::optional<ConfigFile> config_of(const HfTargetOptions& hf, const std::string& name = "config.json") {
   const auto parsed = [](const std::string& text, const std::string& file) {
     try {
       auto config = parse_json(text, file);
@@ -209,9 +210,9 @@ std::optional<ConfigFile> config_of(const HfTargetOptions& hf) {
     }
     throw FormatError(file + ": is no JSON object, as a model's configuration must be");
   };
-  if (const auto made = hf.files.find("config.json"); made != hf.files.end()) return parsed(made->second, made->first);
+  if (const auto made = hf.files.find(name); made != hf.files.end()) return parsed(made->second, made->first);
   for (const auto& directory : hf.carry_from) {
-    const auto file = directory / "config.json";
+    const auto file = directory / name;
     std::error_code error;
     if (std::filesystem::exists(file, error)) return parsed(read_text_file(file, 1u << 20), file.string());
   }
@@ -255,11 +256,49 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   if (changed || config != before) hf.files["config.json"] = json_text(config, 2) + "\n";
 }
 
+/// Warns where the tokenizer that goes along, that of `directory`, is another one than the model was trained with.
+void warn_of_other_tokenizer(const ConvertOptions& options, const OwnTokenizer& own,
+                             const std::filesystem::path& directory, const Logger& log) {
+  const auto& trained = options.input.merge_adapter.empty() ? options.paths[0] : options.input.merge_adapter;
+  const bool is_folder = !own.name.empty() && own.name != kBuiltInTokenizer;
+  if (is_folder && !same_tokenizer_files(own.name, directory))
+    log.warning(fmt::format("{}: its tokenizer is that of {}, and the one of --config-from {} goes along", trained,
+                            own.name, directory.string()));
+}
+
+/// Warns of a merge that brings rows for new tokens where the tokenizer that has them is not known.
+void warn_of_lost_tokens(const ConvertOptions& options, const Source& original, const Source& source,
+                         const OwnTokenizer& own, const Logger& log) {
+  const auto rows = [](const Source& of) -> std::int64_t {
+    for (const auto& tensor : of.tensors())
+      if (std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end() && tensor.shape.size() == 2)
+        return tensor.shape[0];
+    return 0;
+  };
+  if (options.input.merge_adapter.empty() || rows(source) <= rows(original)) return;
+  log.warning(fmt::format(
+      "{}: has rows for {} tokens, {} for {}, and {}: the tokenizer that goes along does not know the new tokens; give "
+      "--config-from DIR with the one that does",
+      options.input.merge_adapter, rows(source), options.paths[0], rows(original),
+      own.gone.empty() ? "has no tokenizer" : "its run's tokenizer is no longer in " + own.gone));
+}
+
+/// The tokenizer goes along that the options name, else the one that belongs to the adapter or the input.
 void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Source& original,
-                   const ConvertOptions& options, const Logger& log) {
-  if (options.tokenizer.empty() && std::any_of(hf.carry_from.begin(), hf.carry_from.end(), has_tokenizer)) return;
-  const auto name = options.tokenizer.empty() ? recorded_text(original, "tokenizer") : options.tokenizer;
-  auto tokenizer = find_export_tokenizer(name, model ? model->vocab_size : 0);
+                   const Source& source, const ConvertOptions& options, const Logger& log) {
+  OwnTokenizer own{options.tokenizer, ""};
+  if (own.name.empty()) {
+    const auto& adapter = options.input.merge_adapter;
+    own = tokenizer_of(options.paths[0], run_data_of(original), adapter);
+    if (!options.config_from.empty() && has_tokenizer(options.config_from))
+      return warn_of_other_tokenizer(options, own, options.config_from, log);
+    const bool is_of_adapter = !adapter.empty() && own.name == tokenizer_of(adapter, nullptr).name;
+    if (!is_of_adapter) warn_of_lost_tokens(options, original, source, own, log);
+    const bool is_beside = std::ranges::any_of(hf.carry_from, has_tokenizer);
+    if (is_beside && !is_of_adapter) return;
+  }
+  if (own.name.empty()) own.name = own.gone;
+  auto tokenizer = find_export_tokenizer(own.name, model ? model->vocab_size : 0);
   if (!tokenizer.missing.empty()) {
     log.warning("no tokenizer goes along: " + tokenizer.missing + " (--config-from DIR names a directory with one)");
     return;
@@ -268,12 +307,40 @@ void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model,
   hf.tokenizer_from = tokenizer.directory.value_or("");
 }
 
-/// The template that a run or an adapter was trained with, which the tokenizer need not have; "" when none is known.
+/// Adds the end mark of an adapter's tokenizer to the ends of what the merged model generates, as transformers does
+/// when it trains the adapter (trainer_utils.py, align_special_tokens): the base's files do not know it.
+void add_end_mark(HfTargetOptions& hf, const ConvertOptions& options, const Logger& log) {
+  std::error_code error;
+  const bool is_of_adapter = !options.input.merge_adapter.empty() && hf.tokenizer_from && !hf.tokenizer_from->empty() &&
+                             !std::filesystem::equivalent(*hf.tokenizer_from, options.paths[0], error);
+  if (!is_of_adapter) return;
+  std::optional<std::int32_t> end;
+  try {
+    end = open_tokenizer(hf.tokenizer_from->string())->eos_id();
+  } catch (const Error& problem) {
+    log.warning(
+        fmt::format("the end mark of the adapter's tokenizer is not added to eos_token_id: {}", problem.what()));
+  }
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    auto file = config_of(hf, name);
+    if (!end || !file) continue;
+    const auto old = file->json.value("eos_token_id", nlohmann::json());
+    const bool is_known = old == *end || (old.is_array() && std::ranges::find(old, nlohmann::json(*end)) != old.end());
+    if (is_known) continue;
+    auto ends = nlohmann::json::array({*end});
+    if (old.is_number()) ends.push_back(old);
+    if (old.is_array()) ends.insert(ends.end(), old.begin(), old.end());
+    file->json["eos_token_id"] = ends.size() == 1 ? ends.front() : ends;
+    hf.files[name] = json_text(file->json, 2) + "\n";
+  }
+}
+
+/// The template that an adapter or a run was trained with, which the tokenizer need not have; "" when none is known.
 std::string trained_template(const ConvertOptions& options, const Source& original, const Logger& log) {
   auto text = options.chat_template;
-  if (text.empty()) text = recorded_text(original, "chat_template");
   if (text.empty() && !options.input.merge_adapter.empty())
     text = chat_template_of_adapter(options.input.merge_adapter);
+  if (text.empty()) text = text_of_run(run_data_of(original), "chat_template");
   if (!text.empty()) log.info("the chat template is the one that the model was trained with");
   return text;
 }
@@ -363,7 +430,8 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   adapt_config(hf, options.input, *source);
   source = under_embedding_name(std::move(source), hf);
   check_fits(hf, options, std::move(numbers), log);
-  add_tokenizer(hf, model, original, options, log);
+  add_tokenizer(hf, model, original, *source, options, log);
+  add_end_mark(hf, options, log);
   if (auto text = trained_template(options, original, log); !text.empty())
     hf.files["chat_template.jinja"] = std::move(text);
   return std::make_unique<HfTarget>(std::move(hf));
@@ -388,7 +456,7 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
                      "FILE");
   const auto config =
       config_after_merge(known ? *known : model_config_from_json(file->json, file->name), *source, options.input);
-  add_tokenizer(hf, config, original, options, log);
+  add_tokenizer(hf, config, original, *source, options, log);
   const auto directory = tokenizer_directory(hf);
   if (!file && directory && !directory->empty()) {
     hf.carry_from.push_back(*directory);

@@ -13,6 +13,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/trainer_source.hpp"
+#include "lib/models/config/adapter_config.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -27,11 +28,10 @@ nlohmann::json manifest_of(const std::filesystem::path& file) {
   return parse_json_or_discard(read_text_file(file, kMaxTokenizerFileBytes), file.string());
 }
 
-/// A text below "data" of run.json.
-std::string of_manifest(const std::filesystem::path& file, const std::string& key) {
+/// "data" of run.json; null when there is none.
+nlohmann::json data_of_manifest(const std::filesystem::path& file) {
   const auto run = manifest_of(file);
-  const nlohmann::json::json_pointer place("/data/" + key);
-  return run.is_object() && run.contains(place) && run[place].is_string() ? run[place].get<std::string>() : "";
+  return run.is_object() ? run.value("data", nlohmann::json()) : nlohmann::json();
 }
 
 /// The step of run.json; nothing when there is none.
@@ -138,27 +138,53 @@ nlohmann::json run_in_values(const Source& source) {
 }
 
 nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint) {
-  const auto run = manifest_of(checkpoint / "run.json");
-  const auto data = run.is_object() ? run.value("data", nlohmann::json()) : nlohmann::json();
+  auto data = data_of_manifest(checkpoint / "run.json");
   return data.is_object() && data.contains("weights_hash") && data.contains("adapter") ? data : nlohmann::json();
 }
 
-std::string recorded_text(const Source& checkpoint, const std::string& key) {
-  if (!checkpoint.info().directory.empty() && !checkpoint.model_config().is_null()) {
-    return of_manifest(checkpoint.info().directory / "run.json", key);
-  }
-  for (std::size_t i = 0; i < checkpoint.values().size(); ++i) {
-    if (checkpoint.values()[i].name != "run.data." + key) continue;
-    const auto loaded = checkpoint.value(i);
-    const auto* text = loaded.value->string();
-    return text == nullptr ? "" : std::string(text->text);
-  }
-  return "";
+nlohmann::json run_data_of(const Source& checkpoint) {
+  const auto& directory = checkpoint.info().directory;
+  if (!directory.empty() && !checkpoint.model_config().is_null()) return data_of_manifest(directory / "run.json");
+  const auto run = run_in_values(checkpoint);
+  return run.is_object() ? run.value("data", nlohmann::json()) : nlohmann::json();
+}
+
+std::string text_of_run(const nlohmann::json& data, const std::string& key) {
+  const auto found = data.is_object() ? data.find(key) : data.end();
+  return data.is_object() && found != data.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+OwnTokenizer tokenizer_of(const std::filesystem::path& input, const nlohmann::json& run) {
+  OwnTokenizer own;
+  if (input.empty()) return own;
+  const auto path = checkpoint_in_run(input);
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  if (is_folder && has_tokenizer(path)) return {path.string(), ""};
+  const auto data = run.is_null() ? data_of_manifest(path / "run.json") : run;
+  // The run may have been moved, and another run may have its old place.
+  const auto folder = std::filesystem::weakly_canonical(path, error).parent_path();
+  const bool added = data.is_object() && data.value("added_tokens", nlohmann::json()) == true;
+  const auto beside = (data.is_null() ? folder : folder.parent_path()) / "tokenizer";
+  if (is_folder && (added || has_adapter(path)) && has_tokenizer(beside)) return {beside.string(), ""};
+  const auto name = text_of_run(data, "tokenizer");
+  (name.empty() || name == kBuiltInTokenizer || has_tokenizer(name) ? own.name : own.gone) = name;
+  return own;
+}
+
+OwnTokenizer tokenizer_of(const std::filesystem::path& base, const nlohmann::json& run,
+                          const std::filesystem::path& adapter) {
+  auto own = tokenizer_of(adapter, nullptr);
+  if (!own.name.empty() && own.name != kBuiltInTokenizer) return own;
+  auto of_base = tokenizer_of(base, run);
+  if (of_base.name.empty() && !own.name.empty()) return own;
+  if (!own.gone.empty()) of_base.gone = own.gone;
+  return of_base;
 }
 
 std::string chat_template_of_adapter(const std::filesystem::path& given) {
   const auto directory = checkpoint_in_run(given);
-  auto text = of_manifest(directory / "run.json", "chat_template");
+  auto text = text_of_run(data_of_manifest(directory / "run.json"), "chat_template");
   const auto file = directory / "chat_template.jinja";
   std::error_code error;
   if (text.empty() && std::filesystem::is_regular_file(file, error))

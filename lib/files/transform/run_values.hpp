@@ -38,15 +38,34 @@ nlohmann::json run_in_values(const Source& source);
 /// null for any other checkpoint. \param checkpoint  a directory. \throws FormatError
 nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint);
 
+/// "data" of the run that a checkpoint belongs to: run.json's, or that below "run" in a full file; null: none is known.
+/// \throws FormatError
+nlohmann::json run_data_of(const Source& checkpoint);
+
+struct OwnTokenizer {
+  std::string name;  ///< "gpt2" or a directory; empty: none is known
+  std::string gone;  ///< the directory that the run names, where there is none now
+};
+
+/// Which tokenizer belongs to an input: the one in its folder (a model's or an adapter's), else the run's. Of a run
+/// that added tokens this is RUN/tokenizer beside its checkpoints or adapter, wherever the run lies now; else run.json
+/// names it. \param input  a model, an adapter, a checkpoint or a run's folder; empty: none \param run  run_data_of()
+/// the input; null: that of run.json in its folder. \throws FormatError
+OwnTokenizer tokenizer_of(const std::filesystem::path& input, const nlohmann::json& run);
+
+/// The same of a base with an adapter: the adapter's, else the base's. An adapter's "gpt2" may be a default, so the
+/// base's counts before this. \param adapter  empty: none
+OwnTokenizer tokenizer_of(const std::filesystem::path& base, const nlohmann::json& run,
+                          const std::filesystem::path& adapter);
+
 struct ExportTokenizer {
   std::map<std::string, std::string> files;        ///< files of the built-in tokenizer
   std::optional<std::filesystem::path> directory;  ///< directory with the tokenizer files
   std::string missing;                             ///< why there is no tokenizer, for a message; "" when there is one
 };
 
-/// A text that fsdp-finetune recorded in the checkpoint (below "data" in run.json, or in "run" of a full file); "" when
-/// none is recorded. \param key  "tokenizer": its name; "chat_template": the template itself
-std::string recorded_text(const Source& checkpoint, const std::string& key);
+/// A text of run_data_of(); "" when there is none. \param key  such as "chat_template"
+std::string text_of_run(const nlohmann::json& data, const std::string& key);
 
 /// The chat template with which an adapter was trained: recorded in its checkpoint, or beside it as
 /// chat_template.jinja, where transformers keeps it, too; "" when none is there. \param given  folder of the adapter,

@@ -89,6 +89,30 @@ std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& 
   return files;
 }
 
+namespace {
+
+/// Contents of tokenizer_files() by name, without config.json, which is the model's.
+std::map<std::string, std::string> contents_of(const std::filesystem::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& file : tokenizer_files(directory))
+    if (file.filename() != "config.json") files[file.filename().string()] = read_text_file(file);
+  return files;
+}
+
+}  // namespace
+
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to) {
+  auto files = contents_of(from);
+  std::error_code ignored;
+  if (const char* name = "chat_template.jinja"; std::filesystem::is_regular_file(from / name, ignored))
+    files[name] = read_text_file(from / name);
+  for (const auto& [name, text] : files) replace_file(to / name, text);
+}
+
+bool same_tokenizer_files(const std::filesystem::path& a, const std::filesystem::path& b) {
+  return contents_of(a) == contents_of(b);
+}
+
 std::map<std::string, std::string> named_special_tokens(const std::string& name) {
   std::map<std::string, std::string> tokens;
   if (name == kBuiltInTokenizer) return tokens;

@@ -27,6 +27,13 @@ bool has_tokenizer(const std::filesystem::path& directory);
 /// Chat templates are not included.
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory);
 
+/// Copies the files of tokenizer_files() and chat_template.jinja into another folder; not config.json, which would make
+/// a model's of it. \throws IoError
+void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Whether two folders hold the same files of tokenizer_files(), but for config.json.
+bool same_tokenizer_files(const std::filesystem::path& a, const std::filesystem::path& b);
+
 /// Texts of the special tokens by the names under which chat templates read them (bos_token, image_token): of the files
 /// beside the vocabulary, and where they say nothing of the SentencePiece model itself. Empty for kBuiltInTokenizer.
 /// Source: special_tokens_map of transformers 5.23. \throws IoError; FormatError

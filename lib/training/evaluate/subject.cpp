@@ -1,6 +1,7 @@
 #include "lib/training/evaluate/subject.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -17,9 +18,7 @@
 namespace fsdp {
 namespace {
 
-/// Model and, where the checkpoint tells, its run's tokenizer.
-EvaluationSubject open_model(const std::filesystem::path& path, const std::string& model_config,
-                             std::string& run_tokenizer) {
+EvaluationSubject open_model(const std::filesystem::path& path, const std::string& model_config) {
   std::error_code error;
   const auto has = [&](const char* name) { return std::filesystem::exists(path / name, error); };
   EvaluationSubject subject;
@@ -42,12 +41,7 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
       if (data.contains("quantize")) subject.quantize = quantization_from_json(data["quantize"], path.string());
       subject.base = {data.value("weights", std::string()), data.value("weights_hash", std::string())};
     }
-    const auto text = [&data](const char* key) {
-      const auto found = data.find(key);
-      return found != data.end() && found->is_string() ? found->get<std::string>() : std::string();
-    };
-    run_tokenizer = text("tokenizer");
-    subject.chat_template = text("chat_template");
+    subject.chat_template = text_of_run(data, "chat_template");
     return subject;
   }
   RequestedModel wish;
@@ -56,30 +50,31 @@ EvaluationSubject open_model(const std::filesystem::path& path, const std::strin
   return subject;
 }
 
+/// \param given  by the user; empty: the one that belongs to the subject
+void choose_tokenizer(EvaluationSubject& subject, const std::string& given) {
+  subject.tokenizer_name = given;
+  if (!given.empty()) return;
+  const auto run = subject.checkpoint != nullptr ? subject.checkpoint->run() : std::nullopt;
+  const auto own = tokenizer_of(subject.path, run ? run->data : nlohmann::json(), subject.adapter);
+  subject.tokenizer_name = own.name;
+  if (!own.gone.empty())
+    subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", own.gone);
+  if (own.name.empty() && own.gone.empty() && subject.config.architecture == Architecture::mingpt)
+    subject.tokenizer_name = kBuiltInTokenizer;
+}
+
 }  // namespace
 
 EvaluationSubject open_subject(const std::filesystem::path& given, const std::string& model_config,
                                const std::string& tokenizer) {
   const auto path = checkpoint_in_run(given);
-  std::string run_tokenizer;
-  auto subject = open_model(path, model_config, run_tokenizer);
+  auto subject = open_model(path, model_config);
   subject.config.dropout = 0;
-  subject.tokenizer_name = tokenizer;
-  if (!tokenizer.empty()) return subject;
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error) && has_tokenizer(path)) {
-    subject.tokenizer_name = path;
-  } else if (run_tokenizer == kBuiltInTokenizer || (!run_tokenizer.empty() && has_tokenizer(run_tokenizer))) {
-    subject.tokenizer_name = run_tokenizer;
-  } else if (!run_tokenizer.empty()) {
-    subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", run_tokenizer);
-  } else if (subject.config.architecture == Architecture::mingpt) {
-    subject.tokenizer_name = kBuiltInTokenizer;
-  }
+  choose_tokenizer(subject, tokenizer);
   return subject;
 }
 
-void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter) {
+void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter, const std::string& tokenizer) {
   if (subject.lora.enabled())
     throw UsageError(fmt::format("--adapter {}: the checkpoint {} has adapters of its own", adapter.string(),
                                  subject.path.string()));
@@ -91,6 +86,7 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
   subject.remarks = std::move(plan.remarks);  // nothing is left out now
   subject.adapter = adapter;
   subject.chat_template = chat_template_of_adapter(adapter);
+  choose_tokenizer(subject, tokenizer);
 }
 
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {

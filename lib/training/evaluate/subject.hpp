@@ -31,13 +31,14 @@ struct EvaluationSubject {
 
 /// Reads what the checkpoint says, no weights.
 /// \param model_config  config.json or its directory; empty: the checkpoint says what it needs
-/// \param tokenizer     "gpt2" or a directory; empty: the directory's own, else that of its run, else GPT-2's for
-/// minGPT \throws FormatError; MissingInput; UsageError
+/// \param tokenizer     "gpt2" or a directory; empty: tokenizer_of() it, else GPT-2's for minGPT
+/// \throws FormatError; MissingInput; UsageError
 EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
                                const std::string& tokenizer);
 
-/// The model with an adapter as peft writes it. \throws FormatError; UsageError for a checkpoint that has its own
-void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter);
+/// The model with an adapter as peft writes it, and with the adapter's tokenizer where it has one.
+/// \param tokenizer  as for open_subject(). \throws FormatError; UsageError for a checkpoint that has its own
+void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter, const std::string& tokenizer);
 
 /// \param what  needs it, for the message: "--prompt"
 /// \throws UsageError when none is known; FormatError when it has more ids than the model

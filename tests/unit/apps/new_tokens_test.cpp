@@ -3,6 +3,7 @@
 
 #include "lib/models/config/model_config.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/training/evaluate/subject.hpp"
 
 using namespace fsdp;
 using test::finetune;
@@ -67,6 +68,77 @@ TEST_SUITE("jobs/new tokens") {
       INFO(again.error);
       CHECK(again.code == ExitCode::ok);
     }
+  }
+
+  TEST_CASE("an adapter's tokenizer goes with it through every door") {
+    Growing runs;
+    const auto base = runs.dir / "base", elsewhere = runs.dir / "elsewhere";
+    std::filesystem::copy(recipes() + "bases/tied", base);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+      std::filesystem::copy(recipes() + "tokenizer/" + name, base / name);
+    runs.start("run", "--model " + base.string() + " --lora-rank 2 --trainable-tokens new");
+    const auto run = runs.dir / "run", adapter = run / "adapter";
+    CHECK(open_tokenizer(adapter)->named_id("<|tool|>"));
+    CHECK_FALSE(std::filesystem::exists(adapter / "config.json"));
+    // As a folder of peft with marks of its own, which moves away from its run.
+    std::filesystem::copy(adapter, elsewhere);
+    auto settings = nlohmann::json::parse(std::ifstream(elsewhere / "tokenizer_config.json"));
+    settings["eos_token"] = "<|eot_id|>";
+    settings["chat_template"] = "{{ messages[0].content }}";
+    std::ofstream(elsewhere / "tokenizer_config.json") << settings;
+    const auto old_ends = nlohmann::json::parse(std::ifstream(base / "config.json")).value("eos_token_id", 0);
+    std::filesystem::rename(run, runs.dir / "moved");
+    const auto moved = runs.dir / "moved";
+    std::filesystem::remove(moved / "adapter/tokenizer.json");  // as older runs are
+    for (const auto& from : {moved / "adapter", moved, moved / "checkpoints/latest", elsewhere}) {
+      CAPTURE(from);
+      const auto subject_of = [&] {
+        auto subject = open_subject(base, "", "");
+        add_adapter(subject, from, "");
+        open_subject_tokenizer(subject, "a test");
+        return subject;
+      }();
+      CHECK(subject_of.tokenizer->named_id("<|tool|>") == 273);
+      ConvertOptions options;
+      options.paths = {base, runs.dir / "merged"};
+      options.to = "hf";
+      options.overwrite = true;
+      options.input.merge_adapter = from;
+      options.job.json = true;
+      nlohmann::json report;
+      test::CapturedStderr captured(runs.dir / "stderr.txt");
+      CHECK(run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning), report) == ExitCode::ok);
+      CHECK(captured.text().empty());
+      const auto merged = open_tokenizer(runs.dir / "merged");
+      CHECK(merged->named_id("<|tool|>") == 273);
+      CHECK(read_model_config(runs.dir / "merged").vocab_size == 274);
+      if (from != elsewhere) continue;
+      CHECK(named_special_tokens(runs.dir / "merged").at("eos_token") == "<|eot_id|>");
+      const auto config = nlohmann::json::parse(std::ifstream(runs.dir / "merged/config.json"));
+      CHECK(config["eos_token_id"] == nlohmann::json{*merged->eos_id(), old_ends});
+    }
+    // Training on from the adapter writes its tokenizer, too.
+    const auto hf = runs.dir / "trained-hf";
+    const auto outcome = finetune(
+        runs.dir.path(), 1,
+        words("--device cpu --no-tensorboard --batch-size 1 --max-steps 1 --model " + base.string() + " --adapter " +
+              elsewhere.string() + " --train-data " + (runs.dir / "texts.jsonl").string() + " --out-dir " +
+              runs.dir.path().string() + " --run-name trained --save-final-hf " + hf.string()));
+    INFO(outcome.error);
+    REQUIRE(outcome.code == ExitCode::ok);
+    CHECK(named_special_tokens(hf).at("eos_token") == "<|eot_id|>");
+    CHECK(named_special_tokens(runs.dir / "trained/adapter").at("eos_token") == "<|eot_id|>");
+    // Rows for tokens that no tokenizer has are told.
+    std::filesystem::remove(elsewhere / "tokenizer.json");
+    test::CapturedStderr captured(runs.dir / "stderr.txt");
+    ConvertOptions options;
+    options.paths = {base, runs.dir / "merged"};
+    options.to = "hf";
+    options.overwrite = options.job.json = true;
+    options.input.merge_adapter = elsewhere;
+    nlohmann::json report;
+    run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning), report);
+    CHECK(has_all(captured.text(), {"has rows for 274 tokens", "for 272", "--config-from DIR"}));
   }
 
   TEST_CASE("a job that is refused leaves no tokenizer and changes no older one; a new run moves that aside") {
