@@ -36,6 +36,16 @@ class Lora(llama_cli.WeightsCase):
         file.write_bytes(bytes(data))
         result = fsdp_cli.run("fsdp-finetune", self.train_arguments("base", "--max-steps", 3, "--restart", "latest"), 2)
         self.assert_refused(result, 4, "are not the weights that the adapters in", "name those with --model")
+        for run in (self.run_directory("base"), self.checkpoints("base") / "latest"):
+            merge = ["--to", "hf", "--merge-adapter", run]
+            for program, arguments in (("fsdp-ckpt-convert", [base, self.folder / "other", *merge]),
+                                       ("fsdp-eval", [base, "--adapter", run, "--data", self.val_data]),
+                                       ("fsdp-finetune", self.train_arguments("other", "--max-steps", 1, "--model", base, "--adapter", run))):
+                with self.subTest(f"{program} {run.name}"):
+                    self.assert_refused(fsdp_cli.run(program, arguments), 4, str(base), "are not the weights that the adapters in", str(run))
+            self.assertFalse((self.folder / "other").exists())
+            own = fsdp_cli.run("fsdp-ckpt-convert", [self.model, self.folder / f"own-{run.name}", *merge], 2)
+            self.assertEqual(own.code, 0, str(own))
         self.train("base", "--max-steps", 3, "--restart", "latest", "--model", self.model)
 
     def test_files_go_back_and_forth(self):

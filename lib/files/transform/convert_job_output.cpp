@@ -19,6 +19,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/read/stored_quantization.hpp"
+#include "lib/files/transform/base_weights.hpp"
 #include "lib/files/transform/convert_job.hpp"
 #include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/megatron_source.hpp"
@@ -742,6 +743,7 @@ ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, cons
     dry_run(options, plan, log, report);
     return ExitCode::ok;
   }
+  if (!options.input.merge_adapter.empty()) require_base_weights(world, options.input.merge_adapter, options.paths[0]);
   Progress progress(log, true, options.progress_seconds);
   CopyOptions how;
   how.jobs = options.jobs;

@@ -142,6 +142,8 @@ nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint) {
   return data.is_object() && data.contains("weights_hash") && data.contains("adapter") ? data : nlohmann::json();
 }
 
+nlohmann::json run_of_checkpoint(const std::filesystem::path& directory) { return manifest_of(directory / "run.json"); }
+
 nlohmann::json run_data_of(const Source& checkpoint) {
   const auto& directory = checkpoint.info().directory;
   if (!directory.empty() && !checkpoint.model_config().is_null()) return data_of_manifest(directory / "run.json");

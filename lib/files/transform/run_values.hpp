@@ -42,6 +42,9 @@ nlohmann::json adapters_of_run(const std::filesystem::path& checkpoint);
 /// \throws FormatError
 nlohmann::json run_data_of(const Source& checkpoint);
 
+/// run.json of a checkpoint's directory; null when there is none.
+nlohmann::json run_of_checkpoint(const std::filesystem::path& directory);
+
 struct OwnTokenizer {
   std::string name;  ///< "gpt2" or a directory; empty: none is known
   std::string gone;  ///< the directory that the run names, where there is none now

@@ -17,13 +17,13 @@
 #include <string_view>
 
 #include "lib/base/error.hpp"
-#include "lib/base/hash_functions.hpp"
 #include "lib/compute/ops/nf4.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/files/read/source.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
+#include "lib/files/transform/base_weights.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/quantize.hpp"
@@ -31,28 +31,14 @@
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
-namespace {
-
-template <typename Word>
-std::uint64_t sum_of(const Word* values, std::int64_t n, std::uint64_t place) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < n; ++i)
-    sum += splitmix64_output(place + static_cast<std::uint64_t>(i) * kSplitmix64Step + values[i]);
-  return sum;
-}
-
-}  // namespace
 
 void WeightHash::add(std::size_t param, std::int64_t first, const at::Tensor& values) {
   std::atomic<std::uint64_t> sum = 0;
-  const auto start = splitmix64(param);
+  const auto item = static_cast<std::size_t>(values.element_size());
   parallel_for(values.numel(), std::int64_t{1} << 18, [&](std::int64_t begin, std::int64_t end) {
-    const auto place = start + static_cast<std::uint64_t>(first + begin) * kSplitmix64Step;
-    const auto* data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * values.element_size();
-    if (values.element_size() == 1) sum += sum_of(reinterpret_cast<const std::uint8_t*>(data), end - begin, place);
-    if (values.element_size() == 2) sum += sum_of(reinterpret_cast<const std::uint16_t*>(data), end - begin, place);
-    if (values.element_size() == 4) sum += sum_of(reinterpret_cast<const std::uint32_t*>(data), end - begin, place);
-    if (values.element_size() == 8) sum += sum_of(reinterpret_cast<const std::uint64_t*>(data), end - begin, place);
+    const auto* data = static_cast<const std::byte*>(values.const_data_ptr()) + static_cast<std::size_t>(begin) * item;
+    sum += mark_of_elements(param, static_cast<std::uint64_t>(first + begin),
+                            {data, static_cast<std::size_t>(end - begin) * item}, item);
   });
   sum_ += sum;
 }
@@ -64,7 +50,7 @@ std::string WeightHash::of_all(ProcessGroup& ranks) const {
     std::memcpy(&sum, part.data(), sizeof(sum));
     total += sum;
   }
-  return ranks.broadcast_text(fmt::format("{:016x}", total), 0);
+  return ranks.broadcast_text(mark_of_sum(total), 0);
 }
 
 }  // namespace fsdp
@@ -407,6 +393,7 @@ void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesy
 
 std::vector<std::string> load_adapter(ModelRuntime& runtime, const std::filesystem::path& directory) {
   const auto& decoder = runtime.decoder();
+  require_base_weights(runtime.world(), directory, runtime.base().directory);
   AdapterPlan adapter;
   run_agreed(runtime.world(), [&] { adapter = plan_adapter(directory, base_modules(decoder.config)); });
   load(runtime, *adapter.source, nullptr, [&] { return plan_adapters(adapter, decoder.parameters); });

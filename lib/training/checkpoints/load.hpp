@@ -18,8 +18,7 @@
 
 namespace fsdp {
 
-// Whether weights are those of before, on any number of ranks: a sum over elements, in any order, of a hash of value
-// and place. Not for keeping secrets.
+// Whether weights are those of before, on any number of ranks (lib/files/transform/base_weights.hpp).
 
 class WeightHash {
  public:
