@@ -244,9 +244,13 @@ ExitCode run_convert_job(ProcessGroup& world, const ConvertOptions& given, const
   require_paths(given);
   if (given.prune) return run_prune(world, given, log, report);
   auto options = given;
-  options.paths[0] = checkpoint_in_run(options.paths[0]);
-  if (options.verify) options.paths[1] = checkpoint_in_run(options.paths[1]);
-  if (!options.input.reference.empty()) options.input.reference = checkpoint_in_run(options.input.reference);
+  const auto take_newest = [&log](std::string& path) {
+    if (const auto remark = remark_of_newest(path); !remark.empty()) log.warning(remark);
+    path = checkpoint_in_run(path);
+  };
+  take_newest(options.paths[0]);
+  if (options.verify) take_newest(options.paths[1]);
+  if (!options.input.reference.empty()) take_newest(options.input.reference);
   if (options.jobs < 0 || options.jobs > 256) throw UsageError("--jobs: must be 0 (automatic) to 256 threads");
   if (!(options.tolerance >= 0)) throw UsageError("--tolerance: must be 0 or more");
   if (options.inspect) return run_inspect(world, options, report);

@@ -108,6 +108,10 @@ std::filesystem::path checkpoint_in_run(const std::filesystem::path& path) {
   return newest.empty() ? path : newest;
 }
 
+std::string remark_of_newest(const std::filesystem::path& path) {
+  return checkpoint_in_run(path) == newest_of_trainer(path) ? incomplete_in_trainer(path) : "";
+}
+
 nlohmann::json value_as_json(const Source& source, std::size_t value) {
   const auto loaded = source.value(value);
   const auto* arguments = loaded.value->object_of("argparse", "Namespace");

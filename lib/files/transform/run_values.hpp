@@ -27,6 +27,10 @@ std::filesystem::path folder_of_newest(const std::filesystem::path& path);
 /// folder of its checkpoints, or `latest` in this one. Any other path as it is.
 std::filesystem::path checkpoint_in_run(const std::filesystem::path& path);
 
+/// A warning about the choice of checkpoint_in_run(): a newer folder of a trainer that holds no checkpoint; "" for
+/// none.
+std::string remark_of_newest(const std::filesystem::path& path);
+
 /// A value as JSON; an argparse.Namespace becomes the dict of its attributes. \throws FormatError
 nlohmann::json value_as_json(const Source& source, std::size_t value);
 

@@ -69,6 +69,7 @@ EvaluationSubject open_subject(const std::filesystem::path& given, const std::st
                                const std::string& tokenizer) {
   const auto path = checkpoint_in_run(given);
   auto subject = open_model(path, model_config);
+  if (const auto remark = remark_of_newest(given); !remark.empty()) subject.remarks.push_back(remark);
   subject.config.dropout = 0;
   choose_tokenizer(subject, tokenizer);
   return subject;

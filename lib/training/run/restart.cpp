@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
@@ -85,6 +86,8 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
       lines += path.string() + '\n';
     return lines;
   });
+  if (const auto remark = remark_of_newest(options.restart_checkpoint); !remark.empty() && world.rank() == 0)
+    log.warning(remark);
   RestartPoint point;
   point.ours_only = names_latest(options.restart_checkpoint);
   point.model = options.model.directory;

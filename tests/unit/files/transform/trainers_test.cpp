@@ -212,6 +212,12 @@ TEST_SUITE("convert/trainers") {
     std::filesystem::copy(kTrainers / "hf_trainer_ws2/ckpt/checkpoint-4", newest);
     std::filesystem::create_directory(folder.path() / "checkpoint-100");  // a save that was cut short
     CHECK(checkpoint_in_run(folder.path()) == newest);
+    CHECK(
+        contains(remark_of_newest(folder.path()), "checkpoint-100: has the name of a newer checkpoint and holds none"));
+    CHECK(contains(remark_of_newest(folder.path()), "checkpoint-20 is taken"));
+    CHECK(remark_of_newest(newest).empty());
+    std::filesystem::rename(folder.path() / "checkpoint-100", folder.path() / "checkpoint-10");
+    CHECK(remark_of_newest(folder.path()).empty());  // an older one
     // One with run.json is this program's.
     test::write_file(newest / "run.json", "{}");
     CHECK(checkpoint_in_run(folder.path()) == old);
