@@ -485,6 +485,7 @@ const std::vector<Builtin>& value_filters() {
       {"map", {}, 0, mapped, true},
       {"max", {"case_sensitive", "attribute"}, 0, [](Call& c) { return extreme(c, true); }},
       {"min", {"case_sensitive", "attribute"}, 0, [](Call& c) { return extreme(c, false); }},
+      {"random", {}, 0, [](Call&) -> Value { refuse("filter 'random' takes another element each time"); }},
       {"reject", {}, 0, [](Call& c) { return chosen(c, false, false); }, true},
       {"rejectattr", {}, 0, [](Call& c) { return chosen(c, false, true); }, true},
       {"reverse", {}, 0, reversed},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <utility>
 
 namespace fsdp::jinja {
 namespace {
@@ -216,9 +218,41 @@ Value time_text(Call& call) {
   return call.made(std::move(out));
 }
 
+/// Jinja's cycler: next(), reset() and current.
+Value make_cycler(Call& call) {
+  auto items = call.all.positional;
+  if (items.empty() || !call.all.named.empty()) refuse("cycler() takes values, at least one");
+  auto& heap = call.heap();
+  auto* cycler = heap.function("cycler", [](const Arguments&) -> Value { refuse("a cycler is called"); });
+  const auto* all = heap.list(std::move(items));
+  const auto go_to = [cycler, all](std::size_t place) {
+    return std::exchange(cycler->members.front().second, all->items[place % all->items.size()]);
+  };
+  const auto at = std::make_shared<std::size_t>(0);
+  auto* next = heap.function("next", [go_to, at](const Arguments&) { return go_to(++*at); });
+  auto* reset = heap.function("reset", [go_to, at](const Arguments&) -> Value {
+    go_to(*at = 0);
+    return None{};
+  });
+  cycler->members = {{"current", all->items.front()}, {"next", next}, {"reset", reset}};
+  return cycler;
+}
+
+/// Jinja's joiner: nothing when called for the first time, then the separator.
+Value make_joiner(Call& call) {
+  const auto separator = call.values[0] ? call.value(0) : call.made(", ");
+  const auto nothing = call.made("");
+  return call.heap().function("joiner", [separator, nothing, is_first = true](const Arguments&) mutable {
+    return std::exchange(is_first, false) ? nothing : separator;
+  });
+}
+
 const std::vector<Builtin>& globals() {
   static const std::vector<Builtin> all{
+      {"cycler", {}, 0, make_cycler, true},
       {"dict", {}, 0, [](Call& c) { return make_dict(c, false); }, true},
+      {"joiner", {"sep"}, 0, make_joiner},
+      {"lipsum", {}, 0, [](Call&) -> Value { refuse("lipsum() writes another text each time"); }, true},
       {"namespace", {}, 0, [](Call& c) { return make_dict(c, true); }, true},
       {"raise_exception",
        {"message"},

@@ -101,7 +101,7 @@ Value item_of(Context& context, const Value& object, const Value& key);
 Value slice_of(Context& context, const Value& object, const Value& first, const Value& last, const Value& step);
 bool contains(Context& context, const Value& container, const Value& element);
 Value call(const Value& function, const Arguments& arguments);
-/// raise_exception, strftime_now, namespace, dict, range
+/// raise_exception, strftime_now, and Jinja's own: namespace, dict, range, cycler, joiner, lipsum
 std::vector<std::pair<std::string, Value>> global_functions(Context& context);
 
 }  // namespace fsdp::jinja

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lib/text/jinja/jinja_case.hpp"
 #include "lib/text/jinja/jinja_functions.hpp"
 
 namespace fsdp::jinja {
@@ -21,9 +22,6 @@ bool is_letter(char32_t c) {
   const auto category = category_of(c);
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
-bool is_capital(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LU || category_of(c) == UTF8PROC_CATEGORY_LT; }
-bool is_small(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_LL; }
-bool is_cased(char32_t c) { return is_capital(c) || is_small(c); }
 bool is_decimal(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(char32_t c) {
   return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
@@ -35,51 +33,6 @@ bool is_numeric(char32_t c) {
 }
 bool is_word(char32_t c) { return c == '_' || is_letter(c) || is_numeric(c); }
 
-char32_t small(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }
-char32_t capital(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); }
-char32_t title(char32_t c) { return static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))); }
-
-std::u32string lower(std::u32string text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    // A capital sigma at the end of a word has a small letter of its own.
-    const bool ends =
-        text[i] == 0x3a3 && i > 0 && is_letter(text[i - 1]) && !(i + 1 < text.size() && is_letter(text[i + 1]));
-    text[i] = ends ? 0x3c2 : small(text[i]);
-  }
-  return text;
-}
-
-std::u32string upper(const std::u32string& text) {
-  std::u32string out;
-  for (const auto c : text) {
-    if (c == 0xdf) {
-      out += U"SS";
-    } else {
-      out += capital(c);
-    }
-  }
-  return out;
-}
-
-std::u32string capitalized(const std::u32string& text) {
-  if (text.empty()) return text;
-  auto out = lower(text);
-  if (text.front() == 0xdf) return U"Ss" + out.substr(1);
-  out.front() = title(text.front());
-  return out;
-}
-
-/// str.title(): capitals behind characters without case.
-std::u32string titled(std::u32string text) {
-  bool inside = false;
-  for (auto& c : text) {
-    const bool cased = is_cased(c);
-    c = inside ? small(c) : title(c);
-    inside = cased;
-  }
-  return text;
-}
-
 /// The text that a filter gets, of any value.
 std::string soft_text(const Call& call) { return print(call.heap(), call.input); }
 
@@ -90,9 +43,23 @@ Value each_character(Call& call, bool (*is_so)(char32_t)) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_so);
 }
 
+/// True when cased characters are all `wanted`, and some character is.
 Value has_case(const std::string& bytes, bool (*wanted)(char32_t), bool (*unwanted)(char32_t)) {
   const auto text = characters(bytes);
-  return std::any_of(text.begin(), text.end(), wanted) && std::none_of(text.begin(), text.end(), unwanted);
+  const auto is_other = [&](char32_t c) { return unwanted(c) || is_title(c); };
+  return std::any_of(text.begin(), text.end(), wanted) && std::none_of(text.begin(), text.end(), is_other);
+}
+
+/// str.istitle()
+bool is_titled(const std::u32string& text) {
+  bool inside = false, any = false;
+  for (const auto c : text) {
+    const bool begins = is_upper(c) || is_title(c);
+    if (begins ? inside : (is_lower(c) && !inside)) return false;
+    inside = begins || is_lower(c);
+    any = any || inside;
+  }
+  return any;
 }
 
 /// Strips white space, or the characters of an argument.
@@ -492,13 +459,14 @@ Value truncated(Call& call) {
 
 Value words_titled(Call& call) {
   constexpr std::u32string_view kBreaks = U"-({[<";
-  auto text = lower(characters(soft_text(call)));
+  const auto breaks = [&](char32_t c) { return is_space(c) || kBreaks.find(c) != kBreaks.npos; };
+  const auto text = characters(soft_text(call));
   std::u32string out;
-  bool starts = true;
-  for (const auto c : text) {
-    const bool breaks = is_space(c) || kBreaks.find(c) != kBreaks.npos;
-    out += starts && !breaks ? upper(std::u32string(1, c)) : std::u32string(1, c);
-    starts = breaks;
+  for (auto at = text.begin(); at != text.end();) {
+    const bool is_break = breaks(*at);
+    const auto end = std::find_if(at, text.end(), [&](char32_t c) { return breaks(c) != is_break; });
+    out += upper({*at}) + lower({at + 1, end});
+    at = end;
   }
   return call.made(utf8_of(out));
 }
@@ -519,6 +487,160 @@ Value escaped(Call& call) {
   auto out = call.heap().text(escape_html(soft_text(call)));
   out.is_escaped = true;
   return out;
+}
+
+/// The character that an HTML entity stands for, and the entity's length.
+std::pair<std::string, std::size_t> entity(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kNames{
+      {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xc2\xa0"}}};
+  for (const auto& [name, meant] : kNames) {
+    if (text.starts_with(name)) return {std::string(meant), name.size()};
+  }
+  const bool is_number = text.size() > 1 && text[1] == '#';
+  if (!is_number && (text.size() < 2 || !is_letter(static_cast<unsigned char>(text[1])))) return {"&", 1};
+  const bool hexadecimal = is_number && text.size() > 2 && (text[2] == 'x' || text[2] == 'X');
+  const auto* const first = text.data() + (hexadecimal ? 3 : 2);
+  std::uint32_t code = 0;
+  const auto [stop, error] = std::from_chars(first, text.data() + text.size(), code, hexadecimal ? 16 : 10);
+  const bool is_plain = is_number && error == std::errc() && stop < text.data() + text.size() && *stop == ';' &&
+                        ((code >= 0x20 && code < 0x7f) || code == '\t' || code == '\n' ||
+                         (code >= 0xa0 && code < 0xd800) || (code >= 0xe000 && code < 0xfdd0));
+  if (!is_plain)
+    refuse("filter 'striptags' meets an HTML entity that is not supported: '" + std::string(text.substr(0, 12)) + "'");
+  const char32_t character = code;
+  return {utf8_of({&character, 1}), static_cast<std::size_t>(stop + 1 - text.data())};
+}
+
+/// Markup.striptags() of markupsafe 3.
+Value without_tags(Call& call) {
+  const auto source = soft_text(call);
+  std::string text;
+  std::size_t done = 0;
+  for (auto begin = source.find('<'); begin != source.npos; begin = source.find('<', done)) {
+    const bool is_comment = source.compare(begin, 4, "<!--") == 0;
+    const auto end = is_comment ? source.find("-->", begin + 4) : source.find('>', begin);
+    if (end == source.npos) break;
+    text.append(source, done, begin - done);
+    done = end + (is_comment ? 3 : 1);
+  }
+  text.append(source, done);
+  std::string spaced;
+  for (const auto word : words(text, text.size() + 1, false)) spaced += (spaced.empty() ? "" : " ") + std::string(word);
+  std::string out;
+  for (std::string_view rest = spaced; !rest.empty();) {
+    const auto at = std::min(rest.find('&'), rest.size());
+    out += rest.substr(0, at);
+    rest.remove_prefix(at);
+    if (rest.empty()) break;
+    const auto [meant, length] = entity(rest);
+    out += meant;
+    rest.remove_prefix(length);
+  }
+  return call.made(std::move(out));
+}
+
+std::string url_quoted(std::string_view text, bool in_query) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !in_query);
+    out += plain                  ? std::string(1, c)
+           : c == ' ' && in_query ? "+"
+                                  : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return out;
+}
+
+Value url_encoded(Call& call) {
+  const auto has_elements = is<Dict*>(call.input) || is<List*>(call.input);
+  if (!has_elements) return call.made(url_quoted(soft_text(call), false));
+  const auto pairs = is<Dict*>(call.input) ? elements(call.heap(), items_of(call)) : elements(call.heap(), call.input);
+  std::string out;
+  for (const auto& pair : pairs) {
+    const auto both = elements(call.heap(), pair);
+    if (both.size() != 2) refuse("filter 'urlencode' needs pairs");
+    out += out.empty() ? "" : "&";
+    out += url_quoted(print(call.heap(), both[0]), true) + "=" + url_quoted(print(call.heap(), both[1]), true);
+    call.heap().room(out.size());
+  }
+  return call.made(std::move(out));
+}
+
+Value file_size(Call& call) {
+  const auto size = as_double(call.input);
+  if (!size) refuse("filter 'filesizeformat' needs a number");
+  const bool binary = call.flag(0, false);
+  const double base = binary ? 1024 : 1000;
+  if (*size == 1) return call.made("1 Byte");
+  if (*size < base) return call.made(fmt::format("{} Bytes", std::trunc(*size)));
+  constexpr std::string_view kPrefixes = "kMGTPEZY";
+  double unit = base * base;
+  std::size_t i = 0;
+  for (; i + 1 < kPrefixes.size() && *size >= unit; ++i) unit *= base;
+  const char prefix = binary && i == 0 ? 'K' : kPrefixes[i];
+  return call.made(fmt::format("{:.1f} {}{}", base * *size / unit, prefix, binary ? "iB" : "B"));
+}
+
+Value with_spaces_for_tabs(Call& call) {
+  const auto width = call.integer(0, 8);
+  if (width > 0) call.heap().room(self(call).size(), static_cast<std::uint64_t>(width));
+  std::u32string out;
+  std::int64_t column = 0;
+  for (const auto c : characters(self(call))) {
+    if (c == '\t') {
+      const auto spaces = width > 0 ? width - column % width : 0;
+      out.append(static_cast<std::size_t>(spaces), U' ');
+      column += spaces;
+    } else {
+      out += c;
+      column = c == '\n' || c == '\r' ? 0 : column + 1;
+    }
+  }
+  return call.made(utf8_of(out));
+}
+
+/// str.translate() by a dictionary from numbers of characters.
+Value translated(Call& call) {
+  auto* const* table = std::get_if<Dict*>(&call.value(0));
+  if (table == nullptr) refuse("translate() needs a dictionary");
+  std::string out;
+  for (const auto c : characters(self(call))) {
+    const auto* found = find(call.heap(), **table, Integer{c});
+    if (found == nullptr) {
+      out += utf8_of({&c, 1});
+    } else if (const auto code = as_integer(*found)) {
+      const auto other = static_cast<char32_t>(position(*found, "a character"));
+      out += utf8_of({&other, 1});
+    } else if (!is<None>(*found)) {
+      out += bytes_of(*found, "what a character is translated to");
+    }
+    call.heap().room(out.size());
+  }
+  return call.made(std::move(out));
+}
+
+/// str.maketrans()
+Value translation_table(Call& call) {
+  auto& table = *call.heap().dict();
+  const auto code = [](std::u32string_view one) {
+    if (one.size() != 1) refuse("maketrans() needs keys of one character");
+    return Integer{one.front()};
+  };
+  if (!call.has(1)) {
+    auto* const* given = std::get_if<Dict*>(&call.value(0));
+    if (given == nullptr) refuse("maketrans() needs a dictionary, or texts");
+    for (const auto& [key, value] : (*given)->items)
+      put(call.heap(), table, is<Text>(key) ? Value(code(characters(bytes_of(key, "a key")))) : key, value);
+    return &table;
+  }
+  const auto from = characters(bytes_of(call.value(0), "an argument")),
+             to = characters(bytes_of(call.value(1), "an argument"));
+  if (from.size() != to.size()) refuse("maketrans() needs texts of one length");
+  for (std::size_t i = 0; i < from.size(); ++i) put(call.heap(), table, Integer{from[i]}, Integer{to[i]});
+  if (call.has(2)) {
+    for (const auto c : characters(bytes_of(call.value(2), "an argument"))) put(call.heap(), table, Integer{c}, None{});
+  }
+  return &table;
 }
 
 Value marked_safe(Call& call) {
@@ -604,17 +726,11 @@ std::vector<Builtin> asking_methods() {
        }},
       {"isdecimal", {}, 0, [](Call& c) { return each_character(c, is_decimal); }},
       {"isdigit", {}, 0, [](Call& c) { return each_character(c, is_digit); }},
-      {"islower", {}, 0, [](Call& c) { return has_case(self(c), is_small, is_capital); }},
+      {"islower", {}, 0, [](Call& c) { return has_case(self(c), is_lower, is_upper); }},
       {"isnumeric", {}, 0, [](Call& c) { return each_character(c, is_numeric); }},
       {"isspace", {}, 0, [](Call& c) { return each_character(c, is_space); }},
-      {"istitle",
-       {},
-       0,
-       [](Call& c) -> Value {
-         const auto text = characters(self(c));
-         return std::any_of(text.begin(), text.end(), is_cased) && titled(text) == text;
-       }},
-      {"isupper", {}, 0, [](Call& c) { return has_case(self(c), is_capital, is_small); }},
+      {"istitle", {}, 0, [](Call& c) -> Value { return is_titled(characters(self(c))); }},
+      {"isupper", {}, 0, [](Call& c) { return has_case(self(c), is_upper, is_lower); }},
       {"rfind", {"sub", "start", "end"}, 1, [](Call& c) -> Value { return Integer{find_text(c, true)}; }},
       {"rindex", {"sub", "start", "end"}, 1, [](Call& c) { return index_of_text(c, true); }},
       {"startswith", {"prefix", "start", "end"}, 1, [](Call& c) { return starts_or_ends(c, false); }},
@@ -646,7 +762,7 @@ std::int64_t leading_number(std::string_view& text, std::int64_t otherwise) {
 
 const std::vector<Builtin>& text_filters() {
   static const std::vector<Builtin> all{
-      {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalized(characters(soft_text(c))))); }},
+      {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalize(characters(soft_text(c))))); }},
       {"center",
        {"width"},
        0,
@@ -658,6 +774,15 @@ const std::vector<Builtin>& text_filters() {
        }},
       {"e", {}, 0, escaped},
       {"escape", {}, 0, escaped},
+      {"filesizeformat", {"binary"}, 0, file_size},
+      {"forceescape",
+       {},
+       0,
+       [](Call& c) {
+         auto out = c.heap().text(escape_html(soft_text(c)));
+         out.is_escaped = true;
+         return Value(out);
+       }},
       {"format", {}, 0, format_filter, true},
       {"indent", {"width", "first", "blank"}, 0, indented},
       {"lower", {}, 0, [](Call& c) { return c.made(lower_case(soft_text(c))); }},
@@ -669,10 +794,12 @@ const std::vector<Builtin>& text_filters() {
        }},
       {"safe", {}, 0, marked_safe},
       {"string", {}, 0, [](Call& c) { return is<Text>(c.input) ? c.input : c.made(soft_text(c)); }},
+      {"striptags", {}, 0, without_tags},
       {"title", {}, 0, words_titled},
       {"trim", {"chars"}, 0, [](Call& c) { return stripped(c, soft_text(c), true, true); }},
       {"truncate", {"length", "killwords", "end", "leeway"}, 0, truncated},
       {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(soft_text(c))))); }},
+      {"urlencode", {}, 0, url_encoded},
       {"wordcount", {}, 0, count_words},
   };
   return all;
@@ -680,8 +807,8 @@ const std::vector<Builtin>& text_filters() {
 
 const std::vector<Builtin>& text_tests() {
   static const std::vector<Builtin> all{
-      {"lower", {}, 0, [](Call& c) { return has_case(soft_text(c), is_small, is_capital); }},
-      {"upper", {}, 0, [](Call& c) { return has_case(soft_text(c), is_capital, is_small); }},
+      {"lower", {}, 0, [](Call& c) { return has_case(soft_text(c), is_lower, is_upper); }},
+      {"upper", {}, 0, [](Call& c) { return has_case(soft_text(c), is_upper, is_lower); }},
   };
   return all;
 }
@@ -689,9 +816,10 @@ const std::vector<Builtin>& text_tests() {
 const std::vector<Builtin>& text_methods() {
   static const std::vector<Builtin> all = [] {
     std::vector<Builtin> rows{
-        {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalized(characters(self(c))))); }},
-        {"casefold", {}, 0, [](Call& c) { return c.made(lower_case(self(c))); }},
+        {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalize(characters(self(c))))); }},
+        {"casefold", {}, 0, [](Call& c) { return c.made(utf8_of(casefold(characters(self(c))))); }},
         {"center", {"width", "fillchar"}, 1, [](Call& c) { return aligned(c, '^'); }},
+        {"expandtabs", {"tabsize"}, 0, with_spaces_for_tabs},
         {"format", {}, 0, format_method, true},
         {"join",
          {"iterable"},
@@ -700,6 +828,7 @@ const std::vector<Builtin>& text_methods() {
         {"ljust", {"width", "fillchar"}, 1, [](Call& c) { return aligned(c, '<'); }},
         {"lower", {}, 0, [](Call& c) { return c.made(lower_case(self(c))); }},
         {"lstrip", {"chars"}, 0, [](Call& c) { return stripped(c, self(c), true, false); }},
+        {"maketrans", {"x", "y", "z"}, 1, translation_table},
         {"partition", {"sep"}, 1, [](Call& c) { return partition(c, false); }},
         {"removeprefix",
          {"prefix"},
@@ -726,16 +855,9 @@ const std::vector<Builtin>& text_methods() {
         {"split", {"sep", "maxsplit"}, 0, [](Call& c) { return split(c, false); }},
         {"splitlines", {"keepends"}, 0, [](Call& c) { return texts(c, lines_of(self(c), c.flag(0, false))); }},
         {"strip", {"chars"}, 0, [](Call& c) { return stripped(c, self(c), true, true); }},
-        {"swapcase",
-         {},
-         0,
-         [](Call& c) {
-           std::u32string text;
-           for (const auto one : characters(self(c)))
-             text += is_capital(one) ? std::u32string(1, small(one)) : upper(std::u32string(1, one));
-           return c.made(utf8_of(text));
-         }},
-        {"title", {}, 0, [](Call& c) { return c.made(utf8_of(titled(characters(self(c))))); }},
+        {"swapcase", {}, 0, [](Call& c) { return c.made(utf8_of(swapcase(characters(self(c))))); }},
+        {"title", {}, 0, [](Call& c) { return c.made(utf8_of(title(characters(self(c))))); }},
+        {"translate", {"table"}, 1, translated},
         {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(self(c))))); }},
         {"zfill", {"width"}, 1, zero_filled},
     };

@@ -304,6 +304,26 @@ Value integer_power(Integer base, Integer exponent) {
   return whole(result, overflow);
 }
 
+/// The quotient, rounded once, as Python divides integers.
+double quotient_of(Integer a, Integer b) {
+  __extension__ using Whole = unsigned __int128;
+  constexpr Whole kEnough = Whole{1} << 56;  // more bits than a double has, and one that says whether there is a rest
+  const auto size = [](Integer number) {
+    return number < 0 ? -static_cast<Whole>(number) : static_cast<Whole>(number);
+  };
+  const Whole divisor = size(b);
+  Whole quotient = size(a) / divisor, rest = size(a) % divisor;
+  int exponent = 0;
+  for (; quotient < kEnough && rest != 0; --exponent) {
+    const bool carries = rest >= divisor - rest;
+    quotient = quotient << 1 | (carries ? 1 : 0);
+    rest = carries ? rest - (divisor - rest) : rest << 1;
+  }
+  if (rest != 0) quotient |= 1;
+  const double result = std::ldexp(static_cast<double>(quotient), exponent);
+  return (a < 0) != (b < 0) ? -result : result;
+}
+
 Value calculate_integers(char operation, Integer a, Integer b) {
   Integer result = 0;
   bool overflow = false;
@@ -323,7 +343,7 @@ Value calculate_integers(char operation, Integer a, Integer b) {
       break;
   }
   if (b == 0) refuse("division by zero");
-  if (operation == '/') return static_cast<double>(a) / static_cast<double>(b);
+  if (operation == '/') return quotient_of(a, b);
   if (b == -1) return operation == '%' ? Value(Integer{0}) : calculate_integers('-', 0, a);
   const Integer rest = a % b;
   const bool rounds_down = rest != 0 && (rest < 0) != (b < 0);

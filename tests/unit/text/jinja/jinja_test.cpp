@@ -59,6 +59,36 @@ TEST_SUITE("jinja/jinja") {
     CHECK(truth["cases"].size() == 61);
   }
 
+  TEST_CASE("cycler, joiner, and filters for other texts than those of models") {
+    const auto truth = read("more_filters.json");
+    CHECK(truth["cases"].size() == 11);
+    for (const auto& one : truth["cases"]) {
+      CAPTURE(one["template"].get<std::string>());
+      CHECK(render(one["template"]) == one["result"].get<std::string>());
+    }
+    CHECK(has(problem_of("{{ [1, 2] | random }}"), "line 1: filter 'random' takes another element each time"));
+    CHECK(has(problem_of("{{ lipsum() }}"), "lipsum() writes another text each time"));
+    CHECK(has(problem_of("{{ '&eacute;' | striptags }}"), "HTML entity that is not supported: '&eacute;'"));
+    CHECK(has(problem_of("{{ cycler() }}"), "cycler() takes values"));
+    CHECK(has(problem_of("{{ 'a'.translate('b') }}"), "translate() needs a dictionary"));
+    CHECK(has(problem_of("{{ 'a\t'.expandtabs(99999999999) }}"), "it makes more than"));
+  }
+
+  TEST_CASE(
+      "upper and lower case as Python has it: several letters for one, the final sigma, letters that are numbers") {
+    const auto truth = read("case.json");
+    const auto& results = truth["results"];
+    const auto text = render(truth["template"], {{"texts", truth["texts"]}});
+    std::string_view rest = text;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto line = rest.substr(0, rest.find('\n'));
+      CAPTURE(truth["texts"][i].dump());
+      CHECK(Json::parse(line) == results[i]);
+      rest.remove_prefix(line.size() + 1);
+    }
+    CHECK(results.size() > 400);
+  }
+
   TEST_CASE("what Jinja refuses is refused, with the words of raise_exception") {
     const auto truth = read("errors.json");
     for (const auto& one : truth["errors"]) {
