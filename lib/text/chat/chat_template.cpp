@@ -11,6 +11,7 @@
 #include "lib/base/utf8.hpp"
 #include "lib/text/tokenizer/chat_templates.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/text/tokenizer/tokenizer_config.hpp"
 
 namespace fsdp {
 namespace {
@@ -233,9 +234,11 @@ std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked,
                                                        const std::string& of_model) {
   if (const auto* named = find_named(asked)) {
     auto tokens = named_special_tokens(tokenizer);
+    const auto config = tokenizer == kBuiltInTokenizer ? TokenizerConfig() : read_tokenizer_config(tokenizer);
     const bool gemma = asked.starts_with("gemma");
-    tokens.try_emplace("bos_token", asked == "llama3" ? "<|begin_of_text|>" : gemma ? "<bos>" : "<s>");
-    tokens.try_emplace("eos_token", "</s>");
+    if (!config.is_null("bos_token"))
+      tokens.try_emplace("bos_token", asked == "llama3" ? "<|begin_of_text|>" : gemma ? "<bos>" : "<s>");
+    if (!config.is_null("eos_token")) tokens.try_emplace("eos_token", "</s>");
     return std::make_shared<ChatTemplate>(asked, std::string(named->source), std::move(tokens));
   }
   if (!asked.empty() && asked != "auto" && asked != kOwnTemplate) return made(asked, read_asked(asked), tokenizer);

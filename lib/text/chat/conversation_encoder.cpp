@@ -378,8 +378,8 @@ MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record)
   const std::size_t prompt_end = rules_.pairs == PairEncoding::separate
                                      ? sample.ids.size()
                                      : sample.ids.size() + std::min(prompt_ids.size(), rest.size());
-  // A completion that ends with the name of the mark already has the mark.
-  if (plain || rest.empty() || rest.back() != *end) rest.push_back(*end);
+  // A completion that ends with the name of the mark already has the mark; an empty one has it where the prompt has.
+  if (plain || completion.empty() || rest.empty() || rest.back() != *end) rest.push_back(*end);
   sample.ids.insert(sample.ids.end(), rest.begin(), rest.end());
   sample.mask.assign(sample.ids.size(), 1);
   std::fill_n(sample.mask.begin(), std::min(prompt_end, sample.ids.size() - 1), std::uint8_t{0});

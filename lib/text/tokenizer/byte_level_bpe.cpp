@@ -94,8 +94,8 @@ void set_marks(const std::vector<std::string>& pieces, const TokenizerConfig& co
     const std::int32_t id = ids.find(text);
     return id == PieceIds::kNoId ? std::nullopt : std::optional(id);
   };
-  parts.bos = mark(config.bos_token);
-  parts.eos = mark(config.eos_token);
+  if (!config.is_null("bos_token")) parts.bos = mark(config.bos_token);
+  if (!config.is_null("eos_token")) parts.eos = mark(config.eos_token);
   if (config.add_bos.value_or(false) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
 }

@@ -122,7 +122,7 @@ std::map<std::string, std::string> named_special_tokens(const std::string& name)
     if (!named.key.empty()) tokens[named.key] = named.token.text;
   if (tokenizer_kind(directory) != TokenizerKind::sentencepiece) return tokens;
   for (const auto& [key, text] : marks_of_sentencepiece(directory / "tokenizer.model"))
-    if (std::ranges::find(config.null_tokens, key) == config.null_tokens.end()) tokens.try_emplace(key, text);
+    if (!config.is_null(key)) tokens.try_emplace(key, text);
   return tokens;
 }
 

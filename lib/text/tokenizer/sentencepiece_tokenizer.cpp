@@ -195,8 +195,8 @@ LlamaParts llama_parts(const SentencePieceModel& model, const TokenizerConfig& c
   parts.where = where;
   parts.pieces = llama_pieces(model);
   add_tokens(added, config.where, parts.pieces);
-  parts.bos = find_piece(parts.pieces, config.bos_token.value_or(model.bos_text));
-  parts.eos = find_piece(parts.pieces, config.eos_token.value_or(model.eos_text));
+  if (!config.is_null("bos_token")) parts.bos = find_piece(parts.pieces, config.bos_token.value_or(model.bos_text));
+  if (!config.is_null("eos_token")) parts.eos = find_piece(parts.pieces, config.eos_token.value_or(model.eos_text));
   if (config.add_bos.value_or(true) && parts.bos) parts.marks.before.push_back(*parts.bos);
   if (config.add_eos.value_or(false) && parts.eos) parts.marks.after.push_back(*parts.eos);
   parts.infill = find_infill_ids(parts.pieces, config);

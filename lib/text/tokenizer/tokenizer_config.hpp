@@ -1,11 +1,13 @@
 #pragma once
 // Settings from the files beside a vocabulary (tokenizer_config.json, special_tokens_map.json, added_tokens.json, and
 // the tokenizer's keys of config.json), combined as by AutoTokenizer of transformers 5.23.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/text/tokenizer/added_tokens.hpp"
@@ -34,11 +36,14 @@ struct TokenizerConfig {
   std::optional<bool> add_prefix_space;
   std::optional<std::string> bos_token;
   std::optional<std::string> eos_token;
-  std::vector<std::string> null_tokens;  ///< keys such as bos_token that a file sets to null: there is no such token
+  std::vector<std::string> null_tokens;  ///< keys such as bos_token that a file sets to null
   std::string prefix_token = "▁<PRE>";   ///< names of CodeLlama's four infilling marks
   std::string suffix_token = "▁<SUF>";
   std::string middle_token = "▁<MID>";
   std::string end_token = "▁<EOT>";
+  /// True if a file sets this key to null: there is no such token, and none is guessed.
+  bool is_null(std::string_view key) const { return std::ranges::find(null_tokens, key) != null_tokens.end(); }
+
   std::string file;   ///< tokenizer_config.json, for errors
   std::string where;  ///< the file that names the added tokens, for errors
 };

@@ -245,8 +245,10 @@ std::unique_ptr<Tokenizer> make_byte_level(const JsonValue& root, JsonVocabulary
   std::vector<MergePair> merges;
   for (const auto& [left, right] : model.merges) merges.push_back({left, right});
   parts.merges = merge_table(merges, PieceIds(model.pieces), root.get("model").where());
-  parts.bos = find_mark(config.bos_token, {"<|begin_of_text|>", "<|endoftext|>", "<s>"}, added);
-  parts.eos = find_mark(config.eos_token, {"<|end_of_text|>", "<|endoftext|>", "</s>"}, added);
+  if (!config.is_null("bos_token"))
+    parts.bos = find_mark(config.bos_token, {"<|begin_of_text|>", "<|endoftext|>", "<s>"}, added);
+  if (!config.is_null("eos_token"))
+    parts.eos = find_mark(config.eos_token, {"<|end_of_text|>", "<|endoftext|>", "</s>"}, added);
   TokenTexts texts(parts.pieces);
   add_to_vocabulary(added, root.where(), texts);
   parts.marks = read_post_processor(root.get("post_processor"), texts.size());
@@ -310,8 +312,8 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, JsonVocabul
   for (const auto& [left, right] : model.merges) merges.push_back({left, right});
   parts.merges = merge_table(merges, PieceIds(model.pieces), root.get("model").where());
   for (const auto& piece : model.pieces) llama.pieces.push_back(llama_piece(piece));
-  llama.bos = find_mark(config.bos_token, {"<s>"}, added);
-  llama.eos = find_mark(config.eos_token, {"</s>"}, added);
+  if (!config.is_null("bos_token")) llama.bos = find_mark(config.bos_token, {"<s>"}, added);
+  if (!config.is_null("eos_token")) llama.eos = find_mark(config.eos_token, {"</s>"}, added);
   for (const auto& id : {llama.bos, llama.eos}) {
     if (id && static_cast<std::size_t>(*id) < llama.pieces.size()) {
       llama.pieces[static_cast<std::size_t>(*id)].kind = LlamaPiece::Kind::control;

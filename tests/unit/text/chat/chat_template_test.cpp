@@ -162,6 +162,10 @@ TEST_SUITE("chat/chat_template") {
         "chat_template": [{"name": "tool_use", "template": "x"},
                           {"name": "default", "template": "{{ bos_token ~ eos_token ~ image_token ~ odd_token ~ pad_token }}"}]})");
     CHECK(one(*fsdp::find_chat_template("mistral", dir.path().string())) == "<b>[INST] Q [/INST]");
+    const fsdp::test::TempDir null;
+    fsdp::replace_file(null / "tokenizer_config.json", R"({"bos_token": null})");
+    CHECK_THROWS_WITH_AS(one(*fsdp::find_chat_template("llama2", null.path().string())),
+                         doctest::Contains("'bos_token' is undefined"), fsdp::FormatError);
     for (const auto* own : {"", "auto", fsdp::kOwnTemplate}) {
       const auto chat = fsdp::find_chat_template(own, dir.path().string());
       CHECK(one(*chat) == "<b><e><i><o>");

@@ -242,6 +242,23 @@ TEST_SUITE("chat/conversation_encoder") {
     CHECK(encoder_of("{% for m in messages %}{{ m.content }}{% endfor %}", all).learns_turn_ends());
   }
 
+  TEST_CASE("an empty completion has an end mark of its own, also where the prompt ends with one") {
+    const auto end = fixture_tokenizer().eos_id().value();
+    for (const auto pairs : {fsdp::PairEncoding::joint, fsdp::PairEncoding::separate}) {
+      fsdp::ConversationRules rules;
+      rules.pairs = pairs;
+      const fsdp::ConversationEncoder encoder(fixture_tokenizer(), rules);
+      for (const auto& prompt : {std::string("Q"), "Q" + fixture_tokenizer().decode_one(end)}) {
+        const auto sample = encoder.encode_pair({{"prompt", prompt}, {"completion", ""}});
+        const auto marks = std::count(sample.ids.begin(), sample.ids.end(), end);
+        CHECK(marks == (prompt == "Q" ? 1 : 2));
+        CHECK(sample.ids.back() == end);
+        CHECK(std::count(sample.mask.begin(), sample.mask.end(), 1) == 1);
+        CHECK(sample.mask.back() == 1);
+      }
+    }
+  }
+
   TEST_CASE("what the template does not write is refused; what it writes is passed on") {
     auto chat = record_of({message("user", "a"), message("assistant", "b")});
     chat["messages"][1]["tool_calls"] = Record::array({{{"name", "f"}}});

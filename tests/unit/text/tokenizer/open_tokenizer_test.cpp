@@ -65,6 +65,25 @@ TEST_SUITE("tokenizer/open_tokenizer") {
     CHECK(names() == Names{{"eos_token", "<e>"}, {"pad_token", "<p>"}});
   }
 
+  TEST_CASE("open_tokenizer: a mark that the config sets to null is none, and no usual name is taken for it") {
+    for (const auto kind : {0, 1, 2, 3}) {
+      const fsdp::test::TempDir dir;
+      if (kind == 0) std::filesystem::copy(kModel, dir / "tokenizer.model");
+      if (kind == 1) fsdp::replace_file(dir / "tokenizer.json", fsdp::test::llama_json().dump());
+      if (kind == 2) fsdp::replace_file(dir / "tokenizer.json", fsdp::test::gpt2_json().dump());
+      if (kind == 3) {
+        for (const auto& [name, bytes] : fsdp::gpt2_tokenizer_files()) fsdp::replace_file(dir / name, bytes);
+      }
+      CAPTURE(kind);
+      const auto guessed = fsdp::open_tokenizer(dir.path().string());
+      CHECK(guessed->eos_id().has_value());
+      fsdp::replace_file(dir / "tokenizer_config.json", R"({"bos_token": null, "eos_token": null})");
+      const auto tokenizer = fsdp::open_tokenizer(dir.path().string());
+      CHECK_FALSE(tokenizer->eos_id().has_value());
+      CHECK_FALSE(tokenizer->bos_id().has_value());
+    }
+  }
+
   TEST_CASE("tokenizer_files: those that are there and that ids depend on, none for the built-in tokenizer") {
     const fsdp::test::TempDir dir;
     CHECK(fsdp::tokenizer_files(dir.path()).empty());
