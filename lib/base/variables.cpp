@@ -86,7 +86,7 @@ constexpr std::array kVariables = std::to_array<Variable>({
      .reader = builds,
      .meaning = "version of LibTorch that scripts/setup installs; for the programs of a tarball, the folder of a "
                 "LibTorch",
-     .page = "install.md#gpus"},
+     .page = "install.md#drivers-and-versions-of-torch"},
     {"FSDP_BUILD_DIR", builds, "folder of the build. Default: build"},
     {"FSDP_DEBIAN_MIRROR", builds, "URL of a mirror of Debian's packages"},
     {"FSDP_VENV", builds, "Python environment with the libraries. Default: .deps/venv"},

@@ -164,6 +164,24 @@ class Fits(families_cli.Case):
                 self.assertEqual(sorted(found), sorted(wanted))
                 self.assertEqual([key for key in wanted if not torch.equal(found[key], wanted[key])], [])
 
+    def test_a_merge_that_adds_tokens_in_one_step(self):
+        base, adapter = folder_of("qwen2_untied"), self.folder / "more-tokens"
+        adapter.mkdir()
+        stored = load_file(base / "model.safetensors")
+        rows = {f"base_model.model.{name}.weight": torch.nn.functional.pad(stored[name + ".weight"], (0, 0, 0, 3), value=0.5) for name in ("model.embed_tokens", "lm_head")}
+        module = "base_model.model." + QUERY.removesuffix(".weight")
+        parts = {f"{module}.lora_A.weight": torch.ones(2, stored[QUERY].shape[1]), f"{module}.lora_B.weight": torch.ones(stored[QUERY].shape[0], 2)}
+        save_file(rows | parts, adapter / "adapter_model.safetensors")
+        (adapter / "adapter_config.json").write_text(json.dumps(
+            {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["layers.0.self_attn.q_proj"], "modules_to_save": ["embed_tokens", "lm_head"], "bias": "none"}))
+        merged, _ = self.converted(base, "more-merged", "--to", "hf", "--merge-adapter", adapter)
+        two, _ = self.converted(merged, "more-two/m.gguf")
+        one, _ = self.converted(base, "more-one/m.gguf", "--merge-adapter", adapter)
+        self.assertEqual(one.read_bytes(), two.read_bytes())
+        megatron, _ = self.converted(base, "more-megatron", "--to", "megatron", "--merge-adapter", adapter)
+        back, _ = self.converted(megatron, "more-back", "--to", "hf")
+        self.assertEqual(fsdp_cli.run(PROGRAM, ["--verify", back, merged]).code, 0)
+
     def test_linear_scaling_to_megatron_and_back(self):
         for factor in (2.0, 2.5):
             with self.subTest(factor):
