@@ -76,7 +76,8 @@ def generate(r):
     first = dict.fromkeys(key for row in rows for key in row)
     if form == "messages" and r.random() < 0.05:
         del rows[-1]["messages"]
-    return {"rows": rows, "columns": list(first), "template": r.choice(TEMPLATES), "more": r.choice([[], [], ["--train-on", "all"], ["--marks", "plain"], ["--max-length", "40"], ["--documents"], ["--pairs", "separate"]]),
+    more = ["--documents"] if form == "text" and r.random() < 0.8 else r.choice([[], [], ["--train-on", "all"], ["--marks", "plain"], ["--max-length", "40"], ["--documents"], ["--pairs", "separate"]])
+    return {"rows": rows, "columns": list(first), "template": r.choice(TEMPLATES), "more": more,
             "parquet": {"compression": r.choice(["snappy", "zstd", "none"]), "use_dictionary": r.random() < 0.5, "row_group_size": r.choice([1, 2, 100])}, "large": r.random() < 0.2}
 
 
