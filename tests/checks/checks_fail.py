@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that the checks layers.py, file_length.py, function_length.py, plain_words.py and doc_links.py fail on small trees with one fault each."""
+"""Shows that the checks layers.py, file_length.py, function_length.py, one_door.py, plain_words.py and doc_links.py fail on small trees with one fault each."""
 import pathlib
 import subprocess
 import sys
@@ -39,6 +39,10 @@ CASES = [
     ("function_length.py", "lib/base/a.cpp", "namespace x {\nA::A(int a) : a_{a} {\n" + "  // }\n" * 79 + "}\n}\n", "A::A() has 81 lines"),
     ("function_length.py", "lib/base/a.hpp", "struct A {\n  std::map<int, int> f(int, std::map<int, int> b, int, int, int, int, int, int, int) const {}\n};\n", "f() has 9 parameters"),
     ("function_length.py", "lib/base/a.cpp", "int f(int, std::map<int, int> b, int, int, int, int, int, int) {\n" + "  ++a;\n" * 78 + "}\n", None),
+    ("one_door.py", "lib/files/transform/a.cpp", '  const auto newest = run / "latest";\n', "a.cpp:1: answers 'which checkpoint of a run is the newest' itself"),
+    ("one_door.py", "lib/training/run/a.cpp", "  const auto plan = plan_adapter(folder, modules);\n", "a.cpp:1: asks 'what does this adapter change' and is not in the list"),
+    ("one_door.py", "lib/training/evaluate/subject.cpp", "int a;\n", "does not ask 'which tokenizer belongs to this input' any more"),
+    ("one_door.py", "lib/training/run/a.cpp", "  run(b);  // has_tokenizer(b)\n", None),
     ("plain_words.py", "lib/base/a.hpp", "/// Of the step behind it.\nint a;  ///< What is left\n", "a.hpp:1: a comment that begins with 'Of'"),
     ("plain_words.py", "lib/base/a.hpp", "int a;  ///< What is left\n", "begins with 'What'"),
     ("plain_words.py", "tests/unit/base/a_test.cpp", "// Of the step behind it.\n", "a_test.cpp:1: a comment that begins with 'Of'"),
