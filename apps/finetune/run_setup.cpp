@@ -172,15 +172,24 @@ void plan_length(RunSetup& setup) {
 
 namespace {
 
+/// Warns of data of another name with as many rows: the place in the data is kept, whose rows hold other texts. A copy
+/// in another folder has the name of its original.
+void tell_of_other_data(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
+  const std::filesystem::path was = saved.data.value("train", std::string()), is = setup.options.train_data;
+  if (was.empty() || was.filename() == is.filename()) return;
+  log.warning(fmt::format("--train-data is {} here, and the run of the checkpoint read {}: it goes on at sample {}",
+                          is.string(), was.string(), saved.state.samples));
+}
+
 /// Refuses to continue with other packed rows: the position in the data is a row number, and other rows hold other
-/// texts. Warns of another number of rows or texts.
+/// texts. Warns of another number of rows or texts, and of other data.
 /// \throws UsageError
 void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
   if (!setup.restart || !setup.train_data) return;
   const auto& saved = setup.restart->manifest;
   const auto rows = saved.data.find("rows");
   if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
-  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return;
+  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return tell_of_other_data(setup, saved, log);
   if (!setup.train_data->is_packed()) {
     log.warning(
         fmt::format("--train-data has {} rows here, and the run of the checkpoint had {}: is --train-data or "

@@ -1,4 +1,4 @@
-"""Checkpoints under names that are not UTF-8. Other difficult places are in tests/unit/apps/checkpoint_places_test.cpp."""
+"""Checkpoints under names that are not UTF-8, and data under other names. Other difficult places are in tests/unit/apps/checkpoint_places_test.cpp."""
 
 import os
 import shutil
@@ -23,6 +23,16 @@ class Places(fsdp_cli.Case):
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("na\ufffdve", result.json()["checkpoint"])
         self.assert_refused(fsdp_cli.run("fsdp-finetune", self.train_arguments("two\nlines")), 2, "--run-name")
+
+    def test_data_of_another_name_with_as_many_rows_are_told(self):
+        """The place in the data is a number: rows of another file are other texts. A copy in another folder is what job scripts stage."""
+        self.train("data", "--max-steps", 2)
+        (self.folder / "staged").mkdir()
+        staged, other = (shutil.copy(self.train_data, self.folder / name) for name in (f"staged/{self.train_data.name}", "other.h5"))
+        for steps, data, words in ((3, staged, []), (4, other, [f"--train-data is {other} here, and the run of the checkpoint read {staged}: it goes on at sample 12"])):
+            result = self.train("data", "--max-steps", steps, "--restart-checkpoint-file", "latest", "--train-data", data)
+            self.assertEqual([line.partition("warning: ")[2] for line in result.err.splitlines() if "--train-data is" in line], words, result.err)
+
 
 
 if __name__ == "__main__":
