@@ -87,7 +87,7 @@ state_of() {
         echo memory
     elif grep -qs '"outcome": "done"' "$run/job.json"; then
         echo finished
-    elif [[ -e $run/checkpoints/latest ]]; then
+    elif compgen -G "$run/checkpoints/*/run.json" >/dev/null; then
         echo begun
     else
         echo new
