@@ -365,7 +365,7 @@ std::shared_ptr<const Source> with_names_of_peft(std::shared_ptr<const Source> c
 }  // namespace
 
 bool is_token_embedding(const std::string& module) {
-  return module == "model.embed_tokens" || module == "transformer.wte";
+  return module == "model.embed_tokens" || module == "transformer.wte" || module == "transformer.word_embeddings";
 }
 
 std::vector<BaseModule> base_modules(const ModelConfig& config) {

@@ -14,7 +14,8 @@ namespace fsdp {
 namespace {
 
 bool is_token_table(std::string_view name) {
-  return name.ends_with("embed_tokens.weight") || name.ends_with("wte.weight") || name.ends_with("lm_head.weight");
+  return name.ends_with("embed_tokens.weight") || name.ends_with("word_embeddings.weight") ||
+         name.ends_with("wte.weight") || name.ends_with("lm_head.weight");
 }
 
 class GrownSource final : public DecoratedSource {

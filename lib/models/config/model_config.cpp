@@ -333,8 +333,11 @@ std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& c
 std::string tied_name_of(const ModelConfig& config, const std::string& name) {
   for (const auto& [alias, original] : tied_names(config))
     if (original == name) return alias;
-  if (config.head_starts_as_embedding && name == "lm_head.weight") return "model.embed_tokens.weight";
-  if (config.head_starts_as_embedding && name == "model.embed_tokens.weight") return "lm_head.weight";
+  if (!config.head_starts_as_embedding) return "";
+  const std::string embedding =
+      config.architecture == Architecture::falcon ? "transformer.word_embeddings.weight" : "model.embed_tokens.weight";
+  if (name == "lm_head.weight") return embedding;
+  if (name == embedding) return "lm_head.weight";
   return "";
 }
 
