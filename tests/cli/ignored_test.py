@@ -62,8 +62,8 @@ class Ignored(families_cli.Case):
             self.assertIn("use_cache", result.json()["ignored"][str(folder / "config.json")])
 
     def test_keys_and_columns_of_data(self):
-        """Those of all records, in all forms of files."""
-        records = [{"text": "a b c", "id": 1}, {"url": "x", "text": "d e"}]
+        """Lists those of all records, in all forms of files."""
+        records = [{"text": "a b c " * 200, "id": 1}, {"url": "x", "text": "d e"}]
         chats = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "system": "s", "source": 1}]
         pairs = [{"prompt": "a", "completion": "b", "instruction": "c"}]
         alpaca = [{"instruction": "a", "input": "b", "output": "c", "text_hash": 7}]
@@ -71,11 +71,13 @@ class Ignored(families_cli.Case):
                                         ("pairs.jsonl", pairs, ["instruction"]), ("alpaca.jsonl", alpaca, ["text_hash"])):
             (self.folder / name).write_text("".join(json.dumps(sample) + "\n" for sample in samples))
             self.assert_ignored(name, expected)
-        (self.folder / "table.csv").write_text("id,text\n1,a b\n")
+        (self.folder / "table.csv").write_text(f"id,text\n1,{'a b ' * 200}\n")
         self.assert_ignored("table.csv", ["id"])
 
     def assert_ignored(self, name, expected):
-        template = ["--chat-template", "chatml"] if name.startswith(("chats", "alpaca")) else []
+        template = self.folder / "plain.jinja"
+        template.write_text("{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}")
+        template = ["--chat-template", template] if name.startswith(("chats", "alpaca")) else []
         result = fsdp_cli.run("fsdp-download", ["tokens", "--input", self.folder / name, "--tokenizer", "gpt2", "--output", self.folder / f"{name}.h5",
                                                 "--json", *template])
         self.assertEqual(result.code, 0, str(result))
