@@ -102,7 +102,9 @@ class TensorBoard(fsdp_cli.Case):
     def test_tensorboard_sees_a_run_that_goes_on(self):
         """Calls Reload() of one accumulator as the server's loop does: new points each time, none twice, none torn."""
         log = self.folder / "live.log"
-        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("live", "--max-steps", 1000000, "--log-every", 1000000), 0, log)
+        # Large batches: a reader on a busy machine must be faster than the run, or Reload() never comes to the end.
+        more = ["--max-steps", 1000000, "--log-every", 1000000, "--batch-size", 64]
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("live", *more), 0, log)
         self.addCleanup(fsdp_cli.end_group, process)
         fsdp_cli.wait_for(process, log, lambda: self.files("live") and self.files("live")[0].stat().st_size > 2000)
         accumulator = plugin_event_accumulator.EventAccumulator(str(self.run_directory("live")), tensor_size_guidance={"scalars": 0})
