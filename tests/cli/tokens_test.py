@@ -39,6 +39,7 @@ class Output(TokensCase):
         seconds = report.pop("seconds")
         self.assertGreater(seconds, 0)
         self.assertEqual(report, {
+            "ignored": {},
             "output": str(output), "layout": "documents", "inputs": [str(source)], "tokenizer": "gpt2",
             "tokenizer_description": "GPT-2, 50257 ids", "vocab_size": 50257, "documents": 3, "empty_documents": 1,
             "tokens": 11})
