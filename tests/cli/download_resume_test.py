@@ -110,7 +110,7 @@ class ResumeTest(DownloadCase):
 
     def interrupted(self, size=6 * MIB, at=4 * MIB, env=None):
         """Starts a download and kills it when `at` bytes are journalled."""
-        self.serve_large(size, bytes_per_second=16 * MIB)
+        self.serve_large(size, bytes_per_second=4 * MIB)
         process = self.start("--jobs", "1", env=env)
         self.until(lambda: sum(e - b for b, e in self.verified_ranges("model.safetensors")) >= at)
         process.kill()
