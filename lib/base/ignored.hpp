@@ -1,5 +1,5 @@
 #pragma once
-// Tells which parts of a program's input have no influence on its result, so that nobody relies on them.
+// Tells which parts of a program's input have no influence on its result, so that no user relies on them.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>

@@ -78,7 +78,7 @@ double as_double(const std::string& number) {
 
 }  // namespace
 
-/// Goes through a text and writes it anew.
+/// Goes through a text and writes it again.
 class PythonJson::Reader {
  public:
   Reader(std::string_view text, PythonJson& json) : whole_(text), rest_(text), json_(json) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "lib/base/elapsed.hpp"
@@ -147,9 +148,10 @@ Plan make_plan(const DownloadOptions& options, const HubSettings& settings, cons
   plan.report.snapshot = store.snapshot(listing.commit);
   plan.report.ready_mark = store.ready_mark(listing.commit);
   plan.report.files = std::move(selected.files);
+  std::set<std::string_view> chosen;
+  for (const auto& file : plan.report.files) chosen.insert(file.path);
   for (const auto& file : listing.files)
-    if (std::ranges::none_of(plan.report.files, [&](const auto& one) { return one.path == file.path; }))
-      plan.report.ignored.push_back(file.path);
+    if (!chosen.contains(file.path)) plan.report.ignored.push_back(file.path);
   if (!listing.complete) {
     find_dangling(plan.report);
     return plan;

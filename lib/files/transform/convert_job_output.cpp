@@ -657,7 +657,7 @@ Ignored what_was_ignored(ProcessGroup& world, const ConvertOptions& options, con
   if (!info.adapter.empty()) used.insert(kAdapterConfig);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(plan.output, error))
-    used.insert(entry.path().filename().string());  // a file of the same name was carried along, or made anew
+    used.insert(entry.path().filename().string());  // a file of the same name was carried along, or made
   ignored.add_files(options.paths[0], used);
   return ignored;
 }

@@ -76,7 +76,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
       elements_ = 0;
       return true;
     }
-    if (!others_.contains(name)) others_.insert(name);
+    others_.insert(name);
     if (keys_.size() < 200) {
       keys_ += (keys_.empty() ? "'" : ", '") + name + "'";
     }

@@ -47,7 +47,7 @@ void MetricsFile::open() {
   whole_ = true;
 }
 
-/// Makes a file that was removed anew, without the lines that it had, or adds to another file of that name.
+/// Makes a file again that was removed, without the lines that it had, or adds to another file of that name.
 void MetricsFile::open_again() {
   auto file = File::open_append(path_);
   log_.warning(fmt::format("{}: was removed or replaced while the run wrote to it; the next lines are written anew",
