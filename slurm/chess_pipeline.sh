@@ -59,7 +59,8 @@ chess_settings chess
 # submit STAGE AFTER ARGUMENTS: submits a stage and sets job
 submit() {
     local words=(--parsable) script="$FSDP_HOME/slurm/chess_pipeline.sh" more
-    local gpus=(--nodes=1 --ntasks-per-node=4 --gres=gpu:4 --constraint="${CONSTRAINT:-gpu80}" --cpus-per-task=8 --mem=128G --time=01:00:00)
+    local gpus=(--nodes=1 --ntasks-per-node=4 --cpus-per-task=8 --mem=128G --time=01:00:00)
+    if [[ ${DEVICE:-auto} != cpu ]]; then gpus+=(--gres=gpu:4 --constraint="${CONSTRAINT:-gpu80}"); fi
     words+=(${ACCOUNT:+--account="$ACCOUNT"} ${PARTITION:+--partition="$PARTITION"} ${QOS:+--qos="$QOS"})
     if [[ -n $2 ]]; then words+=(--dependency="afterok:$2" --kill-on-invalid-dep=yes); fi
     case $1 in

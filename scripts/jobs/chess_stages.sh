@@ -145,7 +145,7 @@ add_stage() { # STAGE ARGUMENTS of the fine-tune
 
 # chess_pipeline ARGUMENTS of the fine-tune
 chess_pipeline() {
-    local here there
+    local here there downloads=0
     here=$(compgen -G "$FSDP_HOME/$scheduler/chess_download.*")
     if (($# && !dry_run)); then # check arguments before gigabytes are fetched
         "$FSDP_BIN/fsdp-finetune" "$@" --print-config >/dev/null || die "fsdp-finetune does not take these options: $*" 2
@@ -162,18 +162,32 @@ chess_pipeline() {
         no) line download - "left out, as DOWNLOAD=no says" ;;
         here)
             if ((dry_run)); then
-                if bash "$here" --check >/dev/null; then line download - holds; else line download - "would run here: $here"; fi
+                if bash "$here" --check >/dev/null; then
+                    line download - holds
+                else
+                    line download - "would run here: $here"
+                    downloads=1
+                fi
             else
                 bash "$here" || die "the download ended with code $?; start the pipeline again to go on" $?
                 line download - "holds"
             fi ;;
-        *) if bash "$here" --check >/dev/null; then line download - holds; else add_stage download; fi ;;
+        *) if bash "$here" --check >/dev/null; then
+                line download - holds
+            else
+                add_stage download
+                downloads=1
+            fi ;;
     esac
-    # If a download job comes first, the fine-tune's job checks its inputs. Otherwise errors are reported before any job is
+    # If a download comes first, the fine-tune's job checks its inputs. Otherwise errors are reported before any job is
     # queued.
-    if ((${#chain[@]} == 0 && !dry_run)); then
-        chess_options "$@"
+    chess_options "$@"
+    if ((downloads)); then
+        read_config "$@" || die "fsdp-finetune does not take these options: $*" 2
+        line inputs - "model $(configured model), data $(configured train-data): checked when they are there"
+    else
         check_inputs "$@"
+        line inputs - "model $model_directory, data $train_data, validation ${val_data:-none}"
     fi
 
     if [[ ! -x $FSDP_BIN/fsdp-bf16check ]]; then

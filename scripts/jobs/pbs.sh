@@ -39,6 +39,7 @@ submission() {
     words=("ARGS=$ARGS" qsub -V "${words[@]}")
     if ((sweep_size > 1)); then words+=(-J "0-$((sweep_size - 1))"); fi
     split_words "${SUBMIT:-}"
+    tell_of_walltime 180
     words+=("${words_of[@]}" "$FSDP_HOME/pbs/$(basename "$0")")
 }
 

@@ -67,6 +67,11 @@ site_words() {
     if [[ -n ${MAIL:-} ]]; then echo --mail-type=END,FAIL; fi
     if ((${GPUS:-0} > 0)); then printf '%s\n' "--gpus-per-node=$GPUS" "--ntasks-per-node=$GPUS"; fi
 }
+# Prints how many seconds before its end the job is signalled: by --signal=NAME@SECONDS in SUBMIT, else in this script. Slurm
+# sends it up to 20 s earlier.
+seconds_to_save() {
+    sed -nE 's/^(#SBATCH )?--signal=.*@([0-9]+)$/\2/p' "$0" <(printf '%s\n' "${words_of[@]}") | tail -n 1
+}
 # submission ARGUMENTS: sets words to the command that submits this script with these arguments, and submit_with to its
 # program. The environment goes along.
 submission() {
@@ -75,6 +80,7 @@ submission() {
     words=(sbatch --export=ALL "${words[@]}") # whatever SBATCH_EXPORT says
     if ((sweep_size > 1)); then words+=("--array=0-$((sweep_size - 1))"); fi
     split_words "${SUBMIT:-}"
+    tell_of_walltime "$(seconds_to_save)"
     words+=("${words_of[@]}" "$FSDP_HOME/slurm/$(basename "$0")" "$@")
 }
 

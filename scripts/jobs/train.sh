@@ -346,9 +346,19 @@ command_here() {
     join_words "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}"
 }
 
+# tell_of_walltime SECONDS: says where WALLTIME leaves less than ten minutes before the last SECONDS of a job, in which it saves.
+tell_of_walltime() {
+    local left
+    [[ ${WALLTIME:-} =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 0 # other forms are the scheduler's to read
+    left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 + 10#${BASH_REMATCH[5]} - $1))
+    if ((left < 600)); then
+        say "WALLTIME=$WALLTIME leaves $((left > 0 ? left : 0)) s for training in each job, which stops $1 s before its end to save"
+    fi
+}
+
 # submit_train ARGUMENTS of fsdp-finetune: submits this script, by the scheduler's submission (slurm.sh, pbs.sh), and ends it.
 # Refuses what the job would refuse, if the programs start on this machine. --show as first argument only prints the whole
-# command, which needs no scheduler.
+# command, which needs no scheduler, and behind a # the one that each rank runs.
 submit_train() {
     local show=0 count=''
     if [[ ${1:-} == --show ]]; then show=1; shift; fi
@@ -374,6 +384,7 @@ trains here, as one rank$count: $(command_here "$@")" 2
     words=(env "${assignments[@]}" "${words[@]}")
     if ((show)); then
         join_words "${words[@]}"
+        echo "# each rank$count runs: $(command_here "$@")"
         exit
     fi
     say "$(join_words "${words[@]}")"

@@ -169,6 +169,12 @@ expect 0 "fsdp-bf16check: not in FSDP_BIN, stage left out" pipeline -- slurm/che
 rm -f submitted
 expect 1 "scancel 1.server 2.server" script MODEL="$snapshot" FAIL_AT=3 -- slurm/chess_pipeline.sh
 expect 0 "would be submitted" script -- slurm/chess_pipeline.sh --dry-run
+[[ $output == *"--gres=gpu:4 --constraint=gpu80"*"--stage eval"* ]] || fail "no GPUs in the dry run: $output"
+expect 4 "training data gone.h5" script MODEL="$snapshot" DATA=gone.h5 DOWNLOAD=no -- slurm/chess_pipeline.sh --dry-run
+expect 2 "does not take these options" script -- slurm/chess_pipeline.sh --dry-run --no-such-option
+expect 0 "model $snapshot, data $train, validation $FSDP_SOURCE/data/chess/validation.jsonl" \
+    script MODEL="$snapshot" DATA="$train" DEVICE=cpu DOWNLOAD=no -- slurm/chess_pipeline.sh --dry-run
+no "--gres"
 expect 4 "training data gone.h5" script MODEL="$snapshot" DATA=gone.h5 DOWNLOAD=no -- slurm/chess_pipeline.sh
 expect 4 "no finished fine-tune" slurm -- slurm/chess_pipeline.sh --stage convert
 expect 3 "not there" script MODEL=nobody/nothing -- slurm/chess_download.sh --check
@@ -209,7 +215,7 @@ expect 0 "finetune   6.server       cancelled" script RUN_NAME=p -- pbs/chess_pi
 [[ $(<alive) == "$(printf '1.server\n4.server')" && ! -e runs/p/chain && ! -e runs/p/chain-cancelled ]] || { cat alive; fail "not all were cancelled"; }
 expect 0 "nothing to cancel" script RUN_NAME=p -- pbs/chess_pipeline.sh --cancel
 expect 0 "ended with code 0" pbs RUN_NAME=p REACH_STEP=00000020 -- pbs/chess_finetune.pbs
-expect 0 "qsub -V -N chess_finetune -C '' -l select=1:ncpus=8" script MODEL="$snapshot" RUN_NAME=p SUBMIT='-C "" -l select=1:ncpus=8' -- pbs/chess_pipeline.sh --dry-run --note "two words"
+expect 0 "qsub -V -N chess_finetune -C '' -l select=1:ncpus=8" script MODEL="$snapshot" RUN_NAME=p SUBMIT='-C "" -l select=1:ncpus=8' -- pbs/chess_pipeline.sh --dry-run --chat-template "two words"
 [[ $output == *"two words"* ]] || fail "an argument with a blank was torn"
 expect 2 "leaves OUT_DIR" pbs RUN_NAME=../../x -- pbs/chess_finetune.pbs
 expect 85 "RUN_NAME=q" pbs RUN_NAME=q END_WITH=85 REACH_STEP=00000010 RESUBMIT=no -- pbs/chess_finetune.pbs

@@ -92,6 +92,13 @@ expect 4 "training data $work/none" run slurm/train.sh DATA="$work/none" -- --sh
 expect 2 "does not take these options" run slurm/train.sh -- --no-such-option
 expect 2 "RUN_NAME and OUT_DIR" run slurm/train.sh -- --show --run-name a
 
+# A walltime that leaves little before the script's signal is told, as is what each rank runs.
+expect 0 "WALLTIME=0:05:30 leaves 30 s for training in each job, which stops 300 s before its end" run slurm/train.sh WALLTIME=0:05:30 -- --show
+expect 0 "WALLTIME=0:05:30 leaves 270 s for training" run slurm/train.sh WALLTIME=0:05:30 SUBMIT=--signal=USR1@60 -- --show
+expect 0 "WALLTIME=00:02:00 leaves 0 s for training in each job, which stops 180 s before" run pbs/train.pbs WALLTIME=00:02:00 -- --show
+expect 0 "# each rank runs: $work/bin/fsdp-finetune --model $work/model " run slurm/train.sh WALLTIME=0:15:00 -- --show --lr 1e-4
+[[ $output != *leaves* ]] || fail "fifteen minutes are no little: $output"
+
 # The command of --show is whole: pasted into another shell, it submits with the same environment.
 mkdir other
 printf '#!/bin/sh\necho "$*"\nenv\n' | tee other/sbatch >other/qsub
