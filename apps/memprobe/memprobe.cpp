@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/memprobe/memprobe_job.hpp"
+#include "apps/memprobe/run_cost.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/usable_resources.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
@@ -43,7 +44,7 @@ class MemprobeJob {
     if (world_.rank() != 0) return code();
     const auto advice = find_advice();
     print((answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
-                                : detail::describe_table(answers_, budget_, options_.plan_for_largest)) +
+                                : detail::describe_table(answers_, options_, budget_)) +
           (advice.empty() ? "" : fmt::format("{}{}\n", answers_.size() == 1 ? "" : "\nnothing fits: ", advice)));
     write(report);
     if (!advice.empty()) report["advice"] = advice;
@@ -258,11 +259,11 @@ class MemprobeJob {
     for (auto& answer : answers) {
       if (speed_) answer.speed = speed_->of(answer.prediction, answer.combination);
     }
-    report = detail::ranks_json(answers, options_.train, budget_);
+    report = detail::ranks_json(answers, options_, budget_);
     report["batch_size_per_device"] = options_.train.batch_size;
     report["model"] = model_json();
     if (world_.rank() == 0) {
-      print(detail::describe_ranks(answers, options_.train, budget_) +
+      print(detail::describe_ranks(answers, options_, budget_) +
             fmt::format("{} per rank, {} on a node, up to {} tried. Left out: what does not fit, and changes that save "
                         "no rank\n",
                         format_count_of(options_.train.batch_size, "sequence"), format_count_of(per_node, "rank"),
@@ -337,6 +338,11 @@ class MemprobeJob {
 
   std::size_t best_index() const { return detail::best_answer(answers_, options_.plan_for_largest); }
 
+  std::string cost_of_run(const Answer& answer) const {
+    const auto cost = detail::run_cost(answer.combination, answer.speed, options_, budget_);
+    return cost ? "; the run takes " + detail::describe_cost(*cost, options_) : "";
+  }
+
   std::optional<MemprobeChoice> choose() const {
     const auto& best = answers_[best_index()];
     if (!best.fits || best.largest == 0) return std::nullopt;
@@ -352,7 +358,8 @@ class MemprobeJob {
         budget_.gpu ? budget_.gpu->name : std::string(),
         fmt::format("{} of {} per rank{}", format_bytes(static_cast<double>(detail::needed_bytes(best.prediction))),
                     format_bytes(static_cast<double>(budget_.gpu ? budget_.gpu->total_bytes : budget_.host_bytes)),
-                    best.speed ? "; predicted " + detail::describe_speed(*best.speed) : "")};
+                    best.speed ? "; predicted " + detail::describe_speed(*best.speed) : "") +
+            cost_of_run(best)};
   }
 
   void print(const std::string& text) const {

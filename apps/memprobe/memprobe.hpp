@@ -31,6 +31,8 @@ struct MemprobeOptions {
   int check_threads = 1;                   ///< threads per rank of the fsdp-bf16check run, on CPUs
   double link_gb_per_s = 0;                ///< GB/s of a rank inside a node; 0: from the rates
   double network_gb_per_s = 0;             ///< GB/s of a node; 0: from the rates
+  double run_tokens = 0;                   ///< target tokens of the whole run; 0: --max-steps of them, if given
+  double price = 0;                        ///< of an hour of a GPU, on CPUs of a node; 0: not asked
   int cores = 0;                           ///< per node, for ranks on CPUs; 0: as on this machine
   bool plan_for_largest = false;           ///< plan for the largest total batch, not for the highest speed
   bool search = false;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/text_format.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -50,10 +52,37 @@ std::vector<Change> changes_left(const MemprobeOptions& options, const MemoryBud
   return changes;
 }
 
-bool would_fit(const MemoryRequest& request, const MemoryBudget& budget) try {
-  return fits_budget(predict_memory(request), budget);
+/// The prediction with these changes, if the job fits then.
+std::optional<MemoryPrediction> fitting(MemoryRequest request, const std::vector<const Change*>& changes,
+                                        const MemoryBudget& budget) try {
+  for (const auto* change : changes) change->make(request);
+  auto prediction = predict_memory(request);
+  return fits_budget(prediction, budget) ? std::optional(std::move(prediction)) : std::nullopt;
 } catch (const UsageError&) {
-  return false;  // a job with both options would be refused
+  return std::nullopt;  // a job with these options would be refused
+}
+
+/// Calls use() with each set of `size` of the changes, in their order.
+void for_sets(const std::vector<Change>& changes, std::size_t size, std::size_t first, std::vector<const Change*>& set,
+              const std::function<void(const std::vector<const Change*>&)>& use) {
+  if (set.size() == size) return use(set);
+  for (std::size_t i = first; i < changes.size(); ++i) {
+    set.push_back(&changes[i]);
+    for_sets(changes, size, i + 1, set, use);
+    set.pop_back();
+  }
+}
+
+/// The changes in words, with the host memory of a node if that grows.
+std::string words_of(const std::vector<const Change*>& set, const MemoryPrediction& prediction,
+                     const MemoryRequest& asked, const MemoryBudget& budget) {
+  std::vector<std::string> words;
+  for (const auto* change : set) words.push_back(change->words);
+  auto text = fmt::format("{}", fmt::join(words, " and "));
+  const auto node = prediction.host.peak_bytes() * std::min(asked.job.ranks, asked.job.ranks_per_node);
+  if (budget.gpu && prediction.host.states_bytes > 0)
+    text += fmt::format(" ({} of host memory a node)", format_bytes(static_cast<double>(node)));
+  return text;
 }
 
 }  // namespace
@@ -61,22 +90,15 @@ bool would_fit(const MemoryRequest& request, const MemoryBudget& budget) try {
 std::string what_would_fit(const MemprobeOptions& options, const MemoryBudget& budget, const MemoryRequest& asked,
                            int accumulation_steps) {
   const auto changes = changes_left(options, budget, asked, accumulation_steps);
-  std::vector<std::string> alone, all;
-  auto together = asked;
-  for (const auto& change : changes) {
-    auto changed = asked;
-    change.make(changed);
-    if (would_fit(changed, budget)) alone.push_back(change.words);
-    change.make(together);
-    all.push_back(change.words);
+  std::vector<std::string> sets;
+  for (std::size_t size = 1; size <= changes.size() && sets.empty(); ++size) {
+    std::vector<const Change*> set;
+    for_sets(changes, size, 0, set, [&](const auto& tried) {
+      if (const auto found = fitting(asked, tried, budget)) sets.push_back(words_of(tried, *found, asked, budget));
+    });
   }
-  std::string text = "no option by itself makes it fit";
-  if (!alone.empty()) {
-    text = fmt::format("it fits with {}", fmt::join(alone, ", or with "));
-  } else if (changes.size() > 1) {
-    text = fmt::format("it {} {} together", would_fit(together, budget) ? "fits with" : "does not even fit with",
-                       fmt::join(all, ", "));
-  }
+  std::string text = "no option makes it fit";
+  if (!sets.empty()) text = fmt::format("it fits with {}", fmt::join(sets, ", or with "));
   return text + "; --search ranks finds the fewest ranks that it needs";
 }
 

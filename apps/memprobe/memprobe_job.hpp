@@ -97,8 +97,9 @@ nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options,
 
 /// Formats one answer in full for the terminal.
 std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
-/// Formats a table of several answers. \param largest  the plan is chosen for the largest batch, not for speed
-std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest);
+/// Formats a table of several answers.
+std::string describe_table(const std::vector<Answer>& answers, const MemprobeOptions& options,
+                           const MemoryBudget& budget);
 
 /// Plots the last step's timeline as SVG.
 void draw_memory(const std::string& file, const Answer& answer, const MemoryBudget& budget, const std::string& title);
@@ -135,8 +136,9 @@ unsigned free_levers(const MemprobeOptions& options, const MemoryBudget& budget)
 /// The options of a job with these levers, but for recomputation, which is a part of a combination.
 TrainOptions with_levers(TrainOptions options, unsigned levers);
 
-/// Names the changes of the options that make a job fit which does not, each by itself or, if none does, all of them;
-/// only changes that the options do not make already. \param accumulation_steps  micro-batches of the job's step
+/// Names the smallest sets of changes of the options that make a job fit which does not, with the host memory of a node
+/// where a set moves the optimizer there; only changes that the options do not make already.
+/// \param accumulation_steps  micro-batches of the job's step
 /// \return part of a sentence, "it fits with --activation-checkpointing; ..."
 std::string what_would_fit(const MemprobeOptions& options, const MemoryBudget& budget, const MemoryRequest& asked,
                            int accumulation_steps);
@@ -160,10 +162,10 @@ std::vector<RanksAnswer> search_ranks(const std::vector<Combination>& combinatio
                                       const std::function<MemoryPrediction(const Combination&, unsigned)>& predict,
                                       const std::function<bool(const MemoryPrediction&)>& fits);
 
-std::string describe_ranks(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+std::string describe_ranks(const std::vector<RanksAnswer>& answers, const MemprobeOptions& options,
                            const MemoryBudget& budget);
 /// Returns the answer with the fewest ranks, and all answers under `combinations`.
-nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const MemprobeOptions& options,
                           const MemoryBudget& budget);
 
 class SpeedModel {

@@ -37,6 +37,11 @@ void add_speed_options(OptionTable& t, MemprobeOptions& o) {
         {.default_text = "", .range = {.above = 0}, .unit = "GB/s"});
   t.add("cores", o.cores, "cores of a node, for ranks on CPUs; default: this machine's",
         {.default_text = "", .range = {.from = 1, .to = 4096}});
+  t.add("tokens", o.run_tokens,
+        "length of the run in tokens (1e9), for its hours and GPU hours; default: --max-steps, if given",
+        {.default_text = "", .range = {.above = 0}});
+  t.add("price", o.price, "price of an hour of a GPU, on CPUs of a node, for the price of the run",
+        {.default_text = "", .range = {.above = 0}});
   t.add_choice("plan-for", kGoals, o.plan_for_largest,
                "best result of a search: fastest (most predicted tokens/s) or largest (most sequences at once)");
 }

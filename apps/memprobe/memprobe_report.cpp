@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/memprobe/memprobe_job.hpp"
+#include "apps/memprobe/run_cost.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/compute/ops/fp8.hpp"
@@ -188,6 +189,7 @@ nlohmann::json answer_json(const Answer& a, const MemprobeOptions& options, cons
     json["alloc_retries"] = p.allocator.num_alloc_retries;
   }
   if (a.speed) json["speed"] = speed_json(*a.speed);
+  if (const auto cost = run_cost(a.combination, a.speed, options, budget)) json["run"] = to_json(*cost);
   if (a.largest) json["largest_batch_per_device"] = a.measured_largest.value_or(*a.largest);
   if (a.measured_largest) json["predicted_largest_batch_per_device"] = *a.largest;
   if (a.measured) {
@@ -239,6 +241,8 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",
       bytes(p.comm.shard.bytes), bytes(p.comm.replicate.bytes), p.flops / 1e12);
   if (a.speed) text += "predicted " + describe_speed(*a.speed) + "\n";
+  if (const auto cost = run_cost(c, a.speed, options, budget))
+    text += "the run takes " + describe_cost(*cost, options) + "\n";
   if (a.largest) {
     const auto note = a.measured_largest ? fmt::format(" (measured; predicted {})", *a.largest)
                                          : fmt::format(" ({} left free, see --margin)", bytes(budget.margin_bytes));
@@ -249,22 +253,25 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   return text;
 }
 
-std::string describe_table(const std::vector<Answer>& answers, const MemoryBudget& budget, bool largest) {
-  std::string text = fmt::format("{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>6} {:>11} {:>6} {:>7} {:>11}  {}\n",
+std::string describe_table(const std::vector<Answer>& answers, const MemprobeOptions& options,
+                           const MemoryBudget& budget) {
+  std::string text = fmt::format("{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>6} {:>11} {:>6} {:>7} {:>11}{}  {}\n",
                                  "ranks", "sharding", "recompute", "precision", "largest", "batch", "tok/s", "MFU",
-                                 "memory", "of all", "retries", "received", "slower by");
-  const auto& best = answers[best_answer(answers, largest)];
+                                 "memory", "of all", "retries", "received", cost_head(options, budget), "slower by");
+  const auto& best = answers[best_answer(answers, options.plan_for_largest)];
   for (const auto& a : answers) {
     const auto& p = a.prediction;
     const auto most = a.measured_largest ? a.measured_largest : a.largest;
-    text += fmt::format("{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>5.0f}% {:>11} {:>5.1f}% {:>7} {:>11}  {}\n",
-                        a.combination.ranks, to_string(a.combination.sharding), a.combination.checkpointing(),
-                        float_type_name(a.combination.precision), most ? std::to_string(*most) : "-", a.batch_size,
-                        a.fits && a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-",
-                        a.fits && a.speed ? 100 * a.speed->mfu : 0.0, bytes(needed_bytes(p)),
-                        100 * share_of_budget(p, budget),
-                        p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
-                        bytes(p.comm.shard.bytes + p.comm.replicate.bytes), slower_by(a, best));
+    text += fmt::format(
+        "{:>6} {:<18} {:<10} {:<9} {:>7} {:>7} {:>10} {:>5.0f}% {:>11} {:>5.1f}% {:>7} {:>11}{}  {}\n",
+        a.combination.ranks, to_string(a.combination.sharding), a.combination.checkpointing(),
+        float_type_name(a.combination.precision), most ? std::to_string(*most) : "-", a.batch_size,
+        a.fits && a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-",
+        a.fits && a.speed ? 100 * a.speed->mfu : 0.0, bytes(needed_bytes(p)), 100 * share_of_budget(p, budget),
+        p.on_gpu ? std::to_string(p.allocator.num_alloc_retries) : std::string("-"),
+        bytes(p.comm.shard.bytes + p.comm.replicate.bytes),
+        cost_columns(a.fits ? run_cost(a.combination, a.speed, options, budget) : std::nullopt, options),
+        slower_by(a, best));
   }
   return text;
 }

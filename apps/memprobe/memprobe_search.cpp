@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/memprobe/memprobe_job.hpp"
+#include "apps/memprobe/run_cost.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -232,9 +233,9 @@ std::int64_t host_bytes_of_node(const RanksAnswer& a) {
 
 int num_levers(const RanksAnswer& answer) { return std::popcount(answer.levers); }
 
-nlohmann::json ranks_answer_json(const RanksAnswer& a, const TrainOptions& options, const MemoryBudget& budget) {
+nlohmann::json ranks_answer_json(const RanksAnswer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
   const auto& c = a.combination;
-  const auto job = with_levers(options, a.levers);
+  const auto job = with_levers(options.train, a.levers);
   nlohmann::json json{{"sharding", to_string(c.sharding)},
                       {"activation_checkpointing", c.checkpointing()},
                       {"precision", float_type_name(c.precision)},
@@ -249,6 +250,7 @@ nlohmann::json ranks_answer_json(const RanksAnswer& a, const TrainOptions& optio
                       {"peak_moment", a.prediction.profile.phase},
                       {"host_node_bytes", host_bytes_of_node(a)}};
   if (a.speed) json["speed"] = speed_json(*a.speed);
+  if (const auto cost = run_cost(c, a.speed, options, budget)) json["run"] = to_json(*cost);
   return json;
 }
 
@@ -319,28 +321,29 @@ std::vector<RanksAnswer> search_ranks(const std::vector<Combination>& combinatio
   return all;
 }
 
-std::string describe_ranks(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+std::string describe_ranks(const std::vector<RanksAnswer>& answers, const MemprobeOptions& options,
                            const MemoryBudget& budget) {
   if (answers.empty()) return "nothing fits\n";
-  auto text = fmt::format("{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>7} {:>11} {:>10}\n", "ranks", "nodes",
-                          "sharding", "recompute", "precision", "optimizer", "offload", "memory", "of all", "host/node",
-                          "tok/s");
+  auto text = fmt::format("{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>7} {:>11} {:>10}{}\n", "ranks",
+                          "nodes", "sharding", "recompute", "precision", "optimizer", "offload", "memory", "of all",
+                          "host/node", "tok/s", cost_head(options, budget));
   for (const auto& a : answers) {
     const auto& c = a.combination;
-    const auto job = with_levers(options, a.levers);
+    const auto job = with_levers(options.train, a.levers);
     const auto needed = needed_bytes(a.prediction);
     text += fmt::format(
-        "{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>6.1f}% {:>11} {:>10}\n", c.ranks,
+        "{:>6} {:>6} {:<18} {:<10} {:<9} {:<18} {:<8} {:>11} {:>6.1f}% {:>11} {:>10}{}\n", c.ranks,
         (c.ranks + c.ranks_per_node - 1) / c.ranks_per_node, to_string(c.sharding), c.checkpointing(),
         float_type_name(c.precision), job.optimizer.kind,
         job.sharding.cpu_offload ? "cpu" : to_string(job.sharding.offload_optimizer), bytes_text(needed),
         100.0 * static_cast<double>(needed) / static_cast<double>(budget_of(budget)), bytes_text(host_bytes_of_node(a)),
-        a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-");
+        a.speed ? format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)) : "-",
+        cost_columns(run_cost(c, a.speed, options, budget), options));
   }
   return text;
 }
 
-nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const TrainOptions& options,
+nlohmann::json ranks_json(const std::vector<RanksAnswer>& answers, const MemprobeOptions& options,
                           const MemoryBudget& budget) {
   nlohmann::json json{{"fits", false}};
   if (!answers.empty()) json = ranks_answer_json(answers.front(), options, budget);

@@ -40,6 +40,35 @@ class Search(fsdp_cli.Case):
         self.assertTrue(fits["fits"])
         self.assertNotIn("advice", fits)
 
+    def test_advice_is_the_smallest_set_of_options(self):
+        """No option alone is enough here; the pairs that are name the host memory that they take."""
+        job = ["--num-layers", 32, "--num-heads", 32, "--embed-size", 4096, "--vocab-size", 32000, "--seq-len", 2048, "--ranks", 1,
+               "--gpu", "l4", "--precision", "bf16", "--batch-size", 4]
+        advice = memprobe_cli.report(job, codes=(3,))["advice"]
+        self.assertRegex(advice, r"it fits with .*, or with --activation-checkpointing and --offload-optimizer cpu \([\d.]+ GiB of host memory a node\);")
+        recompute, offload = ["--activation-checkpointing"], ["--offload-optimizer", "cpu"]
+        for options, fits in ((recompute, False), (offload, False), (["--optimizer", "adamw8bit"], False), (recompute + offload, True)):
+            self.assertEqual(memprobe_cli.report([*job, *options], codes=(0, 3))["fits"], fits, options)
+
+    def test_hours_and_price_of_a_run(self):
+        job = [*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "a100-80g", "--precision", "bf16", "--batch-size", 4]
+        self.assertNotIn("run", memprobe_cli.report(job))
+        found = memprobe_cli.report([*job, "--tokens", "1e9", "--price", 2.5])
+        for answer in found["combinations"]:
+            run = answer["run"]
+            self.assertEqual(run["tokens"], 1e9)
+            self.assertAlmostEqual(run["hours"], 1e9 / answer["speed"]["tokens_per_second"] / 3600)
+            self.assertAlmostEqual(run["gpu_hours"], run["hours"] * answer["ranks"])
+            self.assertAlmostEqual(run["price"], run["gpu_hours"] * 2.5)
+        steps = memprobe_cli.report([*job, "--max-steps", 1000])
+        self.assertEqual(steps["run"]["tokens"], 1000 * steps["speed"]["tokens_per_step"])
+        table = fsdp_cli.run("fsdp-memprobe", [*job, "--tokens", "1e9", "--price", 2.5]).out
+        self.assertRegex(table, r"hours +GPU-h +price +slower by")
+        on_hosts = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--ranks", 8, "--ranks-per-node", 4, "--memory", "64GiB", "--tokens", "1e6"])["run"]
+        self.assertAlmostEqual(on_hosts["node_hours"], 2 * on_hosts["hours"])
+        few = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--search", "ranks", "--gpu", "t4", "--ranks-per-node", 4, "--tokens", "1e9"])
+        self.assertAlmostEqual(few["run"]["gpu_hours"], few["run"]["hours"] * few["ranks"])
+
     def test_each_combination_has_an_answer(self):
         found = memprobe_cli.report([*memprobe_cli.MINGPT_M, "--nodes", "1,2", "--ranks-per-node", 4, "--gpu", "v100-16g", "--search",
                                      "--sharding", "all", "--activation-checkpointing", "both", "--precision", "float32,fp16", "--plan-for", "largest"])
