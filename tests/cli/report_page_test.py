@@ -181,6 +181,25 @@ class ReportPage(fsdp_cli.Case):
         self.browser.click("#legend button:nth-child(3)")
         self.assertEqual(page(lines), 10)
 
+    def test_the_sweep_and_the_best_run(self):
+        page = self.open(self.many_page)
+        self.assertEqual(page("document.title"), "many: 10 runs")
+        heads = page("[...document.querySelectorAll('#runs thead th')].map(h => h.textContent)")
+        self.assertEqual(heads[:2], ["run", "lr"])
+        column = heads.index("validation")
+        names = page("[...document.querySelectorAll('#runs tbody tr')].map(r => r.children[0].textContent)")
+        losses = [float(x) for x in page(f"[...document.querySelectorAll('#runs tbody tr')].map(r => r.children[{column}].textContent.split(' ')[0])")]
+        self.assertEqual(names[0], "sweep-1")
+        self.assertEqual(len(losses), 10)
+        points = "[...document.querySelectorAll('figure[data-key=sweep] circle')]"
+        places = page(f"{points}.map(c => [Number(c.getAttribute('cx')), Number(c.getAttribute('cy')), Number(c.dataset.run)])")
+        self.assertEqual(len(places), 10)
+        steps = [b[0] - a[0] for a, b in zip(sorted(places), sorted(places)[1:])]
+        self.assertLess(max(steps) - min(steps), 0.01 * max(steps), "each rate is twice the one before: a logarithmic axis")
+        lowest = max(places, key=lambda place: place[1])
+        self.assertEqual(page(f"document.querySelector('figure[data-key=sweep] figcaption').textContent").split("best: ")[1],
+                         page("[...document.querySelectorAll('#legend button')].map(b => b.textContent)")[lowest[2]])
+
     def test_the_table_sorts(self):
         page = self.open(self.many_page)
         heads = page("[...document.querySelectorAll('#runs thead th')].map(h => h.textContent)")

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "lib/base/error.hpp"
@@ -235,6 +236,30 @@ std::string loss_words(const std::vector<RunSummary>& runs) {
   return fmt::format("Their last losses lie {:.1g} apart.", highest - lowest);
 }
 
+/// Names the run with the lowest loss in validation, and by how much the next one is higher. Says nothing where fewer
+/// than two runs have validated, or on different data.
+std::string best_words(const RunComparison& comparison) {
+  std::vector<std::pair<double, const RunSummary*>> losses;
+  std::set<std::string> sets;
+  for (const auto& run : comparison.runs) {
+    const auto deciding = deciding_loss(run);
+    if (!std::isfinite(deciding.best)) continue;
+    losses.emplace_back(deciding.best, &run);
+    sets.insert(deciding.set);
+  }
+  const bool other_data = std::ranges::find(comparison.differ, "val-data") != comparison.differ.end();
+  if (losses.size() < 2 || sets.size() > 1 || other_data) return "";
+  std::ranges::stable_sort(losses, {}, [](const auto& loss) { return loss.first; });
+  const auto& [best, first] = losses[0];
+  const auto& [next, second] = losses[1];
+  auto text = fmt::format("Best validation{}: {}, {:.4f} at step {}; ",
+                          sets.begin()->empty() ? "" : " (" + printable(*sets.begin()) + ")", printable(first->label),
+                          best, deciding_loss(*first).best_step);
+  constexpr double kShown = 5e-5;  // of four decimals
+  if (next - best < kShown) return text + fmt::format("{} is as good.", printable(second->label));
+  return text + fmt::format("next {}, {:.4f} higher.", printable(second->label), next - best);
+}
+
 /// \return the cells of the table; the first row has the titles
 std::vector<std::vector<std::string>> cells_of(const RunComparison& comparison, std::vector<bool>& is_text) {
   std::vector<std::vector<std::string>> rows(comparison.runs.size() + 1);
@@ -400,6 +425,7 @@ std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
   const auto& runs = comparison.runs;
   std::vector<std::string> sentences;
   if (runs.size() < 2) return sentences;
+  if (auto words = best_words(comparison); !words.empty()) sentences.push_back(std::move(words));
   const auto base = std::ranges::find_if(runs, [](const auto& run) { return run.tokens_per_second.count > 0; });
   std::vector<std::string> parts;
   for (auto run = runs.begin(); base != runs.end() && run != runs.end(); ++run)

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "lib/base/json_text.hpp"
@@ -164,13 +165,24 @@ Json curves_of(const RunSummary& run, std::size_t most) {
   return curves;
 }
 
+/// The order of the table: that of --sort, else by the lowest loss in validation.
+std::vector<std::size_t> order_of(const RunComparison& comparison) {
+  auto order = comparison.in_order;
+  if (!std::ranges::is_sorted(order)) return order;
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    const double loss = deciding_loss(comparison.runs[i]).best;
+    return std::isfinite(loss) ? loss : std::numeric_limits<double>::infinity();
+  });
+  return order;
+}
+
 Json table_of(const RunComparison& comparison) {
   auto columns = Json::array(), rows = Json::array();
   auto all = columns_of(comparison);
-  std::erase_if(all, [](const TableColumn& column) { return column.is_setting; });
+  std::stable_partition(all.begin() + 1, all.end(), [](const TableColumn& column) { return column.is_setting; });
   for (const auto& column : all)
     columns.push_back({{"title", column.title}, {"is_text", !column.number}, {"high_is_good", column.high_is_good}});
-  for (const auto i : comparison.in_order) {
+  for (const auto i : order_of(comparison)) {
     auto cells = Json::array();
     for (const auto& column : all) {
       const auto& run = comparison.runs[i];
@@ -198,6 +210,28 @@ Json options_of(const RunComparison& comparison) {
     if (!value.empty() && std::ranges::all_of(runs, is_alike)) alike.push_back({name, value});
   }
   return {{"differ", differ}, {"alike", alike}};
+}
+
+/// A picture of a sweep: the lowest validation loss of each run over the most important number that varies, if it has
+/// three values or more; null otherwise. Runs without a loss have no point.
+Json sweep_of(const RunComparison& comparison) {
+  for (const auto& name : comparison.differ) {
+    auto points = Json::array();
+    std::set<double> values;
+    bool are_numbers = true;
+    for (std::size_t i = 0; i < comparison.runs.size(); ++i) {
+      const auto text = setting_of(comparison.runs[i].files, name);
+      char* end = nullptr;
+      const double value = std::strtod(text.c_str(), &end);
+      are_numbers = are_numbers && !text.empty() && *end == '\0' && std::isfinite(value);
+      const double loss = deciding_loss(comparison.runs[i]).best;
+      if (!std::isfinite(loss)) continue;
+      values.insert(value);
+      points.push_back({i, value, rounded_loss(loss)});
+    }
+    if (are_numbers && values.size() >= 3) return {{"name", name}, {"points", points}};
+  }
+  return nullptr;
 }
 
 /// Samples of a run by prompt, oldest first, as many as fit `most_bytes`; the newest are always there.
@@ -442,6 +476,7 @@ Json page_data(const RunComparison& comparison, int renew_seconds) {
       {"panels", panels_of(comparison)},
       {"table", table_of(comparison)},
       {"options", options_of(comparison)},
+      {"sweep", sweep_of(comparison)},
       {"runs", Json::array()},
       {"problems", Json::array()}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -483,6 +518,24 @@ std::string html_text(std::string_view text) {
   return escaped;
 }
 
+/// The one run, the folder in which all runs are, or else the runs as long as they are few.
+std::string title_of(const RunComparison& comparison) {
+  const auto& runs = comparison.runs;
+  std::set<fs::path> folders;
+  std::string names;
+  for (const auto& run : runs) {
+    std::error_code error;
+    const auto place = fs::absolute(run.files.directory, error).lexically_normal();
+    folders.insert((place.has_filename() ? place : place.parent_path()).parent_path());
+    names += (names.empty() ? "" : ", ") + printable(run.label);
+  }
+  if (runs.size() == 1) return names;
+  const auto count = format_count_of(static_cast<std::int64_t>(runs.size()), "run");
+  if (folders.size() == 1) return fmt::format("{}: {}", printable(folders.begin()->filename().string()), count);
+  constexpr std::size_t longest = 60;
+  return names.size() <= longest ? names : count;
+}
+
 std::string color_rule() {
   std::string light, dark;
   for (std::size_t i = 0; i < kRunColors.size(); ++i) {
@@ -495,14 +548,7 @@ std::string color_rule() {
 }  // namespace
 
 std::string run_comparison_to_html(const RunComparison& comparison, int renew_seconds) {
-  std::string title;
-  for (const auto& run : comparison.runs) {
-    if (title.size() > 60) {
-      title = fmt::format("{} runs", comparison.runs.size());
-      break;
-    }
-    title += (title.empty() ? "" : ", ") + printable(run.label);
-  }
+  const auto title = title_of(comparison);
   const std::map<std::string_view, std::string> parts{{"title", html_text(title)},
                                                       {"colors", color_rule()},
                                                       {"data", script_json(page_data(comparison, renew_seconds))},

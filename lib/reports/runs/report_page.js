@@ -474,6 +474,38 @@ function add_table() {
   apply();
 }
 
+/** The lowest validation loss of each run over the number that the sweep varies. */
+function sweep_picture({name, points}) {
+  const width = 640, height = 260, left = 64, right = width - 16, base = height - 40, top = 12;
+  const xs = points.map((point) => point[1]), ys = points.map((point) => point[2]);
+  const [low, high] = [least(xs), most(xs)], log = low > 0 && high / low >= 8;
+  const [bottom, peak] = [least(ys), most(ys)], room = Math.max((peak - bottom) * 0.08, 1e-6);
+  const scaled = (x) => (log ? Math.log(x / low) / Math.log(high / low) : (x - low) / (high - low));
+  const across = (x) => left + 12 + scaled(x) * (right - left - 24);
+  const up = (y) => base - (y - bottom + room) / (peak - bottom + 2 * room) * (base - top);
+  const best = points.find((point) => point[2] === bottom);
+  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label":
+    `Lowest validation loss over ${name}: ${points.map(([run, x, y]) => `${runs[run].name} ${x}: ${separated(y, 4)}`).join(", ")}`});
+  for (const y of ticks(bottom - room, peak + room, 5, false))
+    svg.append(draw("line", {class: "grid", x1: left, x2: right, y1: up(y), y2: up(y)}),
+      draw("text", {x: left - 6, y: up(y) + 4, "text-anchor": "end"}, String(Number(y.toPrecision(5)))));
+  svg.append(draw("line", {class: "axis", x1: left, x2: right, y1: base, y2: base}));
+  let end = -Infinity;  // of the last label, where values are close
+  for (const x of [...new Set(xs)].sort((a, b) => a - b)) {
+    const text = String(x), half = 3.6 * text.length;
+    if (across(x) - half < end) continue;
+    end = across(x) + half + 6;
+    svg.append(draw("text", {x: across(x), y: base + 17, "text-anchor": "middle"}, text));
+  }
+  svg.append(draw("text", {x: right, y: height - 4, "text-anchor": "end"}, log ? `${name}, logarithmic` : name));
+  for (const [run, x, y] of points)
+    svg.append(draw("circle", {class: "point", "data-run": run, style: `fill:${color(run)}`, r: run === best[0] ? 7 : 5, cx: across(x), cy: up(y)},
+      draw("title", {}, `${runs[run].name}: ${separated(y, 4)}`)));
+  return make("figure", {class: "card sweep", "data-key": "sweep"},
+    make("figcaption", {}, make("h3", {}, `Lowest validation loss over ${name}`), make("span", {class: "faint"}, `best: ${runs[best[0]].name}`)),
+    make("div", {class: "plot"}, svg));
+}
+
 /** Options with a value for each run: a line for each option, or, for many runs, a column. */
 function option_table(options) {
   const names = runs.map((run, i) => make("span", {class: "name"}, swatch(i), run.name));
@@ -495,6 +527,7 @@ function add_options() {
     part("options").append(make("p", {}, `${differ[0].values[0]} parameters.`));
   } else {
     part("options").append(
+      data.sweep ? sweep_picture(data.sweep) : "",
       make("p", {class: "faint"}, differ.length > 1 ? "Those that differ, the most important first." : "All options of the runs are alike."),
       option_table(differ.slice(0, first)));
     if (differ.length > first)
@@ -610,8 +643,10 @@ function tiles() {
 }
 
 function add_head() {
-  const sentences = data.sentences.map((sentence) => make("p", {}, sentence));
-  part("summary").append(tiles());
+  const paragraphs = (all) => all.map((sentence) => make("p", {}, sentence));
+  const is_best = (sentence) => sentence.startsWith("Best validation");
+  const sentences = paragraphs(data.sentences.filter((sentence) => !is_best(sentence)));
+  part("summary").append(tiles(), ...paragraphs(data.sentences.filter(is_best)));
   if (runs.length <= 4) part("summary").append(...sentences);
   else part("summary").append(make("details", {}, make("summary", {}, "The runs against the first one, in words"), ...sentences));
   part("about").append(`Written ${data.written} by fsdp ${data.version}`);

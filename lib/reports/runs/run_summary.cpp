@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -94,9 +95,19 @@ RunSummary summarize(RunFiles files) {
   return run;
 }
 
+/// True if one is a path from the root that ends with the other: a restart makes the paths of its run absolute.
+bool are_one_path(const std::string& a, const std::string& b) {
+  const auto ends_with = [](const std::string& whole, const std::string& part) {
+    const auto plain = std::filesystem::path(part).lexically_normal().string();
+    return whole.starts_with('/') && !plain.starts_with('/') && !plain.starts_with("..") && plain != "." &&
+           std::filesystem::path(whole).lexically_normal().string().ends_with("/" + plain);
+  };
+  return ends_with(a, b) || ends_with(b, a);
+}
+
 /// Compares settings; a flag that is not given equals false.
 bool alike(const std::string& a, const std::string& b) {
-  return a == b || (a == "-" && b == "false") || (a == "false" && b == "-");
+  return a == b || (a == "-" && b == "false") || (a == "false" && b == "-") || are_one_path(a, b);
 }
 
 /// \return the checkpoint of another run that this run started from; "-" if it started from its own or none

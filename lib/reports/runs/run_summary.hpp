@@ -74,8 +74,8 @@ inline constexpr const char* kUnknownSetting = "?";
 /// settings.
 std::string setting_of(const RunFiles& run, const std::string& name);
 
-/// Compares each run with the first in sentences: speed, memory, communication, loss. Differences within both spreads
-/// or below one percent count as none.
+/// Names the best run in validation, then compares each run with the first in sentences: speed, memory, communication,
+/// loss. Differences within both spreads or below one percent count as none.
 std::vector<std::string> comparison_sentences(const RunComparison& comparison);
 
 /// A column of the table of runs.

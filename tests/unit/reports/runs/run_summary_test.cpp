@@ -231,6 +231,45 @@ TEST_SUITE("runs/run_summary") {
     CHECK(read(R"({"format":"fsdp-job","model":"a","data":{"adapter":1}})").empty());
   }
 
+  TEST_CASE("the best run in validation comes first, with its distance to the next") {
+    const fsdp::test::TempDir folder;
+    const auto make = [&](const std::string& name, const std::string& options, const std::vector<double>& losses) {
+      std::string text;
+      for (std::size_t i = 0; i < losses.size(); ++i)
+        text += step(static_cast<int>(i) + 1, static_cast<int>(i) + 1, 100) + R"({"step":)" + std::to_string(i + 1) +
+                R"(,"val_loss":)" + std::to_string(losses[i]) + "}\n";
+      write_text(folder.path() / name / "metrics.jsonl", text);
+      write_text(folder.path() / name / "job.json", R"({"format":"fsdp-job","options":{)" + options + "}}");
+    };
+    const auto first = [&] {
+      return fsdp::comparison_sentences(fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false)).at(0);
+    };
+    make("low", R"("lr":"1e-4","val-data":"data/v.txt")", {3, 2.75});
+    make("high", R"("lr":"1e-2","val-data":"/home/x/data/v.txt")", {2.5, 2.9});
+    CHECK(first() == "Best validation: high, 2.5000 at step 1; next low, 0.2500 higher.");
+    make("last", R"("lr":"1e-3","val-data":"./data/v.txt")", {2.50001});
+    CHECK(first() == "Best validation: high, 2.5000 at step 1; last is as good.");
+    make("other", R"("lr":"1e-3","val-data":"data/w.txt")", {1});
+    CHECK(first().starts_with("Against high: "));
+  }
+
+  TEST_CASE("a path from the root and the path that it ends with are one setting") {
+    const fsdp::test::TempDir folder;
+    const auto differ = [&](const std::string& a, const std::string& b) {
+      for (const auto& [name, path] : {std::pair("a", a), std::pair("b", b)}) {
+        write_text(folder.path() / name / "metrics.jsonl", step(1, 1, 1));
+        write_text(folder.path() / name / "job.json",
+                   R"({"format":"fsdp-job","options":{"train-data":")" + path + R"("}})");
+      }
+      return fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false).differ.size();
+    };
+    CHECK(differ("data/a.h5", "/work/data/a.h5") == 0);
+    CHECK(differ("/work/./data/a.h5", "./data/a.h5") == 0);
+    CHECK(differ("/other/a.h5", "/work/a.h5") == 1);
+    CHECK(differ("a.h5", "/work/ba.h5") == 1);
+    CHECK(differ("../a.h5", "/work/a.h5") == 1);
+  }
+
   TEST_CASE("sentences mention a difference only if it exceeds both spreads") {
     const fsdp::test::TempDir folder;
     const auto make = [&](const char* name, std::vector<double> speeds, const char* received) {
