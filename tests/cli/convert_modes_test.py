@@ -110,6 +110,19 @@ class Verify(ConvertCase):
         result = fsdp_cli.run(PROGRAM, ["--verify", LOCAL / "ckpt", whole])
         self.assert_refused(result, 2, "--param-shapes")
 
+    def test_names_that_differ_by_the_model_prefix(self):
+        """A Llama whose model was saved without its head around it."""
+        inside = {"layers.0.w": numbers(3, 5), "norm.weight": numbers(5)}
+        whole = {**{f"model.{name}": array for name, array in inside.items()}, "lm_head.weight": numbers(9, 5)}
+        paths = [write_safetensors(self.folder / name, tensors) for name, tensors in
+                 (("whole.safetensors", whole), ("inside.safetensors", {**inside, "lm_head.weight": numbers(9, 5)}))]
+        for a, b in (paths, paths[::-1]):
+            self.assertEqual((report := self.verify(a, b))["tensors"], 3, report)
+        other = write_safetensors(self.folder / "other.safetensors", {**inside, "lm_head.weight": numbers(9, 5), "more": numbers(2)})
+        self.assertFalse(self.verify(paths[0], other, code=3)["equal"])
+        changed = write_safetensors(self.folder / "changed.safetensors", {**inside, "norm.weight": numbers(5) + 1, "lm_head.weight": numbers(9, 5)})
+        self.assertEqual([d["name"] for d in self.verify(paths[0], changed, code=3)["different_tensors"]], ["model.norm.weight"])
+
     def test_one_element(self):
         def change(tensors):
             tensors["w"][17, 3] += 0.5

@@ -5,6 +5,8 @@
 #include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "lib/base/file.hpp"
@@ -27,6 +29,8 @@
 
 namespace fsdp {
 namespace {
+
+constexpr std::string_view kModelPrefix = "model.", kHead = "lm_head.";
 
 void require_paths(const ConvertOptions& options) {
   const int modes = options.inspect + options.verify + options.check + options.prune;
@@ -172,6 +176,25 @@ void compare_like_gguf(std::shared_ptr<const Source>& other, const Source& gguf,
   other = gguf_model(select(other, model), config_after_merge(before, *other, input), *found);
 }
 
+/// Where the names of `source` that `other` lacks are those of `other` without "model.", as when a Llama's model was
+/// saved without its head around it, gives them their prefix.
+void compare_with_prefix(std::shared_ptr<const Source>& source, const Source& other, const Logger& log) {
+  std::set<std::string> names;
+  for (const auto& tensor : other.tensors()) names.insert(tensor.name);
+  std::size_t lacking = 0;
+  for (const auto& tensor : source->tensors()) {
+    if (tensor.name.starts_with(kHead) && names.contains(tensor.name)) continue;
+    if (names.contains(tensor.name) || !names.contains(std::string(kModelPrefix) + tensor.name)) return;
+    ++lacking;
+  }
+  if (lacking == 0) return;
+  SelectOptions with_prefix;
+  with_prefix.rename.emplace_back("^(?!lm_head\\.)", std::string(kModelPrefix));
+  source = select(std::move(source), with_prefix);
+  log.info(fmt::format("{} tensors of {} are compared with those that are named \"{}\" before it in {}", lacking,
+                       source->info().named_file().string(), kModelPrefix, other.info().named_file().string()));
+}
+
 ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Logger& log, nlohmann::json& report) {
   const bool both_flat =
       is_local_state(*open_source(options.paths[0])) && is_local_state(*open_source(options.paths[1]));
@@ -197,6 +220,10 @@ ExitCode run_verify(ProcessGroup& world, const ConvertOptions& options, const Lo
   } else {
     compare_like_export(a, *b, options.input, log);
     compare_like_export(b, *a, options.input, log);
+  }
+  if (!renames) {
+    compare_with_prefix(a, *b, log);
+    compare_with_prefix(b, *a, log);
   }
   // A conversion to safetensors, which has no complex numbers, stores these as pairs.
   if (has_view_as_real(*b)) a = view_complex_as_real(std::move(a));
