@@ -40,6 +40,7 @@
 #include "lib/models/config/model_config.hpp"
 #include "lib/text/tokenizer/gguf_vocabulary.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/text/tokenizer/sentencepiece_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -308,6 +309,25 @@ void add_tokenizer(HfTargetOptions& hf, const std::optional<ModelConfig>& model,
   hf.tokenizer_from = tokenizer.directory.value_or("");
 }
 
+/// The directory of the tokenizer, empty for GPT-2's own; nothing when there is no tokenizer.
+std::optional<std::filesystem::path> tokenizer_directory(const HfTargetOptions& hf) {
+  if (hf.tokenizer_from) return *hf.tokenizer_from;
+  const auto found = std::ranges::find_if(hf.carry_from, has_tokenizer);
+  return found == hf.carry_from.end() ? std::nullopt : std::optional(*found);
+}
+
+/// Adds tokenizer.json where a tokenizer.model alone goes along, so that readers of the export need no sentencepiece
+/// and give the ids of training.
+void add_tokenizer_json(HfTargetOptions& hf, const Logger& log) {
+  const auto directory = tokenizer_directory(hf);
+  if (!directory || directory->empty() || !is_sentencepiece_alone(*directory)) return;
+  auto fast = fast_files_of_sentencepiece(*directory);
+  if (!fast.missing.empty())
+    return log.info("no tokenizer.json goes along with tokenizer.model: " + fast.missing +
+                    "; transformers needs sentencepiece and protobuf to open it");
+  for (auto& [name, text] : fast.files) hf.files.try_emplace(name, std::move(text));
+}
+
 /// Adds the end mark of an adapter's tokenizer to the ends of what the merged model generates, as transformers does
 /// when it trains the adapter (trainer_utils.py, align_special_tokens): the base's files do not know it.
 void add_end_mark(HfTargetOptions& hf, const ConvertOptions& options, const Logger& log) {
@@ -432,17 +452,11 @@ std::unique_ptr<Target> make_hf_target(const ConvertOptions& options, const Sour
   source = under_embedding_name(std::move(source), hf);
   check_fits(hf, options, std::move(numbers), log);
   add_tokenizer(hf, model, original, *source, options, log);
+  add_tokenizer_json(hf, log);
   add_end_mark(hf, options, log);
   if (auto text = trained_template(options, original, log); !text.empty())
     hf.files["chat_template.jinja"] = std::move(text);
   return std::make_unique<HfTarget>(std::move(hf));
-}
-
-/// The directory of the tokenizer, empty for GPT-2's own; nothing when there is no tokenizer.
-std::optional<std::filesystem::path> tokenizer_directory(const HfTargetOptions& hf) {
-  if (hf.tokenizer_from) return *hf.tokenizer_from;
-  const auto found = std::ranges::find_if(hf.carry_from, has_tokenizer);
-  return found == hf.carry_from.end() ? std::nullopt : std::optional(*found);
 }
 
 /// \param source  replaced by the model under llama.cpp's names

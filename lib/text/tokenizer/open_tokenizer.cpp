@@ -63,6 +63,10 @@ std::string alphabet_character(std::size_t place) {
 
 bool has_tokenizer(const std::filesystem::path& directory) { return tokenizer_kind(directory) != TokenizerKind::none; }
 
+bool is_sentencepiece_alone(const std::filesystem::path& directory) {
+  return tokenizer_kind(directory) == TokenizerKind::sentencepiece;
+}
+
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == kBuiltInTokenizer) return make_gpt2_tokenizer();
   const std::filesystem::path directory = name;

@@ -39,6 +39,9 @@ bool same_tokenizer_files(const std::filesystem::path& a, const std::filesystem:
 /// Source: special_tokens_map of transformers 5.23. \throws IoError; FormatError
 std::map<std::string, std::string> named_special_tokens(const std::string& name);
 
+/// True when `directory` has a tokenizer.model and no tokenizer.json, so that readers of it need sentencepiece.
+bool is_sentencepiece_alone(const std::filesystem::path& directory);
+
 /// Names and contents of the files with which other programs, such as transformers, open GPT-2's tokenizer.
 std::map<std::string, std::string> gpt2_tokenizer_files();
 

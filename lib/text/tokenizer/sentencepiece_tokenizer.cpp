@@ -1,9 +1,11 @@
 #include "lib/text/tokenizer/sentencepiece_tokenizer.hpp"
 
+#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,12 +14,14 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/utf8.hpp"
 #include "lib/text/tokenizer/byte_fallback_bpe.hpp"
 #include "lib/text/tokenizer/byte_level_tokenizer.hpp"
 #include "lib/text/tokenizer/metaspace_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
 #include "lib/text/tokenizer/tokenizer_config.hpp"
+#include "lib/text/tokenizer/tokenizer_json.hpp"
 
 namespace fsdp {
 
@@ -213,33 +217,219 @@ bool is_made_by_llama_class(const SentencePieceModel& model, const TokenizerConf
   return config.hub_class == "LlamaTokenizer" && (config.legacy || std::any_of(added.begin(), added.end(), is_new));
 }
 
-/// Makes the tokenizer that LlamaTokenizer of transformers 5.23 makes of a tokenizer.model: byte-pair merges that
-/// follow from the pieces, and Metaspace in place of the model's own normalizer. With `legacy` a space is put before
-/// every part of a text between added tokens, without it only before the text, unless a space is there already.
-///
-/// Source: models/llama/tokenization_llama.py, SentencePieceExtractor and generate_merges() of transformers 5.23.
-std::unique_ptr<Tokenizer> make_by_llama_class(const SentencePieceModel& model, const TokenizerConfig& config,
-                                               std::vector<AddedToken> added, LlamaParts parts) {
-  std::vector<std::string> texts;
-  for (const auto& piece : model.pieces) texts.push_back(piece.text);
-  const PieceIds ids(texts);
+/// A model as byte-pair merges over characters, which is what tokenizer.json can say.
+struct ModelAsMerges {
+  std::vector<MergePair> merges;  ///< those to apply first come first
+  SpacePrefix prefix = SpacePrefix::none;
+  std::vector<AddedToken> added;  ///< with the model's own marks and user-defined pieces
+};
+
+/// Adds the marks and the user-defined pieces of the model itself.
+std::vector<AddedToken> with_own_tokens(const SentencePieceModel& model, std::vector<AddedToken> added) {
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
-    const auto& text = model.pieces[id].text;
-    const auto type = model.pieces[id].type;
+    const auto& [text, type, score] = model.pieces[id];
     const auto has = [&](const AddedToken& token) { return token.id == static_cast<std::int32_t>(id); };
     if (type != Type::control && type != Type::user_defined && type != Type::unknown) continue;
     if (std::any_of(added.begin(), added.end(), has)) continue;
     added.push_back({.id = static_cast<std::int32_t>(id), .text = text, .special = type != Type::user_defined});
   }
-  ByteFallbackParts bpe;
-  bpe.merges = merge_table(merges_of(texts, ids), ids, parts.where);
-  bpe.llama = std::move(parts);
+  return added;
+}
+
+std::vector<std::string> texts_of(const SentencePieceModel& model) {
+  std::vector<std::string> texts;
+  for (const auto& piece : model.pieces) texts.push_back(piece.text);
+  return texts;
+}
+
+/// What LlamaTokenizer of transformers 5.23 makes of a tokenizer.model: byte-pair merges that follow from the pieces,
+/// and Metaspace in place of the model's own normalizer. With `legacy` a space is put before every part of a text
+/// between added tokens, without it only before the text, unless a space is there already.
+///
+/// Source: models/llama/tokenization_llama.py, SentencePieceExtractor and generate_merges() of transformers 5.23.
+ModelAsMerges merges_of_llama_class(const SentencePieceModel& model, const TokenizerConfig& config,
+                                    const std::vector<AddedToken>& added) {
+  ModelAsMerges made;
+  const auto texts = texts_of(model);
+  made.merges = merges_of(texts, PieceIds(texts));
   if (config.add_prefix_space.value_or(true))
-    bpe.prefix = config.legacy.value_or(false) ? SpacePrefix::metaspace_always : SpacePrefix::metaspace_first;
+    made.prefix = config.legacy.value_or(false) ? SpacePrefix::metaspace_always : SpacePrefix::metaspace_first;
+  made.added = with_own_tokens(model, added);
+  return made;
+}
+
+/// \param text  valid UTF-8
+std::size_t num_characters(std::string_view text) {
+  std::size_t count = 0;
+  for (; !text.empty(); text.remove_prefix(utf8_character_length(text))) ++count;
+  return count;
+}
+
+/// The merges with which byte-pair encoding joins the pairs that SentencePiece joins: of two pairs first that whose sum
+/// has the higher score. Marks, bytes and user-defined pieces are joined of nothing.
+///
+/// Source: src/bpe_model.cc of sentencepiece; the order of equal scores as in convert_slow_tokenizer.py,
+/// SentencePieceExtractor, of transformers 4.57.
+ModelAsMerges merges_by_score(const SentencePieceModel& model, const TokenizerConfig& config,
+                              const std::vector<AddedToken>& added) {
+  struct Scored {
+    MergePair pair;
+    float score;
+    std::size_t left, right;  ///< characters
+  };
+  std::vector<std::string> texts;
+  for (const auto& piece : model.pieces) texts.push_back(piece.type == Type::normal ? piece.text : "");
+  const PieceIds ids(texts);
+  std::vector<Scored> scored;
+  for (auto& pair : merges_of(texts, ids)) {
+    const auto sum = static_cast<std::size_t>(ids.find(pair.left + pair.right));
+    const auto left = num_characters(pair.left), right = num_characters(pair.right);
+    scored.push_back({std::move(pair), model.pieces[sum].score, left, right});
+  }
+  std::stable_sort(scored.begin(), scored.end(), [](const Scored& a, const Scored& b) {
+    return std::tuple(a.score, a.left, a.right) > std::tuple(b.score, b.left, b.right);
+  });
+  ModelAsMerges made;
+  for (auto& one : scored) made.merges.push_back(std::move(one.pair));
+  const bool prefix = model.normalizer.dummy_prefix && config.add_prefix_space.value_or(true);
+  made.prefix = prefix ? SpacePrefix::prepend : SpacePrefix::none;
+  made.added = with_own_tokens(model, added);
+  return made;
+}
+
+/// Why tokenizer.json cannot say what the library does with the model; "" when it can.
+std::string reason_against_merges(const SentencePieceModel& model) {
+  const auto& normalizer = model.normalizer;
+  if (!normalizer.character_map.empty()) return "its normalizer maps characters";
+  if (normalizer.remove_extra_spaces) return "its normalizer removes spaces";
+  if (!normalizer.escape_spaces) return "its normalizer keeps spaces";
+  const auto is_unused = [](const auto& piece) { return piece.type == Type::unused; };
+  return std::ranges::any_of(model.pieces, is_unused) ? "it has unused pieces" : "";
+}
+
+std::unique_ptr<Tokenizer> make_of_merges(const SentencePieceModel& model, ModelAsMerges made, LlamaParts parts) {
+  ByteFallbackParts bpe;
+  bpe.merges = merge_table(made.merges, PieceIds(texts_of(model)), parts.where);
+  bpe.llama = std::move(parts);
+  bpe.prefix = made.prefix;
   bpe.llama.dummy_prefix = bpe.prefix != SpacePrefix::none;
   bpe.llama.strips_spaces = false;
-  bpe.added_tokens = std::move(added);
+  bpe.added_tokens = std::move(made.added);
   return std::make_unique<ByteFallbackBpe>(std::move(bpe));
+}
+
+using Json = nlohmann::ordered_json;
+
+/// The normalizer and the pre-tokenizer: where spaces are put.
+void set_spaces(SpacePrefix prefix, Json& root) {
+  const bool is_metaspace = prefix == SpacePrefix::metaspace_always || prefix == SpacePrefix::metaspace_first;
+  auto steps = Json::array();
+  if (prefix == SpacePrefix::prepend) steps.push_back({{"type", "Prepend"}, {"prepend", kSpaceSign}});
+  steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceSign}});
+  root["normalizer"] = is_metaspace ? Json() : Json{{"type", "Sequence"}, {"normalizers", steps}};
+  const char* scheme = prefix == SpacePrefix::metaspace_always ? "always" : "first";
+  const Json metaspace{
+      {"type", "Metaspace"}, {"replacement", kSpaceSign}, {"prepend_scheme", scheme}, {"split", false}};
+  root["pre_tokenizer"] = is_metaspace ? metaspace : Json();
+}
+
+/// The post-processor, which adds the marks; null without marks.
+Json marks_step(const LlamaParts& parts) {
+  if (parts.marks.before.empty() && parts.marks.after.empty()) return {};
+  auto single = Json::array(), pair = Json::array();
+  auto specials = Json::object();
+  const auto add = [&](const std::vector<std::int32_t>& ids, Json& steps, int type) {
+    for (const auto id : ids) {
+      const auto& name = parts.pieces[static_cast<std::size_t>(id)].text;
+      steps.push_back({{"SpecialToken", {{"id", name}, {"type_id", type}}}});
+      specials[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
+    }
+  };
+  const auto add_text = [&](const char* name, Json& steps, int type) {
+    add(parts.marks.before, steps, type);
+    steps.push_back({{"Sequence", {{"id", name}, {"type_id", type}}}});
+    add(parts.marks.after, steps, type);
+  };
+  add_text("A", single, 0);
+  add_text("A", pair, 0);
+  add_text("B", pair, 1);
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", specials}};
+}
+
+/// tokenizer.json of Hugging Face's tokenizers. Merges are texts, which all its versions read.
+Json tokenizer_json(const SentencePieceModel& model, const ModelAsMerges& made, const LlamaParts& parts) {
+  Json root{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", Json::array()}};
+  auto sorted = made.added;
+  std::ranges::sort(sorted, {}, &AddedToken::id);
+  for (const auto& token : sorted) {
+    if (token.is_optional) continue;  // transformers adds those that tokenizer_config.json names
+    root["added_tokens"].push_back({{"id", token.id},
+                                    {"content", token.text},
+                                    {"single_word", token.single_word},
+                                    {"lstrip", token.lstrip},
+                                    {"rstrip", token.rstrip},
+                                    {"normalized", token.normalized},
+                                    {"special", token.special}});
+  }
+  set_spaces(made.prefix, root);
+  root["post_processor"] = marks_step(parts);
+  auto decoders = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceSign}}}, {"content", " "}},
+                               {{"type", "ByteFallback"}},
+                               {{"type", "Fuse"}}});
+  if (made.prefix != SpacePrefix::none)
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  root["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+  Json vocab = Json::object(), merges = Json::array(), unknown;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    vocab.get_ref<Json::object_t&>().emplace_back(model.pieces[id].text, id);  // not [], which searches
+    if (model.pieces[id].type == Type::unknown) unknown = model.pieces[id].text;
+  }
+  for (const auto& [left, right] : made.merges) merges.push_back(left + " " + right);
+  root["model"] = {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", unknown},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", true},
+                   {"byte_fallback", true},
+                   {"ignore_merges", false},
+                   {"vocab", std::move(vocab)},
+                   {"merges", std::move(merges)}};
+  return root;
+}
+
+/// Texts that hold every piece, one after the other as in the vocabulary.
+std::vector<std::string> texts_of_all_pieces(const SentencePieceModel& model) {
+  constexpr std::size_t pieces_per_text = 50;
+  std::vector<std::string> texts;
+  std::size_t count = 0;
+  for (const auto& piece : model.pieces) {
+    if (piece.type != Type::normal) continue;
+    if (count++ % pieces_per_text == 0) texts.emplace_back();
+    auto text = piece.text;
+    for (auto at = text.find(kSpaceSign); at != text.npos; at = text.find(kSpaceSign, at))
+      text.replace(at, kSpaceSign.size(), " ");
+    texts.back() += text;
+  }
+  return texts;
+}
+
+/// tokenizer_config.json with the class that takes tokenizer.json as it is: the Llama classes of transformers 5 make
+/// normalizer and marks anew. The marks that those classes know by themselves are named.
+std::string fast_config(const std::filesystem::path& directory, const TokenizerConfig& read,
+                        const std::map<std::string, std::string>& marks) {
+  const auto is_named = [&](const std::string& key) {
+    return read.is_null(key) || std::ranges::find(read.named_tokens, key, &NamedToken::key) != read.named_tokens.end();
+  };
+  const auto file = directory / "tokenizer_config.json";
+  std::error_code ignored;
+  auto config = Json::object();
+  if (std::filesystem::exists(file, ignored)) config = Json::parse(read_text_file(file));
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  for (const auto& [key, text] : marks)
+    if (!is_named(key)) config[key] = text;
+  if (!config.contains("clean_up_tokenization_spaces")) config["clean_up_tokenization_spaces"] = false;
+  return config.dump(2) + "\n";
 }
 
 }  // namespace
@@ -249,12 +439,39 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::p
   const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
   const auto added = added_tokens_of(model, config, file.string());
   auto parts = llama_parts(model, config, added, file.string());
-  if (is_made_by_llama_class(model, config, added)) return make_by_llama_class(model, config, added, std::move(parts));
+  if (is_made_by_llama_class(model, config, added))
+    return make_of_merges(model, merges_of_llama_class(model, config, added), std::move(parts));
   const bool may_cut = splits_before_spaces(llama_pieces(model));
   parts.dummy_prefix = model.normalizer.dummy_prefix && config.add_prefix_space.value_or(true);
   parts.strips_spaces = model.normalizer.remove_extra_spaces;
   auto encoding = encoding_parts(model, added, may_cut, parts.where);
   return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
+}
+
+FastTokenizerFiles fast_files_of_sentencepiece(const std::filesystem::path& directory) {
+  const auto file = directory / "tokenizer.model";
+  const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
+  const auto config = read_tokenizer_config(directory);
+  const auto added = added_tokens_of(model, config, file.string());
+  const auto parts = llama_parts(model, config, added, file.string());
+  const bool is_of_class = is_made_by_llama_class(model, config, added);
+  FastTokenizerFiles fast;
+  if (!is_of_class) fast.missing = reason_against_merges(model);
+  if (!fast.missing.empty()) return fast;
+  const auto made = is_of_class ? merges_of_llama_class(model, config, added) : merges_by_score(model, config, added);
+  const auto json = tokenizer_json(model, made, parts);
+  auto read_config = config;
+  read_config.hub_class = read_config.token_class = "PreTrainedTokenizerFast";
+  const auto other = make_tokenizer_json(nlohmann::json(json), "tokenizer.json of " + file.string(), read_config);
+  const auto own = make_sentencepiece_tokenizer(file, config);
+  for (const auto& text : texts_of_all_pieces(model)) {
+    if (own->encode_document(text) == other->encode_document(text)) continue;
+    fast.missing = fmt::format("merges give other ids than the model, as for '{}'", text);
+    return fast;
+  }
+  fast.files["tokenizer.json"] = json.dump() + "\n";
+  fast.files["tokenizer_config.json"] = fast_config(directory, config, marks_of_sentencepiece(file));
+  return fast;
 }
 
 std::map<std::string, std::string> marks_of_sentencepiece(const std::filesystem::path& file) {

@@ -17,6 +17,17 @@ namespace fsdp {
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& model,
                                                         const TokenizerConfig& config = {});
 
+/// Files with which `transformers` 4 and 5 give the ids of a folder's tokenizer.model, without sentencepiece.
+struct FastTokenizerFiles {
+  std::map<std::string, std::string> files;  ///< tokenizer.json and tokenizer_config.json
+  std::string missing;                       ///< why there are none: what only tokenizer.model can say
+};
+/// The files give the same ids for texts with every piece, which is tried. Names of user-defined pieces inside a text
+/// are found as by transformers' own conversion: spelled as in the model, with a space put behind them.
+/// \param directory  holds tokenizer.model
+/// \throws as make_sentencepiece_tokenizer()
+FastTokenizerFiles fast_files_of_sentencepiece(const std::filesystem::path& directory);
+
 /// Texts of the pieces that the model itself has for "bos_token", "eos_token" and "unk_token"; only those it has.
 /// \throws as make_sentencepiece_tokenizer()
 std::map<std::string, std::string> marks_of_sentencepiece(const std::filesystem::path& model);

@@ -336,8 +336,12 @@ JsonVocabulary read_json_vocabulary(const JsonValue& root, const TokenizerConfig
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file, const TokenizerConfig& config) {
-  const auto json = read_json_object(file);
-  const JsonValue root(json, file.string());
+  return make_tokenizer_json(read_json_object(file), file.string(), config);
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer_json(const nlohmann::json& json, const std::string& where,
+                                               const TokenizerConfig& config) {
+  const JsonValue root(json, where);
   auto model = read_json_vocabulary(root, config);
   const auto steps = steps_of(root.get("pre_tokenizer"), "pretokenizers");
   if (std::any_of(steps.begin(), steps.end(), spells_bytes)) {

@@ -30,5 +30,8 @@ JsonVocabulary read_json_vocabulary(const JsonValue& root, const TokenizerConfig
 /// \param config  names of the marks and added tokens beyond those of the file
 /// \throws IoError; FormatError naming file, place and what is wrong or not supported
 std::unique_ptr<Tokenizer> make_tokenizer_json(const std::filesystem::path& file, const TokenizerConfig& config = {});
+/// The same for the contents of a file. \param where  names them in errors
+std::unique_ptr<Tokenizer> make_tokenizer_json(const nlohmann::json& json, const std::string& where,
+                                               const TokenizerConfig& config);
 
 }  // namespace fsdp
