@@ -23,7 +23,7 @@ with fsdp_cli.needed():
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-# What beside tokenizer.model decides about spaces and marks. The class of Mistral's and Phi-3's files says so only.
+# Settings beside tokenizer.model that decide about spaces and marks.
 SETTINGS = {"phi3": {"add_eos_token": False, "pad_token": "<unk>"}, "mistral_full": {"add_bos_token": True, "legacy": True},
             "gemma": {"add_bos_token": False}, "gemma2": {"legacy": False}, "gemma3": {"add_eos_token": True}}
 BYTE_LEVEL = ("qwen2_tied", "qwen3", "olmo2", "gpt2") if fsdp_cli.ALL else ("qwen3", "olmo2", "gpt2")

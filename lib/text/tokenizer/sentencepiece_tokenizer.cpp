@@ -242,7 +242,7 @@ std::vector<std::string> texts_of(const SentencePieceModel& model) {
   return texts;
 }
 
-/// What LlamaTokenizer of transformers 5.23 makes of a tokenizer.model: byte-pair merges that follow from the pieces,
+/// LlamaTokenizer of transformers 5.23 makes this of a tokenizer.model: byte-pair merges that follow from the pieces,
 /// and Metaspace in place of the model's own normalizer. With `legacy` a space is put before every part of a text
 /// between added tokens, without it only before the text, unless a space is there already.
 ///
