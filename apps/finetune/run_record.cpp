@@ -109,6 +109,7 @@ SettledBest RunRecord::open() {
                                              setup.options.keep_last, setup.options.keep_optimizer);
   const auto best = reconcile_best_checkpoint();
   if (context_.world.rank() != 0) return best;
+  tell_of_disk();
   metrics_ = std::make_unique<MetricsFile>(setup.directory / "metrics.jsonl", resume_step_, context_.log,
                                            context_.trainer.state().validation_due && context_.validates_here());
   job_ = std::make_unique<JobFile>(context_, std::max<std::int64_t>(0, resume_step_) + 1, memory_.predicted_bytes());
@@ -121,6 +122,27 @@ SettledBest RunRecord::open() {
     text += fmt::format("| {} | {} |\n", name, value.get<std::string>());
   events_->add_text("options", text);
   return best;
+}
+
+/// Warns where the disk has no room for the checkpoints that are there at once: those that are kept, and the next one
+/// while it is written. A run that goes on has those that it keeps.
+void RunRecord::tell_of_disk() const {
+  const auto* prediction = memory_.prediction();
+  const auto& options = context_.setup.options;
+  const bool saves = !options.no_final_save || options.save_every > 0 || options.save_interval_minutes > 0;
+  if (prediction == nullptr || !saves) return;
+  std::error_code error;
+  const auto room = fs::space(context_.setup.checkpoints(), error);
+  if (error) return;
+  const auto one = static_cast<double>(prediction->host.save_bytes) * context_.runtime.mesh().shard->size();
+  const int kept = resume_step_ >= 0 ? 0 : std::max(1, options.keep_last);
+  const auto available = static_cast<double>(room.available);
+  if (available >= one * (kept + 1)) return;
+  context_.log.warning(fmt::format(
+      "{} has {} free, and a checkpoint takes {}: {} there at once while one is written; make room, or keep fewer with "
+      "--keep-last",
+      context_.setup.checkpoints().string(), format_bytes(available), format_bytes(one),
+      kept == 0 ? "one more is" : fmt::format("{} are", kept + 1)));
 }
 
 /// Makes the link `best` agree with the best validation of the run's state.

@@ -93,6 +93,7 @@ class RunRecord {
 
  private:
   bool old_run_is_there() const;
+  void tell_of_disk() const;
   SettledBest reconcile_best_checkpoint();
   void open_samples();
   void set_old_run_aside() const;

@@ -25,6 +25,7 @@ class FullDisk(fsdp_cli.Case):
         names = sorted(p.name for p in folder.iterdir())
         self.assertEqual(result.code, 1, str(result))
         self.assertIn("No space left", result.err)
+        self.assertNotIn("a checkpoint takes", result.err, "two have room at the start")
         self.assertEqual(names, ["latest", "step-00000002", "step-00000004"], str(result))
         self.assertEqual(os.readlink(folder / "latest"), "step-00000004")
         self.evaluate(folder / "latest", "--data", self.val_data)
@@ -35,6 +36,14 @@ class FullDisk(fsdp_cli.Case):
         self.assertEqual(resumed.code, 0, str(resumed))
         self.train("undisturbed", "--max-steps", 8, ranks=2)
         self.assertEqual(fsdp_cli.losses(disk / "full"), fsdp_cli.losses(self.run_directory("undisturbed")))
+
+    def test_too_little_room_is_told_at_the_start(self):
+        disk = self.small_disk("680k")  # a checkpoint's tensors take 349 kB, its files 540 kB
+        result = fsdp_cli.run("fsdp-finetune", [*self.train_arguments("small", "--max-steps", 1, "--no-save"), "--out-dir", disk], ranks=2)
+        self.assertNotIn("a checkpoint takes", result.err, "--no-save writes none")
+        for more, count in ((["--max-rows", 8], 2), (["--keep-last", 3], 4)):
+            result = fsdp_cli.run("fsdp-finetune", [*self.train_arguments("small", "--max-steps", 1, *more), "--out-dir", disk], ranks=2)
+            self.assertRegex(result.err, rf"a checkpoint takes 3\d\d KiB: {count} are there at once")
 
     def limit_file_size(self):
         # Python ignores SIGXFSZ, and exec inherits that; the child of a shell has the default action, which ends the process.
