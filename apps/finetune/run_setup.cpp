@@ -181,6 +181,22 @@ void tell_of_other_data(const RunSetup& setup, const RunManifest& saved, const L
                           is.string(), was.string(), saved.state.samples));
 }
 
+/// Warns of another order of the same rows within an epoch: the position in the order is kept, so the rows that the
+/// checkpoint's run has read are not those before it here.
+void tell_of_other_order(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
+  const auto order = [](const nlohmann::json& options) {
+    if (options.value("no-shuffle", std::string("false")) == "true") return std::string("--no-shuffle");
+    return "--seed " + options.value("seed", std::to_string(TrainOptions().seed));
+  };
+  const auto was = order(saved.options), is = order(setup.saved_options);
+  const auto rows = setup.train_data->num_rows(), read = saved.state.samples % rows;
+  if (was == is || read == 0) return;
+  log.warning(fmt::format(
+      "{} gives another order of the data than {} of the checkpoint's run, which has read {} of {} samples of "
+      "its epoch: until that epoch ends some of them come again, and as many others not at all",
+      is, was, read, rows));
+}
+
 /// Refuses to continue with other packed rows: the position in the data is a row number, and other rows hold other
 /// texts. Warns of another number of rows or texts, and of other data.
 /// \throws UsageError
@@ -189,7 +205,10 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
   const auto& saved = setup.restart->manifest;
   const auto rows = saved.data.find("rows");
   if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
-  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) return tell_of_other_data(setup, saved, log);
+  if (rows->get<std::int64_t>() == setup.train_data->num_rows()) {
+    tell_of_other_data(setup, saved, log);
+    return tell_of_other_order(setup, saved, log);
+  }
   if (!setup.train_data->is_packed()) {
     log.warning(
         fmt::format("--train-data has {} rows here, and the run of the checkpoint had {}: is --train-data or "

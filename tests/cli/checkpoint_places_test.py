@@ -33,6 +33,16 @@ class Places(fsdp_cli.Case):
             result = self.train("data", "--max-steps", steps, "--restart-checkpoint-file", "latest", "--train-data", data)
             self.assertEqual([line.partition("warning: ")[2] for line in result.err.splitlines() if "--train-data is" in line], words, result.err)
 
+    def test_another_order_of_the_data_is_told(self):
+        """The place in the data counts rows of one order: in another one, rows come twice in the epoch and others never."""
+        self.train("order", "--max-steps", 2, "--seed", 11)
+        for steps, more, told in ((3, [], None), (4, ["--seed", 11], None), (5, ["--seed", 12], "--seed 12 gives another order of the data than --seed 11 of the checkpoint's run, which has read 16 of 64 "),
+                                  (6, [], None), (7, ["--no-shuffle"], "--no-shuffle gives another order of the data than --seed 12 "), (8, ["--no-shuffle", "--seed", 13], None)):
+            result = self.train("order", "--max-steps", steps, "--restart-checkpoint-file", "latest", *more)
+            lines = [line.partition("warning: ")[2] for line in result.err.splitlines() if "another order of the data" in line]
+            self.assertEqual(len(lines), told is not None, result.err)
+            for line in lines:
+                self.assertTrue(line.startswith(told), line)
 
 
 if __name__ == "__main__":
