@@ -101,6 +101,21 @@ void require_regular(const std::filesystem::path& path, const struct stat& statu
   throw FormatError(path.string() + ": is " + kind + ", a regular file is needed");
 }
 
+/// A clone made without Git LFS has a short text in place of each large file. Source: the specification of Git LFS,
+/// docs/spec.md, "The Pointer"
+void refuse_lfs_pointer(const File& file) {
+  constexpr std::string_view first_words = "version https://git-lfs.github.com/spec/";
+  constexpr std::uint64_t most_bytes = 1023;
+  const auto size = file.size_bytes();
+  if (size < first_words.size() || size > most_bytes) return;
+  std::string first(first_words.size(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(first)));
+  if (first != first_words) return;
+  throw FormatError(file.path().string() +
+                    ": is a pointer of Git LFS, not the file that it stands for: git lfs pull in its repository, or "
+                    "fsdp-download, fetches the file");
+}
+
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   return path.parent_path() / ("." + path.filename().string() + "." + process_tag() + ".tmp");
 }
@@ -118,6 +133,7 @@ File File::open_read(const std::filesystem::path& path) {
   if (::fstat(fd, &status) != 0) fail("stat", path, errno);
   require_regular(path, status);  // the file may have changed since the first check
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  refuse_lfs_pointer(file);
   return file;
 }
 File File::create(const std::filesystem::path& path) {

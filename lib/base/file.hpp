@@ -13,8 +13,8 @@ namespace fsdp {
 /// Owns a file descriptor.
 class File {
  public:
-  /// Opens for reading, without blocking. \throws IoError naming path and reason; FormatError for a pipe, a device or a
-  /// directory
+  /// Opens for reading, without blocking. \throws IoError naming path and reason; FormatError for a pipe, a device, a
+  /// directory or a pointer of Git LFS
   static File open_read(const std::filesystem::path& path);
   /// Creates or truncates a file.
   static File create(const std::filesystem::path& path);

@@ -68,7 +68,10 @@ std::string ContentHash::finish() {
 }
 
 std::string hash_file(const std::filesystem::path& path, HashKind kind, const std::function<bool()>& stop) {
-  const auto file = File::open_read(path);
+  std::error_code error;
+  auto itself = std::filesystem::weakly_canonical(path, error);
+  // Not File::open_read(), which refuses pointers of Git LFS: their hash is that of any file.
+  const auto file = File::open_read_nofollow(error ? path : itself);
   const auto size = file.size_bytes();
   ContentHash hash(kind, size);
   std::vector<std::byte> buffer(std::min<std::uint64_t>(size, 1 << 20));

@@ -105,7 +105,8 @@ void copy_as_new(const fs::path& source, const fs::path& target) {
   const auto temporary = target.parent_path() / (".tmp." + unique_name());
   std::error_code error;
   fs::copy_file(source, temporary, error);
-  if (!error) File::open_read(temporary).sync();  // after a power failure, a name must not exist without its bytes
+  if (!error)
+    File::open_read_nofollow(temporary).sync();  // after a power failure, a name must not exist without its bytes
   if (!error) fs::rename(temporary, target, error);
   if (!error) return;
   std::error_code ignored;

@@ -47,6 +47,26 @@ class NamedInputs(llama_cli.WeightsCase, ConvertCase):
         checkpoint = self.checkpoints("full") / "latest"
         self.assert_refused(self.train("new", "--model", checkpoint, code=4), 4, "--restart-checkpoint-file", "--to hf")
 
+    def test_pointers_of_git_lfs(self):
+        """A clone without Git LFS has them in place of large files; as texts they were encoded."""
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
+        for name in ("data.txt", "data.csv", "data.jsonl", "data.parquet"):
+            (self.folder / name).write_text(pointer)
+            result = fsdp_cli.run("fsdp-download", ["tokens", "--input", self.folder / name, "--tokenizer", "gpt2", "--output", self.folder / "out.h5"])
+            self.assert_refused(result, 4, name, "pointer of Git LFS", "git lfs pull")
+        (self.folder / "data.h5").write_text(pointer)
+        self.assert_refused(self.train("lfs", "--train-data", self.folder / "data.h5", code=4), 4, "data.h5", "pointer of Git LFS")
+        for name in ("model.safetensors", "config.json"):
+            folder = self.snapshot(f"lfs-{name}")
+            (folder / name).write_text(pointer)
+            self.evaluated(folder, words=[name, "pointer of Git LFS"])
+
+    def test_a_number_that_a_type_cannot_hold_is_in_a_file(self):
+        file = self.folder / "large.safetensors"
+        llama_cli.save_file({"w": numpy.full((2,), 70000, numpy.float32)}, file, "F32")
+        result = self.program(file, self.folder / "large.pt", "--dtype", "fp16", code=4)
+        self.assertIn(f"{file}: 'w' has an element of 70000", result.err)
+
     def test_dora_of_an_embedding(self):
         adapter = self.folder / "dora"
         adapter.mkdir()

@@ -336,11 +336,12 @@ void FloatConverter::convert(std::span<const std::byte> in, std::span<std::byte>
   for (std::size_t i = 0; i < in.size() / in_size; ++i) {
     const auto element = in.subspan(i * in_size, in_size);
     if (!all_finite(from, element) || all_finite(to, out.subspan(i * out_size, out_size))) continue;
+    const auto& info = source.info();
     throw FormatError(fmt::format(
         "{}: '{}' has an element of {}, and the largest {} is {}: {} can hold it (--dtype), or leave the tensor out "
         "with --exclude",
-        source.info().directory.string(), source.tensors()[tensor].name, float_to_double(from, element),
-        torch_name(to_), std::bit_cast<double>(upcast(to, beyond(to) - 1)),
+        (info.files.size() == 1 ? info.files[0] : info.directory).string(), source.tensors()[tensor].name,
+        float_to_double(from, element), torch_name(to_), std::bit_cast<double>(upcast(to, beyond(to) - 1)),
         to.bias() < float_format(DType::f32).bias() ? "bfloat16" : torch_name(from_)));
   }
 }

@@ -59,6 +59,20 @@ TEST_SUITE("base/file") {
     CHECK_THROWS_WITH_AS(fsdp::File::open_read("/nonexistent/x"), doctest::Contains("/nonexistent/x"), fsdp::IoError);
   }
 
+  TEST_CASE("open_read: a pointer of Git LFS is not the file") {
+    TempDir dir;
+    const std::string pointer =
+        "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') + "\nsize 9\n";
+    fsdp::replace_file(dir.path / "model.safetensors", pointer);
+    CHECK_THROWS_WITH_AS(fsdp::File::open_read(dir.path / "model.safetensors"),
+                         doctest::Contains("model.safetensors: is a pointer of Git LFS"), fsdp::FormatError);
+    CHECK_THROWS_AS(fsdp::read_text_file(dir.path / "model.safetensors"), fsdp::FormatError);
+    fsdp::replace_file(dir.path / "about.txt", "On Git LFS: a pointer begins with\n" + pointer);
+    CHECK_NOTHROW(fsdp::File::open_read(dir.path / "about.txt"));
+    fsdp::replace_file(dir.path / "long.txt", pointer + std::string(1024, 'x'));
+    CHECK_NOTHROW(fsdp::File::open_read(dir.path / "long.txt"));
+  }
+
   TEST_CASE("private files: own regular files with one name are opened or created, all others are refused and stay") {
     TempDir dir;
     const auto path = dir.path / "data", other = dir.path / "other";

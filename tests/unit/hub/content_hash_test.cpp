@@ -39,6 +39,16 @@ TEST_SUITE("hub/content_hash") {
     CHECK_THROWS_AS(hash_file(directory / "none", HashKind::sha256), MissingInput);
   }
 
+  TEST_CASE("hash_file: a pointer of Git LFS and a link have the hash of their bytes") {
+    test::TempDir directory;
+    test::write_file(directory / "pointer", "version https://git-lfs.github.com/spec/v1\n");
+    test::write_file(directory / "other", "version https://git-lfs.github.com/spec/v2\n");
+    std::filesystem::create_symlink("pointer", directory / "link");
+    const auto hash = hash_file(directory / "pointer", HashKind::sha256);
+    CHECK(hash_file(directory / "link", HashKind::sha256) == hash);
+    CHECK(hash_file(directory / "other", HashKind::sha256) != hash);
+  }
+
   TEST_CASE("hash_kind: decided by length and digits") {
     CHECK(hash_kind(std::string(64, 'a')) == HashKind::sha256);
     CHECK(hash_kind(std::string(40, '0')) == HashKind::git_sha1);
