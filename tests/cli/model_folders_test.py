@@ -116,6 +116,25 @@ class Folders(families_cli.Case):
                 index.write_text(index.read_text().replace(SHARDS[0], ""))
                 self.assert_loss("qwen3", folder)
 
+    def test_shards_that_contradict_their_index(self):
+        """transformers takes a tensor that two shards hold from the last of them, whatever the index says."""
+        for name, suffix, write in (("model", ".safetensors", save_file), ("pytorch_model", ".bin", torch.save)):
+            with self.subTest(name):
+                folder, weights = self.empty_copy("qwen3", f"twice{suffix}")
+                parts = self.halves(weights)
+                write_index(folder, name, suffix, parts)
+                twice = next(iter(parts[0]))
+                last = folder / f"{name}{SHARDS[1]}{suffix}"
+                write(parts[0], folder / f"{name}{SHARDS[0]}{suffix}")
+                write({**parts[1], twice: 2 * weights[twice]}, last)
+                for program, arguments in (("fsdp-ckpt-convert", [folder, self.folder / "x", "--to", "hf"]), ("fsdp-eval", [folder, "--data", self.documents("qwen3")])):
+                    self.assert_refused(fsdp_cli.run(program, arguments), 4, last.name, twice, f"{name}{SHARDS[0]}{suffix}", "index")
+                write({**parts[1], "model.extra": torch.ones(1)}, last)
+                self.assert_loss("qwen3", folder)
+                result = fsdp_cli.run("fsdp-ckpt-convert", [folder, self.folder / f"all{suffix}"])
+                self.assertEqual(result.code, 0, str(result))
+                self.assertIn(f"{last.name}: a tensor that the index does not name is left out (model.extra)", result.err)
+
     def test_safetensors_win_over_pytorch_model_bin(self):
         folder, weights = self.empty_copy("qwen3", "both")
         save_file(weights, folder / "model.safetensors")

@@ -46,6 +46,23 @@ IndexedFiles read_index(const std::filesystem::path& index, const std::string& w
   return found;
 }
 
+bool is_indexed(const std::string& tensor, const std::map<std::string, std::string>& file_of,
+                const std::filesystem::path& file, const std::string& name) {
+  const auto found = file_of.find(tensor);
+  if (found == file_of.end() || found->second == name) return found != file_of.end();
+  // Programs differ in which of the two counts: transformers takes that of the last file.
+  throw FormatError(fmt::format("{}: tensor \"{}\" is here and in {}, where the index has it: remove one of them",
+                                file.string(), tensor, found->second));
+}
+
+std::string remark_of_unindexed(const std::filesystem::path& file, const std::vector<std::string>& tensors) {
+  if (tensors.empty()) return "";
+  const bool one = tensors.size() == 1;
+  return fmt::format("{}: {} that the index does not name {} left out ({}{})", file.string(),
+                     one ? "a tensor" : fmt::format("{} tensors", tensors.size()), one ? "is" : "are", tensors.front(),
+                     one ? "" : ", ...");
+}
+
 void refuse_missing_shards(const std::vector<std::filesystem::path>& files) {
   static const std::regex kShard("(.*)-([0-9]{5})-of-([0-9]{5})(\\.[a-z]+)");
   std::set<std::string> names;

@@ -16,6 +16,14 @@ struct IndexedFiles {
 /// \throws FormatError for what is no index, or beside such a file; MissingInput for a file that is not there
 IndexedFiles read_index(const std::filesystem::path& index, const std::string& whole);
 
+/// Whether an index has a tensor of `file`. \param file_of  names of files, by tensor  \param name  of `file` in the
+/// index \throws FormatError if the index has the tensor in another file
+bool is_indexed(const std::string& tensor, const std::map<std::string, std::string>& file_of,
+                const std::filesystem::path& file, const std::string& name);
+
+/// A remark on the tensors of a file that its index does not have; "" for none.
+std::string remark_of_unindexed(const std::filesystem::path& file, const std::vector<std::string>& tensors);
+
 /// \param files  read without an index \throws MissingInput naming the first shard that is not among them
 void refuse_missing_shards(const std::vector<std::filesystem::path>& files);
 

@@ -171,15 +171,16 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
   const bool sharded = reader.metadata().contains(kShardingKey);
   if (sharded) offsets = parse_sharding(reader);
   is_sharded_ = is_sharded_ || sharded;
+  std::vector<std::string> unindexed;
   std::vector<std::pair<std::uint64_t, const std::string*>> order;
   for (const auto& [name, entry] : reader.tensors()) order.emplace_back(entry.begin, &name);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [begin, name] : order) {
     const SafetensorsEntry& entry = reader.tensors().at(*name);
     Shape at(entry.shape.size(), 0);
-    if (weight_map != nullptr) {
-      const auto wanted = weight_map->find(*name);
-      if (wanted == weight_map->end() || wanted->second != indexed_as) continue;  // not in the index
+    if (weight_map != nullptr && !is_indexed(*name, *weight_map, reader.path(), indexed_as)) {
+      unindexed.push_back(*name);
+      continue;
     }
     if (const auto found = offsets.find(*name); found != offsets.end()) at = found->second;
     if (at.size() != entry.shape.size()) {
@@ -201,6 +202,7 @@ void SafetensorsSource::gather(const SafetensorsReader& reader, std::uint32_t fi
     }
     pieces.push_back({file, entry, std::move(at)});
   }
+  if (!unindexed.empty()) info_.remarks.push_back(remark_of_unindexed(reader.path(), unindexed));
 }
 
 void SafetensorsSource::finish() {

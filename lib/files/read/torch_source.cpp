@@ -79,10 +79,11 @@ void TorchSource::add_file(const std::filesystem::path& path, bool may_lack_tens
   info_.producer = torch.producer();
   info_.files.push_back(path);
   FlatObject flat = flatten(*torch.document(), path.string(), may_lack_tensors);
+  std::vector<std::string> unindexed;
   for (auto& found : flat.tensors) {
-    if (file_of != nullptr) {
-      const auto wanted = file_of->find(found.name);
-      if (wanted == file_of->end() || wanted->second != indexed_as) continue;
+    if (file_of != nullptr && !is_indexed(found.name, *file_of, path, indexed_as)) {
+      unindexed.push_back(found.name);
+      continue;
     }
     SourceTensor tensor{.name = std::move(found.name),
                         .path = std::move(found.path),
@@ -95,6 +96,7 @@ void TorchSource::add_file(const std::filesystem::path& path, bool may_lack_tens
     add_tensor(std::move(tensor), {{Shape(shape.size(), 0), shape}}, path.string());
     views_.push_back(std::move(found.view));
   }
+  if (!unindexed.empty()) info_.remarks.push_back(remark_of_unindexed(path, unindexed));
   num_storages_ = std::max(num_storages_, first_storage + 1);  // of a file without tensors, too
   for (auto& found : flat.values) {
     values_.push_back({std::move(found.name), std::move(found.path)});

@@ -85,6 +85,14 @@ const std::string& type_of(const JsonValue& value) { return value.at("type").str
   value.fail("type " + type_of(value) + " is not supported, expected " + supported);
 }
 
+/// Refuses members that the tokenizers library does not know: they may change the ids.
+void refuse_other_members(const JsonValue& value, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, member] : value.object().items()) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      value.get(name).fail("is not known: is the file of a newer version of tokenizers?");
+  }
+}
+
 /// Returns the steps of a normalizer or pre-tokenizer: the members of a Sequence, the value itself, or none for null.
 /// \param list  key of the members of a Sequence: "normalizers", "pretokenizers", ...
 std::vector<JsonValue> steps_of(const JsonValue& value, std::string_view list) {
@@ -100,6 +108,8 @@ JsonVocabulary read_model(const JsonValue& model, std::size_t num_added) {
   if (type ? *type != "BPE" : model.get("merges").is_null()) {
     model.fail("type " + type.value_or("(none)") + " is not supported, expected BPE");
   }
+  refuse_other_members(model, {"type", "vocab", "merges", "dropout", "unk_token", "fuse_unk", "byte_fallback",
+                               "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix"});
   for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!model.optional_string(option).value_or("").empty()) model.get(option).fail("is not supported");
   }
@@ -329,6 +339,10 @@ std::unique_ptr<Tokenizer> make_byte_fallback(const JsonValue& root, JsonVocabul
 }  // namespace
 
 JsonVocabulary read_json_vocabulary(const JsonValue& root, const TokenizerConfig& config) {
+  refuse_other_members(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                              "model", "post_processor", "decoder"});
+  const auto version = root.optional_string("version").value_or("1.0");
+  if (version != "1.0") root.get("version").fail("is " + version + ", expected 1.0");
   const auto of_file = read_added_tokens(root.get("added_tokens"));
   auto model = read_model(root.at("model"), of_file.size() + config.added_tokens.size());
   model.added = added_tokens_of(model, of_file, root.where(), config);

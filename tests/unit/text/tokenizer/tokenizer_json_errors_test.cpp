@@ -64,6 +64,14 @@ TEST_SUITE("tokenizer/tokenizer_json_errors") {
     const auto byte_level = small_byte_level();
     const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}};
     check_refused(
+        byte_level, [](Json& j) { j["version"] = "2.0"; }, "version: is 2.0, expected 1.0");
+    check_refused(
+        byte_level, [](Json& j) { j["special_merges"] = Json::array(); },
+        "special_merges: is not known: is the file of a newer version of tokenizers?");
+    check_refused(
+        byte_level, [](Json& j) { j["model"]["merge_dropout"] = 0.1; },
+        "model: merge_dropout: is not known: is the file of a newer version of tokenizers?");
+    check_refused(
         byte_level, [](Json& j) { j["model"]["type"] = "WordPiece"; }, "model: type WordPiece is not supported");
     check_refused(
         byte_level, [](Json& j) { j["model"]["type"] = "Unigram"; }, "model: type Unigram is not supported");
