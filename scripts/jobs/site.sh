@@ -13,6 +13,10 @@ read_site() {
     [[ -n $file ]] || return 0
     if [[ ! -e $file && -z ${FSDP_SITE:-} ]]; then return 0; fi
     [[ -r $file ]] || { echo "FSDP_SITE=$file: no such file, or it cannot be read" >&2; return 1; }
+    if grep -q $'\r' "$file"; then
+        echo "$file: has line ends of Windows, which become part of the values: sed -i 's/\r\$//' $file" >&2
+        return 1
+    fi
     bash -n "$file" || return 1
     set +eu
     if ! declare -F module >/dev/null; then

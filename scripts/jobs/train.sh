@@ -217,15 +217,19 @@ check_inputs() {
 # Sets sweep_size, the number of combinations, and sweep_axes, the words of ARRAY. Checks the longest name of a folder that
 # take_task would make.
 read_sweep() {
-    local axis values value longest label='' LC_ALL=C # counts bytes
+    local axis values value longest seen label='' LC_ALL=C # counts bytes
     read -ra sweep_axes <<<"${ARRAY:-}"
     sweep_size=1
     for axis in "${sweep_axes[@]}"; do
         [[ $axis =~ ^-*([A-Za-z0-9][A-Za-z0-9_-]*)=([^,]+(,[^,]+)*)$ ]] || die "ARRAY=$ARRAY: '$axis' is not NAME=VALUE,VALUE,..." 2
         IFS=, read -ra values <<<"${BASH_REMATCH[2]}"
         sweep_size=$((sweep_size * ${#values[@]}))
-        longest=''
-        for value in "${values[@]}"; do if ((${#value} > ${#longest})); then longest=$value; fi; done
+        longest='' seen=/
+        for value in "${values[@]}"; do
+            if ((${#value} > ${#longest})); then longest=$value; fi
+            [[ $seen != */"${value//\//_}"/* ]] || die "ARRAY=$ARRAY: two runs would have the folder ${BASH_REMATCH[1]}-${value//\//_}" 2
+            seen+=${value//\//_}/
+        done
         label+=${label:+,}${BASH_REMATCH[1]}-${longest//\//_}
     done
     check_name_length "ARRAY (NAME-VALUE,... names the folder of each run; links with short names shorten it)" "$label"
@@ -375,6 +379,7 @@ submit_train() {
     if ((sweep_size > 1)); then count=" (the first of $sweep_size runs)"; fi
     export FSDP_HOME
     if [[ -n ${FSDP_SITE:-} ]]; then FSDP_SITE=$(realpath -s "$FSDP_SITE"); fi # the job starts in another folder
+    [[ ${GPUS:-0} =~ ^(0|[1-9][0-9]*)$ ]] || die "GPUS=$GPUS: the number of GPUs per node was expected; their type goes into CONSTRAINT or SUBMIT" 2
     submission "$@"
     if ! ((show)) && ! command -v "$submit_with" >/dev/null; then
         die "there is no $submit_with here, which login nodes have: nothing is submitted. --show prints what would be, and this \

@@ -139,6 +139,13 @@ expect 0 "qsub -V -A PROJECT -q debug -l select=1:system=polaris:ngpus=4 -l plac
 expect 0 "sbatch --export=ALL --account=GROUP --partition=gpu --constraint=gpu80 --time=12:00:00 --mail-user=me@example.edu" example slurm/train.sh slurm-infiniband
 expect 0 "sbatch --export=ALL --account=PROJECT --qos=regular '--constraint=gpu&hbm80g' --gpus-per-node=4" example slurm/train.sh slingshot
 
+# A value that leaves the GPUs out, or a line end that becomes part of an account's name, is refused before anything is submitted.
+printf 'ACCOUNT=abc\r\n' >windows.sh
+for script in slurm/train.sh pbs/train.pbs; do
+    for gpus in a100:4 two 08 1.5 -1; do expect 2 "GPUS=$gpus: the number of GPUs per node" run "$script" GPUS="$gpus" -- --show; done
+    expect 2 "windows.sh: has line ends of Windows" run "$script" FSDP_SITE="$work/windows.sh" -- --show
+done
+
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 sweep="lr=1e-5,3e-5,1e-4 --seed=1,2"
 expect 0 "sbatch --export=ALL --array=0-5 $FSDP_SOURCE" run slurm/train.sh ARRAY="$sweep" -- --show
@@ -148,6 +155,9 @@ expect 0 "--run-name s/lr-1e-4,seed-1 --lr=1e-4 --seed=1 " slurm ARRAY="$sweep" 
 expect 2 "has no combination" slurm ARRAY="$sweep" SLURM_ARRAY_TASK_ID=6
 expect 2 "needs a job array, of 6 tasks" slurm ARRAY="$sweep"
 expect 2 "'lr' is not NAME=VALUE" slurm ARRAY="lr" SLURM_ARRAY_TASK_ID=0
+for twice in "lr=1e-5,1,1e-5" "adapter=a/b,a_b seed=1,2"; do
+    expect 2 "two runs would have the folder" run slurm/train.sh ARRAY="$twice" -- --show
+done
 # A folder whose name would be too long is refused before anything is submitted, in whichever task it is.
 long=$(printf 'x%.0s' {1..239})
 for script in slurm/train.sh pbs/train.pbs; do
