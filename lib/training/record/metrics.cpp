@@ -18,7 +18,9 @@ namespace fsdp {
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t resume_step, const Logger& log, bool validates)
     : path_(file), log_(log) {
   const auto last = static_cast<double>(resume_step);
-  std::ifstream old(file);
+  std::error_code error;
+  std::ifstream old;
+  if (std::filesystem::is_regular_file(file, error)) old.open(file);  // a pipe of that name would block
   for (std::string line; resume_step >= 0 && std::getline(old, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) continue;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -47,6 +48,15 @@ TEST_SUITE("train/metrics") {
     CHECK(read_text_file(file) == line(1) + line(2) + line(7));
     MetricsFile(file, -1, quiet).add({{"step", 1}});
     CHECK(read_text_file(file) == line(1));
+  }
+
+  TEST_CASE("a run that goes on does not wait for a pipe in place of its lines") {
+    const TempDir folder;
+    const auto file = folder.path() / "metrics.jsonl";
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+    const Logger quiet(0, LogLevel::error);
+    CHECK_NOTHROW(MetricsFile(file, 2, quiet).add({{"step", 3}}));
+    CHECK(std::filesystem::is_fifo(file));
   }
 
   TEST_CASE("of a step that is going to be validated again its validation goes, too") {
