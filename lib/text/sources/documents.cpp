@@ -10,6 +10,8 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/python_json.hpp"
+#include "lib/base/text_format.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/text/chat/messages.hpp"
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/parquet_documents.hpp"
@@ -131,13 +133,19 @@ class ArrowTexts : public Documents {
 
 class PlainText : public Documents {
  public:
-  explicit PlainText(const std::filesystem::path& file) : file_(file) {}
+  PlainText(const std::filesystem::path& file, std::uint64_t most_bytes) : file_(file), most_bytes_(most_bytes) {}
 
   bool next(std::string& text) override {
     if (done_) return false;
     done_ = true;
     text.clear();
-    for (std::string block; file_.read(block);) text += block;
+    for (std::string block; file_.read(block);) {
+      text += block;
+      if (text.size() > most_bytes_) {
+        throw FormatError(where() + ": is one text of more than " + format_bytes(static_cast<double>(most_bytes_)) +
+                          ", half of the memory here: cut it into files, or into lines of JSON (X.jsonl)");
+      }
+    }
     size_ = file_.bytes_read();
     if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
     return !text.empty();
@@ -147,6 +155,7 @@ class PlainText : public Documents {
 
  private:
   detail::UnpackedFile file_;
+  std::uint64_t most_bytes_;
   bool done_ = false;
   std::int64_t size_ = 0;
 };
@@ -208,8 +217,8 @@ const char* name_of(DataFileKind kind) {
   }
 }
 
-std::unique_ptr<Documents> detail::open_plain_text(const std::filesystem::path& file) {
-  return std::make_unique<PlainText>(file);
+std::unique_ptr<Documents> detail::open_plain_text(const std::filesystem::path& file, std::uint64_t most_bytes) {
+  return std::make_unique<PlainText>(file, most_bytes);
 }
 
 std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field) {
@@ -223,8 +232,10 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
       return open_parquet(file, field);
     case DataFileKind::arrow:
       return std::make_unique<ArrowTexts>(file, field);
-    default:
-      return detail::open_plain_text(file);
+    default: {
+      const auto memory = static_cast<std::uint64_t>(machine_memory_bytes());
+      return detail::open_plain_text(file, memory > 0 ? memory / 2 : std::numeric_limits<std::uint64_t>::max());
+    }
   }
 }
 

@@ -78,7 +78,7 @@ const char* name_of(DataFileKind kind);
 /// - Parquet, and Arrow streams (of datasets.save_to_disk): a column of strings or of lists of strings, joined by
 ///   spaces; read page by page, or batch by batch.
 /// A value that is null is an empty document. A UTF-8 byte-order mark at the start is dropped. A line or cell may have
-/// up to 1 GiB.
+/// up to 1 GiB, a plain text up to half of the memory that this process may use.
 /// \param field  key or column; empty: `text`, in Parquet files without that `Moves`
 /// \throws FormatError when there is no such column, saying which there are; IoError; RuntimeFailure when a Parquet
 /// file cannot be read because the support for it is missing
@@ -95,7 +95,8 @@ namespace detail {
 std::unique_ptr<Documents> open_json_lines(const std::filesystem::path& file, const std::string& field);
 std::unique_ptr<Documents> open_json_records(const std::filesystem::path& file);
 std::unique_ptr<Documents> open_csv(const std::filesystem::path& file, const std::string& field, char separator);
-std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file);
+/// \param most_bytes  of the text, which may be a thousand times as long as a compressed file
+std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file, std::uint64_t most_bytes);
 }  // namespace detail
 
 // The documents of several files, one after the other.

@@ -209,6 +209,18 @@ TEST_SUITE("corpus/data_files") {
     }
   }
 
+  TEST_CASE("plain text: a text that is longer than allowed is refused") {
+    const TempDir dir;
+    const std::string whole(2048, 'a');
+    fsdp::File::create(dir / "a.txt").write(whole);
+    std::string text;
+    CHECK(fsdp::detail::open_plain_text(dir / "a.txt", 2048)->next(text));
+    CHECK(text == whole);
+    const auto refused = fsdp::detail::open_plain_text(dir / "a.txt", 1024);
+    CHECK_THROWS_WITH_AS(refused->next(text), doctest::Contains("a.txt: is one text of more than 1 KiB"),
+                         fsdp::FormatError);
+  }
+
   TEST_CASE("plain text: one document, an empty file none") {
     TempDir dir;
     CHECK(read_content(dir, "a.txt", "\xef\xbb\xbfone\n\ntwo\n") == Texts{"one\n\ntwo\n"});
