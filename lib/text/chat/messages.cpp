@@ -112,16 +112,14 @@ Json json_in(const std::string& text) {
 Json from_share_gpt(const Json& message) {
   if (!message.is_object() || message.contains("role") || !message.contains("from") || !message.contains("value"))
     return message;
-  constexpr std::array<std::array<const char*, 2>, 10> kFromRoles{{{"human", "user"},
-                                                                   {"gpt", "assistant"},
-                                                                   {"chatgpt", "assistant"},
-                                                                   {"bing", "assistant"},
-                                                                   {"bard", "assistant"},
-                                                                   {"model", "assistant"},
-                                                                   {"observation", "tool"},
-                                                                   {"function_response", "tool"},
-                                                                   {"tool_response", "tool"},
-                                                                   {"function_call", "assistant"}}};
+  constexpr std::array<std::array<const char*, 2>, 8> kFromRoles{{{"human", "user"},
+                                                                  {"gpt", "assistant"},
+                                                                  {"chatgpt", "assistant"},
+                                                                  {"model", "assistant"},
+                                                                  {"observation", "tool"},
+                                                                  {"function_response", "tool"},
+                                                                  {"tool_response", "tool"},
+                                                                  {"function_call", "assistant"}}};
   auto made = Json{{"role", message["from"]}, {"content", message["value"]}};
   for (const auto& [from, role] : kFromRoles) {
     if (message["from"] == from) made["role"] = role;

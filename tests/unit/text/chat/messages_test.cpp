@@ -76,6 +76,16 @@ TEST_SUITE("chat/messages") {
                          fsdp::FormatError);
   }
 
+  TEST_CASE("ShareGPT: a name that is not known stays, for the encoder to refuse as a role") {
+    const auto record =
+        Message::parse(R"({"conversations": [{"from": "human", "value": "a"}, {"from": "bing", "value": "b"},
+        {"from": "ipython", "value": "c"}]})");
+    const auto read = fsdp::read_conversation(record, "messages");
+    CHECK(read.messages[1]["role"] == "bing");
+    CHECK(read.messages[2]["role"] == "ipython");
+    CHECK(read.is_answer == std::vector<bool>{false, false, false});
+  }
+
   TEST_CASE("ShareGPT: calls and what a tool answers") {
     const auto record = Message::parse(R"({"conversations": [{"from": "human", "value": "a"},
         {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"z\": 1}}"},
