@@ -187,7 +187,7 @@ class Refusals(TokensCase):
         good = write_jsonl(self.folder / "good.jsonl", ["fine"] * 3000)
         self.refused([good, write("cut.jsonl", b'{"text": "a"}\n{"text": "b')], 4, "cut.jsonl: line 2: is no JSON")
         self.refused(write("key.jsonl", b'{"body": "a"}\n'), 4, "key.jsonl: line 1", "'text'", "only 'body'", "--field")
-        self.refused(write("pretty.json", b'[\n{"text": "a"}\n]\n'), 4, "pretty.json: line 1")
+        self.refused(write("pretty.json", b'[\n{"text": "a"}\n, {"text": 1}]\n'), 4, "pretty.json: element 2 at byte 18: 'text' holds a number")
         self.refused(write("latin1.jsonl", b'{"text": "\xe9"}\n'), 4, "latin1.jsonl: line 1", "UTF-8")
         self.refused(write("key.csv", b"id,body\n1,a\n"), 4, "key.csv", "'text'", "only 'id', 'body'")
         self.refused(write("quote.csv", b'text\nfine\n"open\n'), 4, "quote.csv: line 3", "never closed")

@@ -20,22 +20,30 @@
 namespace fsdp {
 namespace {
 
+/// The forms of which a sample has the keys.
+struct Forms {
+  explicit Forms(const std::vector<std::string>& all) : keys(all) {}
+  bool has(std::string_view key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+
+  const std::vector<std::string>& keys;
+  bool messages = has("messages") || has(kShareGptField) || (has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]));
+  bool pair = has("prompt") && has("completion");
+  bool text = has("text");
+};
+
 DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
-  const auto has = [&](std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
-  const bool alpaca = has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]);
-  const bool messages = has("messages") || has(kShareGptField) || alpaca, pair = has("prompt") && has("completion"),
-             text = has("text");
-  if (messages + pair + text > 1) {
+  const Forms forms(keys);
+  if (forms.messages + forms.pair + forms.text > 1) {
     throw UsageError(file.string() + ": has " +
-                     (!messages             ? "'prompt' and 'completion'"
-                      : has("messages")     ? "'messages'"
-                      : has(kShareGptField) ? "'conversations'"
-                                            : "'instruction' and 'output'") +
-                     " and " + (text ? "'text'" : "'prompt' and 'completion'") +
+                     (!forms.messages             ? "'prompt' and 'completion'"
+                      : forms.has("messages")     ? "'messages'"
+                      : forms.has(kShareGptField) ? "'conversations'"
+                                                  : "'instruction' and 'output'") +
+                     " and " + (forms.text ? "'text'" : "'prompt' and 'completion'") +
                      "; say which of them to read: text, prompt-completion or messages (--form; in fsdp-finetune and "
                      "fsdp-eval --data-form)");
   }
-  return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text;
+  return forms.messages ? DataForm::messages : forms.pair ? DataForm::prompt_completion : DataForm::text;
 }
 
 /// The columns of Parquet that hold messages, in any layout.
@@ -69,12 +77,14 @@ std::string first_unpacked_bytes(const std::filesystem::path& file) {
   return bytes;
 }
 
-/// True if the first line of the file is a JSON object with a key, whatever the file's name is.
-bool holds_json_lines(const std::filesystem::path& file, std::string_view head) {
+/// True if the first line of the file, or the first element of a list, is a JSON object with a key, whatever the file's
+/// name is.
+bool holds_json_samples(const std::filesystem::path& file, std::string_view head) {
   if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
-  const auto brace = head.find_first_not_of(" \t\r\n");
+  auto brace = head.find_first_not_of(" \t\r\n");
+  if (brace != head.npos && head[brace] == '[') brace = head.find_first_not_of(" \t\r\n", brace + 1);
   if (brace == head.npos || head[brace] != '{') return false;
-  const auto quote = head.find_first_not_of(" \t", brace + 1);
+  const auto quote = head.find_first_not_of(" \t\r\n", brace + 1);
   if (quote == head.npos || head[quote] != '"') return false;
   return !detail::first_json_keys(file).empty();
 }
@@ -162,6 +172,18 @@ class PlainText : public Documents {
 
 }  // namespace
 
+std::optional<DataForm> form_of_keys(const std::vector<std::string>& keys) {
+  const Forms forms(keys);
+  if (forms.messages + forms.pair + forms.text != 1) return {};
+  return forms.messages ? DataForm::messages : forms.pair ? DataForm::prompt_completion : DataForm::text;
+}
+
+const char* detail::name_with_article(DataForm form) {
+  return form == DataForm::messages            ? "a conversation"
+         : form == DataForm::prompt_completion ? "a prompt with a completion"
+                                               : "a text";
+}
+
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
   const auto kind = data_file_kind(file);
   const bool has_columns = kind == DataFileKind::parquet || kind == DataFileKind::arrow;
@@ -194,10 +216,10 @@ DataFileKind data_file_kind(const std::filesystem::path& file) {
   if (named == NamedKind::json_lines || named == NamedKind::json) return DataFileKind::json_lines;
   detail::refuse_binary(file, head);
   if (named == NamedKind::csv) return DataFileKind::csv;
-  if (holds_json_lines(file, head)) {
+  if (holds_json_samples(file, head)) {
     throw FormatError(file.string() +
-                      ": would be read as one text, and its first line is a JSON object: give it the suffix .jsonl "
-                      "(ln -s will do), and each line is a document");
+                      ": would be read as plain text, and it begins with a JSON object: give it the suffix .jsonl "
+                      "(ln -s will do), and each line, or each element of a list, is a document");
   }
   return DataFileKind::text;
 }

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/ignored.hpp"
@@ -31,9 +33,24 @@ inline std::string messages_field(const DataSelection& selection) {
   return selection.field.empty() ? "messages" : selection.field;
 }
 
+/// The one form that a sample of these keys has; nothing where they are those of several forms or of none.
+std::optional<DataForm> form_of_keys(const std::vector<std::string>& keys);
+
 namespace detail {
-/// Returns the keys of the first object of a JSON Lines file; none when the first line is not an object.
+/// Returns the keys of the first object of JSON Lines or of a JSON list; none when the first sample is not an object.
 std::vector<std::string> first_json_keys(const std::filesystem::path& file);
+/// "line 1", "element 1 at byte 2": the place of that sample.
+std::string first_json_place(const std::filesystem::path& file);
+/// The keys of an object; none for another text. \throws FormatError naming `where`, for values that are too deep
+std::vector<std::string> keys_of(const std::string& sample, const std::string& where);
+/// "is no JSON, column 9: ...". \param error  of the JSON library
+std::string no_json(std::string_view sample, std::string_view error);
+/// "line 12" of "FILE: line 12".
+std::string place_in_file(const std::string& where);
+/// "a text", "a conversation", "a prompt with a completion"
+const char* name_with_article(DataForm form);
+/// "FILE: line 4 is a conversation, line 1 a text: one form per file"
+std::string other_form(const std::string& where, DataForm form, const std::string& first, DataForm of_first);
 }  // namespace detail
 
 class Documents {
@@ -48,7 +65,8 @@ class Documents {
   /// \throws FormatError naming file and line or row of what is malformed; IoError
   virtual bool next(std::string& text) = 0;
 
-  /// Place of the document that next() returned last: "FILE: line 12" (from 1), "FILE: row 12" (from 0).
+  /// Place of the document that next() returned last: "FILE: line 12" (from 1), "FILE: row 12" (from 0), "FILE: element
+  /// 12 at byte 3456" of a JSON list.
   virtual std::string where() const = 0;
 
   /// Bytes of the file that have been read, approximately; for progress.
@@ -71,7 +89,7 @@ const char* name_of(DataFileKind kind);
 
 /// Opens a data file.
 /// - JSON Lines: an object a line with a string or a list of strings, which is joined by spaces; empty lines are
-///   skipped.
+///   skipped. A file that begins with '[' is a list of such objects, which is read one by one.
 /// - CSV: RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank lines are skipped;
 ///   a cell may hold line ends.
 /// - Plain text: the whole file is one document, an empty file none.

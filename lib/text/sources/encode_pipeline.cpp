@@ -44,11 +44,21 @@ nlohmann::ordered_json parse_record(const std::string& sample, const std::string
     check_characters(text, record, messages);
     return record;
   } catch (const nlohmann::json::exception& error) {
-    const std::string what = error.what();
-    const auto at = what.find("column ");
-    throw FormatError("is no JSON, " + (at == std::string::npos ? what : what.substr(at)) +
-                      "; JSON Lines has one whole object on every line");
+    throw FormatError(detail::no_json(sample, error.what()));
   }
+}
+
+/// A sample of another form than the file's.
+struct OtherForm : FormatError {
+  explicit OtherForm(DataForm found) : FormatError(detail::name_with_article(found)), form(found) {}
+  DataForm form;
+};
+
+/// \throws OtherForm for a sample with the keys of another form, and of that alone
+void check_form(const nlohmann::ordered_json& record, DataForm form) {
+  std::vector<std::string> keys;
+  for (const auto& member : record.items()) keys.push_back(member.key());
+  if (const auto found = form_of_keys(keys); found && *found != form) throw OtherForm(*found);
 }
 
 /// The first id is never a target.
@@ -64,6 +74,7 @@ DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, ConversationRules r
 void DocumentEncoder::encode_record(const std::string& sample, DataForm form, EncodedSample& out) const {
   const auto record = parse_record(sample, options_.messages_field);
   const bool is_pair = form != DataForm::messages;
+  if (options_.messages_field == "messages") check_form(record, form);
   out.masked =
       is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
   out.unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
@@ -202,6 +213,12 @@ void EncodePipeline::encode(Batch& batch) const {
     EncodedSample sample;
     try {
       sample = encoder_.encode(batch.texts[i], batch.forms[i], [this] { return closing_.load(); });
+    } catch (const OtherForm& other) {
+      const auto& place = batch.places[i];
+      const auto first = first_json_place(place.substr(0, place.rfind(": ")));
+      if (first != place_in_file(place)) throw FormatError(other_form(place, other.form, first, batch.forms[i]));
+      throw FormatError(place + ": is " + other.what() + ", and " + name_with_article(batch.forms[i]) +
+                        " was asked for (--form; in fsdp-finetune and fsdp-eval --data-form)");
     } catch (const Error& error) {
       throw FormatError(batch.places[i] + ": " + error.what());
     }

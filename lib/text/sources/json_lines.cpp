@@ -7,7 +7,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/python_json.hpp"
 #include "lib/text/sources/documents.hpp"
-#include "lib/text/sources/text_stream.hpp"
+#include "lib/text/sources/json_samples.hpp"
 
 namespace fsdp {
 namespace {
@@ -112,22 +112,13 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   std::string problem_, syntax_error_, keys_;
 };
 
-/// Shortens "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while ...": drops the first
-/// part, whose line number counts inside the text.
-std::string shorten(std::string_view error) {
-  const auto at = error.find("column ");
-  return std::string(at == std::string_view::npos ? error : error.substr(at));
-}
-
 class JsonLines : public Documents {
  public:
-  JsonLines(const std::filesystem::path& file, std::string field) : stream_(file), field_(std::move(field)) {}
+  JsonLines(const std::filesystem::path& file, std::string field) : samples_(file), field_(std::move(field)) {}
 
   bool next(std::string& text) override {
-    do {
-      if (!stream_.next_line(line_, line_number_ + 1)) return false;
-      ++line_number_;
-    } while (line_.find_first_not_of(" \t\r") == std::string::npos);
+    if (!samples_.next(line_)) return false;
+    if (first_.empty()) first_ = place();
     FieldReader reader(field_, text, others_);
     if (nlohmann::json::sax_parse(line_, &reader)) {
       check_found(reader);
@@ -136,19 +127,26 @@ class JsonLines : public Documents {
     }
     return true;
   }
-  std::string where() const override { return stream_.path().string() + ": line " + std::to_string(line_number_); }
-  std::int64_t bytes_read() const override { return stream_.bytes_read(); }
+  std::string where() const override { return samples_.where(); }
+  std::int64_t bytes_read() const override { return samples_.bytes_read(); }
   std::vector<std::string> unread() const override { return {others_.begin(), others_.end()}; }
 
  private:
+  std::string place() const { return detail::place_in_file(samples_.where()); }
+
   [[noreturn]] void fail(const FieldReader& reader) const {
     if (!reader.problem().empty()) throw FormatError(where() + ": " + reader.problem());
-    throw FormatError(where() + ": is no JSON, " + shorten(reader.syntax_error()) +
-                      "; JSON Lines has one whole object on every line");
+    throw FormatError(where() + ": " + detail::no_json(line_, reader.syntax_error()));
   }
 
-  void check_found(const FieldReader& reader) const {
+  void check_found(const FieldReader& reader) {
     if (reader.found()) return;
+    const auto form = form_of_keys(detail::keys_of(line_, where()));
+    if (field_ == "text" && form && *form != DataForm::text && first_ != place())
+      throw FormatError(detail::other_form(where(), *form, first_, DataForm::text));
+    if (samples_.is_single()) {
+      if (const auto problem = detail::list_in_object(samples_.path()); !problem.empty()) throw FormatError(problem);
+    }
     throw FormatError(where() + ": has no key '" + field_ + "', " +
                       (reader.keys().empty() ? "it is empty" : "only " + reader.keys()) +
                       "; --data-field names the one to read (of fsdp-download tokens: --field)");
@@ -167,31 +165,24 @@ class JsonLines : public Documents {
       throw FormatError(where() + ": '" + field_ + "' holds " + PythonJson::kHalfProblem);
   }
 
-  detail::TextStream stream_;
+  detail::JsonSamples samples_;
   std::string field_;
   std::set<std::string> others_;  ///< keys beside it
-  std::string line_;
-  std::int64_t line_number_ = 0;
+  std::string line_;              ///< the sample
+  std::string first_;             ///< place of the first sample
 };
 
-/// Returns whole lines, which the encoder parses.
+/// Returns whole samples, which the encoder parses.
 class JsonRecords : public Documents {
  public:
-  explicit JsonRecords(const std::filesystem::path& file) : stream_(file) {}
+  explicit JsonRecords(const std::filesystem::path& file) : samples_(file) {}
 
-  bool next(std::string& text) override {
-    do {
-      if (!stream_.next_line(text, line_number_ + 1)) return false;
-      ++line_number_;
-    } while (text.find_first_not_of(" \t\r") == std::string::npos);
-    return true;
-  }
-  std::string where() const override { return stream_.path().string() + ": line " + std::to_string(line_number_); }
-  std::int64_t bytes_read() const override { return stream_.bytes_read(); }
+  bool next(std::string& text) override { return samples_.next(text); }
+  std::string where() const override { return samples_.where(); }
+  std::int64_t bytes_read() const override { return samples_.bytes_read(); }
 
  private:
-  detail::TextStream stream_;
-  std::int64_t line_number_ = 0;
+  detail::JsonSamples samples_;
 };
 
 }  // namespace
@@ -202,15 +193,41 @@ std::unique_ptr<Documents> detail::open_json_records(const std::filesystem::path
 
 std::vector<std::string> detail::first_json_keys(const std::filesystem::path& file) {
   JsonRecords records(file);
-  std::string line;
+  std::string sample;
+  return records.next(sample) ? keys_of(sample, records.where()) : std::vector<std::string>();
+}
+
+std::string detail::first_json_place(const std::filesystem::path& file) {
+  JsonRecords records(file);
+  std::string sample;
+  return records.next(sample) ? place_in_file(records.where()) : "";
+}
+
+std::vector<std::string> detail::keys_of(const std::string& sample, const std::string& where) {
   std::vector<std::string> keys;
-  if (!records.next(line)) return keys;
   // Repeated names are kept: the encoder refuses them where the name counts.
-  auto json = parse_data_or_discard(line, records.where());
-  if (json.is_discarded()) json = parse_data_or_discard(PythonJson(line).plain_text(), records.where());
+  auto json = parse_data_or_discard(sample, where);
+  if (json.is_discarded()) json = parse_data_or_discard(PythonJson(sample).plain_text(), where);
   if (!json.is_object()) return keys;
   for (const auto& member : json.items()) keys.push_back(member.key());
   return keys;
+}
+
+std::string detail::no_json(std::string_view sample, std::string_view error) {
+  // "[json.exception.parse_error.101] parse error at line 1, column 9: syntax error while ..."
+  const auto at = error.find(sample.find('\n') == sample.npos ? "column " : "line ");
+  return "is no JSON, " + std::string(at == error.npos ? error : error.substr(at)) +
+         "; JSON Lines has one whole object on every line, and a list begins with '['";
+}
+
+std::string detail::place_in_file(const std::string& where) {
+  const auto at = where.rfind(": ");
+  return at == where.npos ? where : where.substr(at + 2);
+}
+
+std::string detail::other_form(const std::string& where, DataForm form, const std::string& first, DataForm of_first) {
+  return where + " is " + name_with_article(form) + ", " + first + " " + name_with_article(of_first) +
+         ": one form per file";
 }
 
 std::unique_ptr<Documents> detail::open_json_lines(const std::filesystem::path& file, const std::string& field) {

@@ -27,6 +27,13 @@ class TextStream {
     if (at_ == block_.size() && !refill()) return -1;
     return static_cast<unsigned char>(block_[at_]);
   }
+  /// True if `c` is the first byte in the block at hand (up to 1 MiB) that is no blank and no line end.
+  bool begins_with(char c) const {
+    const auto first = block_.find_first_not_of(" \t\r\n", at_);
+    return first != std::string::npos && block_[first] == c;
+  }
+  /// Bytes of the block at hand that were read or skipped.
+  std::size_t offset() const { return at_; }
   /// Replaces `line` by the bytes up to the next '\n', which is skipped.
   /// \param line_number  for the message
   /// \return false at the end

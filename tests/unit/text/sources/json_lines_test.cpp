@@ -43,6 +43,70 @@ TEST_SUITE("corpus/json_lines") {
     CHECK(second("\"a\", \"b\": nan").find("line 2: is no JSON, column") != std::string::npos);
   }
 
+  TEST_CASE("a list of objects is read element by element, however it is laid out") {
+    TempDir dir;
+    const std::string one = R"({"text": "a ] } , \" [ { \\", "id": [1, {"x": "]"}]})", two = R"({"text":["b","c"]})";
+    const Texts expected{"a ] } , \" [ { \\", "b c"};
+    for (const auto& list : {"[" + one + "," + two + "]", "\xef\xbb\xbf \n[ " + one + " ,\n\n" + two + "\n]\n\n",
+                             "[\n" + one + "\n,\r\n" + two + "\r\n]\t"}) {
+      CHECK(read_content(dir, "a.json", list) == expected);
+      CHECK(read_content(dir, "a.jsonl", list) == expected);
+    }
+    CHECK(read_content(dir, "a.json", "[{\"text\":\n \"a\",\n \"score\": NaN}]") == Texts{"a"});
+    CHECK(read_content(dir, "a.json", " [\n]").empty());
+    const auto long_text = std::string(std::size_t{3} << 20, '"');
+    std::string escaped;
+    for (const char c : long_text) escaped += std::string("\\") + c;
+    CHECK(read_content(dir, "a.json", "[{\"text\": \"" + escaped + "\"}," + two + "]") == Texts{long_text, "b c"});
+    CHECK(fsdp::detail::first_json_keys(dir / "a.json") == std::vector<std::string>{"text"});
+  }
+
+  TEST_CASE("what is malformed in a list is named with its element and byte") {
+    TempDir dir;
+    const auto message = [&](const std::string& list) {
+      const auto text = refusal(dir, "a.json", list), begin = (dir / "a.json").string() + ": ";
+      CHECK(text.starts_with(begin));
+      return text.substr(std::min(text.size(), begin.size()));
+    };
+    CHECK(
+        message("[{\"text\": \"fine\"},\n {\"body\": \"b\"}]").starts_with("element 2 at byte 20: has no key 'text'"));
+    CHECK(message("[{\"text\": \"fine\"}, {\"text\": 5}]").starts_with("element 2 at byte 19: 'text' holds a number"));
+    CHECK(message("[{\"text\":\n oops}]").starts_with("element 1 at byte 1: is no JSON, line 2, column 2: "));
+    CHECK(message("[5]").starts_with("element 1 at byte 1: holds a number, expected an object"));
+    CHECK(message("[{\"text\": \"a\"}, {\"te").starts_with("element 2 at byte 16: the list ends early"));
+    CHECK(message("[{\"text\": \"a\"}").starts_with("element 1 at byte 1: the list ends early"));
+    CHECK(message("[{\"text\": \"a\"}, ]").starts_with("byte 16: a comma is followed by no element"));
+    CHECK(
+        message("[{\"text\": \"a\"}] {\"text\": \"b\"}").starts_with("byte 16: something follows the end of the list"));
+    CHECK(message("[{\"text\": \"a\"}}]").starts_with("byte 14: is a '}' that closes nothing"));
+  }
+
+  TEST_CASE("an object that holds the list is refused with its key; JSON Lines of such objects are not") {
+    TempDir dir;
+    for (const std::string object : {R"({"data": [{"text": "a"}]})",
+                                     "{\"version\": \"1\", \"notes\": [\"x\"],\n\"data\":\n[{\"text\": \"a\"}]}"}) {
+      const auto text = refusal(dir, "a.json", object);
+      CHECK(text.find("a.json: is one object that holds a list of objects at 'data'") != std::string::npos);
+      CHECK(text.find("jq '.[\"data\"]' a.json") != std::string::npos);
+    }
+    CHECK(refusal(dir, "a.json", "{\"data\": [{\"text\": \"a\"}]}\n{\"data\": []}")
+              .find("has no key 'text', only 'data'") != std::string::npos);
+    CHECK(refusal(dir, "a.json", "{\"text\":\n\"a\"}").find("line 1: is no JSON") != std::string::npos);
+    CHECK(read_content(dir, "a.json", R"({"text": "a", "parts": [{"x": 1}]})") == Texts{"a"});
+    CHECK(refusal(dir, "a.txt", "[ {\n\"text\": \"a\"}]").find("begins with a JSON object") != std::string::npos);
+  }
+
+  TEST_CASE("a sample of another form than the first is named with both places") {
+    TempDir dir;
+    const std::string chat = R"({"messages": [{"role": "user", "content": "a"}]})",
+                      pair = R"({"prompt": "a", "completion": "b"})";
+    CHECK(refusal(dir, "a.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b\"}\n" + chat) ==
+          (dir / "a.jsonl").string() + ": line 4 is a conversation, line 1 a text: one form per file");
+    CHECK(refusal(dir, "a.json", "[{\"text\": \"a\"}," + pair + "]") ==
+          (dir / "a.json").string() +
+              ": element 2 at byte 15 is a prompt with a completion, element 1 at byte 1 a text: one form per file");
+  }
+
   TEST_CASE("zstd: frames to be skipped stand anywhere") {
     TempDir dir;
     using namespace std::string_literals;
