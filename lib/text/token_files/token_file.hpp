@@ -20,6 +20,8 @@ struct TokenFileNotes {
   std::string chat_template = {};     ///< name of the chat template; empty: the texts are no conversations
   std::string train_on = {};          ///< "answers" or "all"; empty: the texts are no conversations
   bool masked = false;                ///< a loss mask is written beside the ids; written, not read
+  bool overlaps = false;              ///< each row begins with the last id of the row before
+  std::int64_t left_out = 0;          ///< ids of the texts that are in no row, where the rows overlap
 };
 
 /// An open token file. The records of a file are either rows, packed samples of one length, or documents of any length.

@@ -294,21 +294,20 @@ class RowsInWaiting {
   std::vector<std::byte> block_;
 };
 
-class PackedRowsWriter : public TokenFileWriter {
+/// The dataset of rows and its mask. Rows follow each other without gaps in what put() gets.
+class RowsWriter : public TokenFileWriter {
  public:
-  PackedRowsWriter(const std::filesystem::path& file, std::int64_t row_length, const TokenFileNotes& notes)
-      : row_length_(row_length), output_(file, notes) {
+  RowsWriter(const std::filesystem::path& file, const TokenFileNotes& notes) : output_(file, notes) {
     writing(file, [&] {
-      output_.put_attribute("seq_len", row_length);
       ids_.emplace(file, "input_ids");
       if (output_.masked()) mask_.emplace(file, "loss_mask");
     });
   }
 
-  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
-    output_.check_mask(ids, mask);
+ protected:
+  const TokenFileOutput& output() const { return output_; }
+  void put(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {
     output_.append(ids, ids_->pending());
-    num_ids_ += static_cast<std::int64_t>(ids.size());
     ids_->spill_some();
     if (!mask_) return;
     const auto bytes = std::as_bytes(mask);
@@ -316,15 +315,9 @@ class PackedRowsWriter : public TokenFileWriter {
     mask_->spill_some();
   }
 
-  bool finish(const std::function<bool()>& stop_wanted) override {
-    const auto rows = packed_rows(num_ids_, row_length_);
-    if (rows == 0) {
-      throw FormatError(output_.file().string() + ": not written: " + std::to_string(num_ids_) +
-                        " token ids do not fill one row, which takes " + std::to_string(row_length_ + 1) +
-                        " (the row length and one more)");
-    }
+  bool write_rows(std::int64_t rows, std::int64_t row_length, const std::function<bool()>& stop_wanted) {
     return writing(output_.file(), [&] {
-      const std::array<hsize_t, 2> shape{static_cast<hsize_t>(rows), static_cast<hsize_t>(row_length_)};
+      const std::array<hsize_t, 2> shape{static_cast<hsize_t>(rows), static_cast<hsize_t>(row_length)};
       const ElementType id = output_.id_type();
       if (!ids_->copy(output_.handle(), shape, id, stop_wanted)) return false;
       const ElementType flag = mask_type();
@@ -335,10 +328,80 @@ class PackedRowsWriter : public TokenFileWriter {
   }
 
  private:
-  std::int64_t row_length_;
   TokenFileOutput output_;
   std::optional<RowsInWaiting> ids_, mask_;
+};
+
+class PackedRowsWriter : public RowsWriter {
+ public:
+  PackedRowsWriter(const std::filesystem::path& file, std::int64_t row_length, const TokenFileNotes& notes)
+      : RowsWriter(file, notes), row_length_(row_length) {
+    writing(file, [&] { output().put_attribute("seq_len", row_length); });
+  }
+
+  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
+    output().check_mask(ids, mask);
+    put(ids, mask);
+    num_ids_ += static_cast<std::int64_t>(ids.size());
+  }
+
+  bool finish(const std::function<bool()>& stop_wanted) override {
+    const auto rows = packed_rows(num_ids_, row_length_);
+    if (rows == 0) {
+      throw FormatError(output().file().string() + ": not written: " + std::to_string(num_ids_) +
+                        " token ids do not fill one row, which takes " + std::to_string(row_length_ + 1) +
+                        " (the row length and one more)");
+    }
+    return write_rows(rows, row_length_, stop_wanted);
+  }
+
+ private:
+  std::int64_t row_length_;
   std::int64_t num_ids_ = 0;
+};
+
+class OverlappingRowsWriter : public RowsWriter {
+ public:
+  OverlappingRowsWriter(const std::filesystem::path& file, std::int64_t row_length, const TokenFileNotes& notes)
+      : RowsWriter(file, notes), row_length_(row_length) {}
+
+  void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) override {
+    output().check_mask(ids, mask);
+    while (!ids.empty()) {
+      if (in_row_ == row_length_) {
+        put(std::span(&last_id_, 1), mask.empty() ? mask : std::span<const std::uint8_t>(&last_mask_, 1));
+        in_row_ = 1;
+      }
+      const auto count = std::min(ids.size(), static_cast<std::size_t>(row_length_ - in_row_));
+      put(ids.first(count), mask.first(mask.empty() ? 0 : count));
+      in_row_ += static_cast<std::int64_t>(count);
+      num_ids_ += static_cast<std::int64_t>(count);
+      last_id_ = ids[count - 1];
+      if (!mask.empty()) last_mask_ = mask[count - 1];
+      ids = ids.subspan(count);
+      mask = mask.subspan(mask.empty() ? 0 : count);
+    }
+  }
+
+  bool finish(const std::function<bool()>& stop_wanted) override {
+    if (num_ids_ < 2)
+      throw FormatError(output().file().string() + ": not written: " + std::to_string(num_ids_) +
+                        " token ids in all, and 2 are needed to predict one of them");
+    const auto rows = overlapping_rows(num_ids_, row_length_), length = std::min(row_length_, num_ids_);
+    writing(output().file(), [&] {
+      output().put_attribute("seq_len", length);
+      output().put_attribute("row_overlap", std::int64_t{1});
+      output().put_attribute("ids_left_out", num_ids_ - 1 - rows * (length - 1));
+    });
+    return write_rows(rows, length, stop_wanted);
+  }
+
+ private:
+  std::int64_t row_length_;
+  std::int64_t num_ids_ = 0;  ///< without those that begin a row again
+  std::int64_t in_row_ = 0;   ///< ids of the last row so far
+  std::int32_t last_id_ = 0;
+  std::uint8_t last_mask_ = 0;
 };
 
 constexpr hsize_t kChunk_elements = 16384;
@@ -558,12 +621,24 @@ class PackedDocumentsWriter : public TokenFileWriter {
 
 }  // namespace
 
+namespace {
+
+void check_row_length(std::int64_t row_length) {
+  if (row_length < 2) throw UsageError("rows of " + std::to_string(row_length) + " token ids: a row needs 2 or more");
+}
+
+}  // namespace
+
 std::unique_ptr<TokenFileWriter> write_packed_rows(const std::filesystem::path& file, std::int64_t row_length,
                                                    const TokenFileNotes& notes) {
-  if (row_length < 2) {
-    throw UsageError("rows of " + std::to_string(row_length) + " token ids: a row needs 2 or more");
-  }
+  check_row_length(row_length);
   return std::make_unique<PackedRowsWriter>(file, row_length, notes);
+}
+
+std::unique_ptr<TokenFileWriter> write_overlapping_rows(const std::filesystem::path& file, std::int64_t row_length,
+                                                        const TokenFileNotes& notes) {
+  check_row_length(row_length);
+  return std::make_unique<OverlappingRowsWriter>(file, row_length, notes);
 }
 
 std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes) {

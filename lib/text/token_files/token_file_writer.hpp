@@ -45,6 +45,18 @@ std::unique_ptr<TokenFileWriter> write_packed_rows(const std::filesystem::path& 
 /// Number of rows that `num_ids` ids fill.
 constexpr std::int64_t packed_rows(std::int64_t num_ids, std::int64_t row_length) { return num_ids / (row_length + 1); }
 
+/// Writes a stream as rows of which each begins with the last id of the row before, so that every id but the first is
+/// predicted once: dataset `input_ids` [rows, row_length], rows = overlapping_rows(ids, row_length). Ids that fill no
+/// row are left out; fewer than row_length ids in all are one shorter row. Attributes `seq_len` (ids of a row),
+/// `row_overlap` 1, `ids_left_out`. As write_packed_rows() otherwise; finish() throws FormatError for fewer than 2 ids.
+std::unique_ptr<TokenFileWriter> write_overlapping_rows(const std::filesystem::path& file, std::int64_t row_length,
+                                                        const TokenFileNotes& notes);
+
+/// Number of such rows that `num_ids` ids fill, the shorter one of few ids included.
+constexpr std::int64_t overlapping_rows(std::int64_t num_ids, std::int64_t row_length) {
+  return num_ids < row_length ? 1 : (num_ids - 1) / (row_length - 1);
+}
+
 /// Writes documents: datasets `tokens` and `offsets`, both chunked (see hdf5_token_file.cpp).
 /// \throws UsageError when vocab_size < 1; IoError
 std::unique_ptr<TokenFileWriter> write_token_documents(const std::filesystem::path& file, const TokenFileNotes& notes);

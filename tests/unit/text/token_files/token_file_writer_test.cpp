@@ -71,6 +71,60 @@ TEST_SUITE("dataset/token_file_writer") {
     CHECK(entries(dir) == 1);
   }
 
+  TEST_CASE("overlapping rows: each begins with the last id of the row before, whatever the pieces") {
+    TempDir dir;
+    for (const std::size_t piece : {1, 3, 4, 5, 100}) {
+      CAPTURE(piece);
+      // 16 ids make 3 rows of 5 and a rest of 3: ids 0 to 4, 4 to 8, 8 to 12.
+      auto with_mask = notes(100);
+      with_mask.masked = true;
+      auto writer = fsdp::write_overlapping_rows(dir / "a.h5", 5, with_mask);
+      const auto ids = counting(16, 100);
+      std::vector<std::uint8_t> mask(ids.size());
+      for (std::size_t i = 0; i < mask.size(); ++i) mask[i] = i % 3 == 0 ? 1 : 0;
+      for (std::size_t i = 0; i < ids.size(); i += piece) {
+        const auto count = std::min(piece, ids.size() - i);
+        writer->add(std::span(ids).subspan(i, count), std::span(mask).subspan(i, count));
+      }
+      CHECK(writer->finish());
+      writer.reset();
+
+      const auto rows = fsdp::open_token_file(dir / "a.h5");
+      CHECK(rows->num_records() == 3);
+      CHECK(rows->num_records() == fsdp::overlapping_rows(16, 5));
+      CHECK(rows->notes().overlaps);
+      CHECK(rows->notes().left_out == 3);
+      Ids read(15);
+      rows->read_rows(std::vector<std::int64_t>{0, 1, 2}, read);
+      CHECK(read == Ids{0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12});
+      std::vector<std::uint8_t> counts(5);
+      rows->read_loss_mask(2, counts);
+      CHECK(counts == std::vector<std::uint8_t>{0, 1, 0, 0, 1});
+    }
+  }
+
+  TEST_CASE("overlapping rows: a rest of one id is none, and few ids are one shorter row") {
+    TempDir dir;
+    const auto written = [&](std::size_t count) {
+      const auto writer = fsdp::write_overlapping_rows(dir / "a.h5", 5, notes(100));
+      writer->add(counting(count, 100));
+      writer->finish();
+      const auto rows = fsdp::open_token_file(dir / "a.h5");
+      CHECK(rows->num_records() == fsdp::overlapping_rows(static_cast<std::int64_t>(count), 5));
+      return std::vector<std::int64_t>{rows->num_records(), rows->row_length(), rows->notes().left_out};
+    };
+    using Figures = std::vector<std::int64_t>;
+    CHECK(written(9) == Figures{2, 5, 0});
+    CHECK(written(10) == Figures{2, 5, 1});
+    CHECK(written(12) == Figures{2, 5, 3});
+    CHECK(written(13) == Figures{3, 5, 0});
+    CHECK(written(5) == Figures{1, 5, 0});
+    CHECK(written(4) == Figures{1, 4, 0});
+    CHECK(written(2) == Figures{1, 2, 0});
+    CHECK_THROWS_WITH_AS(written(1), doctest::Contains("2 are needed"), fsdp::FormatError);
+    CHECK_THROWS_AS(fsdp::write_overlapping_rows(dir / "b.h5", 1, notes(10)), fsdp::UsageError);
+  }
+
   TEST_CASE("packed rows: more than is held in memory at once, and ids of 32 bits") {
     TempDir dir;
     const auto ids = counting(3'000'000, 70000);
