@@ -185,11 +185,12 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text",
         {.at_restart = saved});
   add_conversation_options(t, o.conversations, "data-form");
+  add_layout_options(t, o.stream, o.documents);
   t.add("allow-other-tokenizer", o.allow_other_tokenizer,
         "train on a token file although it names a different kind or size of tokenizer, or a larger vocabulary, than "
         "the model's",
         {.at_restart = saved, .depends_on = "train-data"});
-  t.add("max-rows", o.max_rows, "texts, or rows of a token file, to read from --train-data; 0: all",
+  t.add("max-rows", o.max_rows, "texts, or rows of a token file or of a stream, to read from --train-data; 0: all",
         {.at_restart = saved});
   t.add("max-epochs", o.max_epochs, "passes over the data, which may be a fraction; negative: only evaluate",
         {.range = {.from = -1e9, .to = 1e9},

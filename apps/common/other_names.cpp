@@ -27,6 +27,7 @@ constexpr std::array kSameOptions{
                "context-length training.seq-len model.block-size"},
     SameOption{"train-data", "train-file dataset dataset-name dataset-path training.dataset-path"},
     SameOption{"val-data", "validation-file eval-file"},
+    SameOption{"val-split", "val-set-size val-size"},
     SameOption{"data-field", "dataset-text-field text-column"},
     SameOption{"max-rows", "max-train-samples"},
     SameOption{"max-epochs", "epochs num-epochs num-train-epochs"},
@@ -138,7 +139,8 @@ constexpr std::array kAdvice{
     Advice{"save-strategy save-safetensors saves-per-epoch", "give --save-every STEPS or --save-interval-minutes X"},
     Advice{"eval-strategy evaluation-strategy evals-per-epoch validation.enable",
            "give --val-data, and --eval-every STEPS; 0: at the end"},
-    Advice{"val-set-size", "keep texts apart yourself: give --val-data"},
+    Advice{"datasets test-datasets",
+           "give --train-data, --val-data, and where keys differ --data-field, --data-form and --chat-template"},
     Advice{"logging-strategy", "give --log-every STEPS; metrics.jsonl has every step"},
     Advice{"do-eval do-predict", "--max-epochs -1 evaluates --val-data without training, and fsdp-eval any checkpoint"},
     Advice{"fsdp fsdp-config fsdp-sharding-strategy fsdp-reshard-after-forward fsdp-min-num-params "

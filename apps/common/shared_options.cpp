@@ -17,6 +17,17 @@ void add_quantize_options(OptionTable& t, QuantizeConfig& o, const std::string& 
         {.at_restart = checkpoint});
 }
 
+void add_layout_options(OptionTable& t, bool& stream, bool& documents) {
+  t.add("stream", stream,
+        "join texts and cut them into rows of --seq-len tokens (the default for plain text); text data only",
+        {.at_restart = saved});
+  t.add(
+      "documents", documents,
+      "take each text as a sample of its own (the default for JSON Lines, Parquet, Arrow and CSV), of which the first "
+      "--seq-len token IDs are read, even if that leaves out most of the data",
+      {.at_restart = saved});
+}
+
 void add_conversation_options(OptionTable& t, ConversationOptions& o, const std::string& form_option) {
   t.add_choice(form_option, kDataFormNames, o.form,
                "form of a sample of JSON Lines or Parquet: text, prompt-completion, messages, or auto (by its keys)",

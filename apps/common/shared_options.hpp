@@ -16,4 +16,7 @@ void add_quantize_options(OptionTable& table, QuantizeConfig& options, const std
 /// \param form_option  "--form" or "--data-form", without its second spelling
 void add_conversation_options(OptionTable& table, ConversationOptions& o, const std::string& form_option);
 
+/// Adds --stream and --documents of programs that read texts.
+void add_layout_options(OptionTable& table, bool& stream, bool& documents);
+
 }  // namespace fsdp

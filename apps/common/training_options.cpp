@@ -259,6 +259,11 @@ void add_validation_options(OptionTable& t, TrainOptions& o) {
   t.add("val-data", o.val_data,
         "validation data, in the forms of --train-data; several sets, each with its own curve, as NAME=PATH,NAME=PATH",
         {.path = validation_sets, .at_restart = saved});
+  t.add(
+      "val-split", o.val_split,
+      "share of --train-data that is held out for validation, and never trained on: of documents those that a hash of "
+      "their content chooses, of a stream its end; 0.05 is a twentieth, 0: nothing",
+      {.range = kShareBelowOne, .at_restart = saved});
   t.add("eval-every", o.eval_every, "optimizer steps between validations; 0: only at the end",
         {.unit = "steps", .at_restart = saved});
   t.add("val-chess", v.games.data,

@@ -17,6 +17,7 @@
 #include "lib/base/usable_resources.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/text/sources/data_files.hpp"
+#include "lib/text/sources/text_layout.hpp"
 #include "lib/text/sources/tokenize.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
@@ -24,14 +25,14 @@ namespace fsdp {
 namespace {
 
 constexpr const char* kExamples = R"(Examples
-  A text cell or a text file -> packed rows of 256 GPT-2 ids, for fsdp-finetune --train-data:
-    fsdp-download tokens --input data/shakespeare/train.csv --tokenizer gpt2 --output train.h5
-  Longer rows, the texts under another key of each JSON line, at most 100000 of them:
-    fsdp-download tokens --input a.jsonl b.jsonl --field content --max-rows 100000 --tokenizer gpt2 --seq-len 1024 --output rows.h5
+  A text file -> rows of 256 GPT-2 ids, for fsdp-finetune --train-data:
+    fsdp-download tokens --input book.txt --tokenizer gpt2 --output book.h5
+  Longer rows, from texts under another key of each JSON line, joined, at most 100000 of them:
+    fsdp-download tokens --input a.jsonl b.jsonl --field content --max-rows 100000 --tokenizer gpt2 --stream --seq-len 1024 --output rows.h5
   One document per game (the column Moves of every Parquet file of a downloaded data set), with the model's tokenizer:
     fsdp-download laion/strategic_game_chess --max-files 4
     fsdp-download codellama/CodeLlama-7b-hf
-    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --documents --output games.h5
+    fsdp-download tokens --input laion/strategic_game_chess --tokenizer codellama/CodeLlama-7b-hf --output games.h5
   Conversations ({"messages": [{"role": "user", "content": ...}, ...]} a line), of which the answers count:
     fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5
   The same in rows of at most 4096 tokens, several conversations in each:
@@ -42,6 +43,7 @@ struct Arguments {
   std::vector<std::string> inputs;
   std::string output;
   bool pack = false;
+  bool stream = false;
   bool documents = false;
   JobOptions job;
 };
@@ -69,13 +71,16 @@ void add_options(OptionTable& t, Arguments& arguments) {
   t.add("output", arguments.output, "HDF5 file to write, which replaces an older one when it is complete",
         {.path = PathKind::file})
       ->required();
-  t.add("seq-len", o.seq_len, "token IDs per packed row; with --documents --pack: tokens per row",
+  t.add("seq-len", o.seq_len,
+        "token IDs per row, which asks for rows as --stream does; with --documents --pack: tokens per row",
         {.range = {.from = 2, .to = 1 << 24}, .unit = "tokens"});
-  t.add("pack", arguments.pack,
-        "join all documents and cut them into rows of --seq-len token IDs (the default for texts); with --documents: "
-        "pack whole documents, each cut to --seq-len IDs, into rows of at most --seq-len tokens");
+  t.add("stream", arguments.stream,
+        "join all texts and cut them into rows of --seq-len token IDs (the default for plain text)");
   t.add("documents", arguments.documents,
-        "keep each text as a document of its own length (the default for conversations and completions)");
+        "keep each text as a document of its own length (the default for JSON Lines, Parquet, Arrow and CSV)");
+  t.add("pack", arguments.pack,
+        "with --documents: pack whole documents, each cut to --seq-len IDs, into rows of at most --seq-len tokens; "
+        "without: the same as --stream");
   t.add("seed", o.seed,
         "with --documents --pack: seed of the choice of documents that share a row, as in the first epoch of "
         "fsdp-finetune --pack (fine-tuning: 42)");
@@ -102,16 +107,18 @@ void add_options(OptionTable& t, Arguments& arguments) {
 /// Checks which layout the options ask for together. \throws UsageError
 void choose_layout(const CLI::App& app, Arguments& arguments) {
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  (void)asked_layout(arguments.stream, arguments.documents);
+  const bool rows = !arguments.documents && (arguments.pack || arguments.stream || given("--seq-len"));
   if (arguments.documents && !arguments.pack && given("--seq-len"))
     throw UsageError("--seq-len is the length of rows, and --documents makes none: add --pack, or give --max-length");
-  if (!arguments.documents && (arguments.pack || given("--seq-len")) && given("--max-length"))
+  if (rows && given("--max-length"))
     throw UsageError("--max-length cuts documents, and packed rows hold none: add --documents, or leave it out");
   if (given("--seed") && !(arguments.documents && arguments.pack))
     throw UsageError("--seed decides which documents share a row: it goes with --documents --pack");
   auto& layout = arguments.tokenize.layout;
   layout = TokenLayout::automatic;
   if (arguments.documents) layout = arguments.pack ? TokenLayout::packed_documents : TokenLayout::documents;
-  if (!arguments.documents && (arguments.pack || given("--seq-len"))) layout = TokenLayout::packed;
+  if (rows) layout = TokenLayout::packed;
 }
 
 std::string progress_line(const TokenizeProgress& now, std::int64_t max_rows, const Progress& progress) {

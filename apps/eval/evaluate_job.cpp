@@ -83,7 +83,7 @@ bool holds_texts(const std::filesystem::path& data) {
 bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b) {
   if (a == b) return true;
   const auto of_a = open_token_file(a), of_b = open_token_file(b);
-  if (of_a->num_records() != of_b->num_records()) return false;
+  if (of_a->num_records() != of_b->num_records() || of_a->notes().left_out != of_b->notes().left_out) return false;
   for (std::int64_t i = 0; i < of_a->num_records(); ++i) {
     if (of_a->length(i) != of_b->length(i)) return false;
   }
@@ -103,6 +103,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   TextOptions how;
   how.field = options.data_field;
   how.conversations = options.conversations;
+  how.layout = asked_layout(options.stream, options.documents);
   how.max_rows = options.max_rows;
   how.quiet = options.runtime.quiet;
   how.directory = options.cache_dir;
@@ -113,6 +114,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};
   for (const auto& subject : subjects)
     limit.positions = std::min(limit.positions, row_positions(subject.config, options.seq_len));
+  how.row_inputs = options.seq_len > 0 ? options.seq_len : std::min(TokenLoader::kDefaultDocumentIds, limit.positions);
   std::vector<std::filesystem::path> files;
   for (auto& subject : subjects) {
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
@@ -129,7 +131,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     run_agreed(world, [&] {
       if (world.rank() == 0) data.reader->require_targets(data.rows);
     });
-    if (options.pack) data.reader->pack({0, false}, data.rows);
+    if (options.pack && !data.reader->is_stream()) data.reader->pack({0, false}, data.rows);
     data.ids_not_scored = data.reader->ids_left_out(data.rows);
     input.of_subject.push_back(std::move(data));
     input.same_tokens = input.same_tokens && same_lengths(files.front(), files.back());
@@ -154,6 +156,10 @@ void check(const EvaluateOptions& o) {
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
   if (o.chat && !o.prompt) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
   if (o.system && !o.chat) throw UsageError("--system goes with --chat");
+  if (o.stream && o.pack)
+    throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
+  if ((o.stream || o.documents) && o.data.empty())
+    throw UsageError("--stream and --documents say how the texts of --data are read: give --data");
   if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
   if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
 }

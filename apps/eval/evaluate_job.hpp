@@ -22,12 +22,13 @@ struct EvaluateOptions {
   std::string data;                  ///< token file or texts; empty: no loss is computed
   std::string data_field;            ///< key or column of the texts; empty: the usual name
   ConversationOptions conversations;
-  std::string cache_dir;        ///< keeps the encoded texts; empty: a temporary folder, removed afterwards
-  std::int64_t max_rows = 0;    ///< most rows, texts or games to evaluate; 0: all
-  std::int64_t seq_len = 0;     ///< ids; 0: the model's longest sequence, for texts at most 512
-  std::int64_t batch_size = 8;  ///< sequences, or packed rows, per rank and forward pass
-  bool pack = false;            ///< put several documents into each row
-  std::string chess;            ///< file of games; empty: none
+  bool stream = false, documents = false;  ///< as in TrainOptions
+  std::string cache_dir;                   ///< keeps the encoded texts; empty: a temporary folder, removed afterwards
+  std::int64_t max_rows = 0;               ///< most rows, texts or games to evaluate; 0: all
+  std::int64_t seq_len = 0;                ///< ids; 0: the model's longest sequence, for texts at most 512
+  std::int64_t batch_size = 8;             ///< sequences, or packed rows, per rank and forward pass
+  bool pack = false;                       ///< put several documents into each row
+  std::string chess;                       ///< file of games; empty: none
   std::int64_t chess_positions = 200;
   std::optional<std::string> prompt;
   bool chat = false;                  ///< `prompt` is a user's message

@@ -44,9 +44,10 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.add("data-field", o.data_field,
         "key or column that holds the texts, games or messages; default: text, or Moves in Parquet files without text");
   fsdp::add_conversation_options(t, o.conversations, "data-form");
+  fsdp::add_layout_options(t, o.stream, o.documents);
   t.add("max-rows", o.max_rows, "rows, texts or games to read, from the first on; 0: all");
   t.add("seq-len,seq-length,max-seq-length", o.seq_len,
-        "longest sequence in tokens; 0: the model's own, at most 512 for documents", {.unit = "tokens"});
+        "longest sequence in tokens; 0: the model's own, at most 512 for texts", {.unit = "tokens"});
   t.add("batch-size", o.batch_size, "sequences or games per rank at once; changes speed and memory, not the result",
         {.unit = "sequences"});
   t.add("pack", o.pack,

@@ -121,8 +121,9 @@ std::vector<std::string> to_text(const LossResult& r) {
                                 shown(r.bits_per_byte.interval(0, kInfinity), "{:.4f}"), format_count(r.bytes)));
   }
   if (r.ids_not_scored > 0) {
-    lines.push_back(fmt::format("     {} ids lie beyond the longest sequence (--seq-len) and are not in these figures",
-                                format_count(r.ids_not_scored)));
+    lines.push_back(fmt::format(
+        "     {} ids lie beyond the longest sequence (--seq-len), or fill no row, and are not in these figures",
+        format_count(r.ids_not_scored)));
   }
   return lines;
 }

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "apps/finetune/left_out.hpp"
 #include "apps/finetune/memory_reporter.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
@@ -15,7 +16,6 @@
 #include "lib/planning/memory/device.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/ranks/fake_group.hpp"
-#include "lib/training/data/prepare_data.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -47,38 +47,17 @@ void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log
                          format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));
   }
   if (data.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
-  const auto ids = data.num_ids(data.num_records());
-  const auto left_out = data.ids_left_out(data.num_records());
-  if (left_out == 0) return;
-  const auto what =
-      fmt::format("{} of {} ids ({:.1f} %) are not trained on: of each {} the first {} count", format_count(left_out),
-                  format_count(ids), 100.0 * static_cast<double>(left_out) / static_cast<double>(ids),
-                  documents ? "text" : "row", data.longest_sequence() + 1);
-  log.info("cut       " + what);
-  if (setup.train_data->has_loss_mask()) {
-    if (const auto none = world.rank() == 0 ? setup.train_data->documents_without_targets(data.num_records()) : 0;
-        none > 0) {
-      const auto ids_read = data.longest_sequence() + 1;
-      log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
-                              format_count(none), format_count_of(data.num_records(), "text"), ids_read,
-                              ids_read >= setup.config.block_size
-                                  ? ""
-                                  : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
-    }
-    return;  // packing whole conversations would only cut them elsewhere
+  if (setup.options.pack && data.is_stream())
+    log.info("packed    the rows of a stream are full: --pack changes nothing");
+  if (!data.has_loss_mask() || data.ids_left_out(data.num_records()) == 0) return;
+  if (const auto none = world.rank() == 0 ? data.documents_without_targets(data.num_records()) : 0; none > 0) {
+    const auto ids_read = data.longest_sequence() + 1;
+    log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
+                            format_count(none), format_count_of(data.num_records(), "text"), ids_read,
+                            ids_read >= setup.config.block_size
+                                ? ""
+                                : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
   }
-  if (2 * left_out <= ids || world.rank() != 0) return;
-  // A single long text is one document; its owner wants to train on all of it.
-  const bool tokens_already = is_token_file(setup.options.train_data);
-  log.warning(fmt::format(
-      "--train-data {}: {}. To train on all of it, pack it: fsdp-download tokens --pack --seq-len {} --input {} "
-      "--tokenizer {} --output packed.h5, then --train-data packed.h5{}",
-      setup.options.train_data, what, data.longest_sequence() + 1,
-      tokens_already ? "ITS_TEXTS" : setup.options.train_data,
-      setup.tokenizer.name.empty() ? "DIR" : setup.tokenizer.name,
-      data.longest_sequence() + 1 < setup.config.block_size
-          ? fmt::format("; or give a longer --seq-len (up to {})", setup.config.block_size)
-          : ""));
 }
 
 /// True when the usual micro-batches are small enough for CUDA graphs.
@@ -163,6 +142,7 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
     describe_training(setup, runtime, log);
     describe_data(world, setup, log);
   }
+  tell_of_left_out(setup, log);
 }
 
 namespace {

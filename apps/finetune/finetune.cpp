@@ -531,7 +531,7 @@ class Training {
     report["trained_parameters"] = num_trained(table, context_.runtime.trainable());
     report["steps"] = context_.trainer.state().step;
     report["samples"] = context_.trainer.state().samples;
-    report["ids_not_trained_on"] = setup.train_data->ids_left_out(setup.train_data->num_records());
+    report_left_out(setup, report);
     report["first_loss"] = losses_.first();
     report["loss"] = losses_.last();
     report_validation(setup, validation_.result(), report);
@@ -646,6 +646,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (options.dry_run) {
     dry_run(world, setup, log);
     report["dry_run"] = true;
+    report_left_out(setup, report);
     return ExitCode::ok;
   }
   TraceRecorder trace;

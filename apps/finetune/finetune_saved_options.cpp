@@ -65,6 +65,13 @@ void check_model_options(const OptionTable& app, const ModelOptions& o, const Mo
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
+void set_if_open(OptionTable& app, const char* name, const std::vector<std::string>& words) {
+  auto* option = app.get_option(std::string("--") + name);
+  if (option->count() > 0) return;
+  for (const auto& word : words) option->add_result(word);
+  option->run_callback();
+}
+
 /// Refuses a change of packing, because a run counts the rows it has read: packed rows, or one text per row.
 void check_packing(const OptionTable& app, bool asked, const nlohmann::json& saved,
                    const std::filesystem::path& checkpoint) {
@@ -74,6 +81,30 @@ void check_packing(const OptionTable& app, bool asked, const nlohmann::json& sav
       "--{} contradicts the checkpoint {}, whose run {} its texts and counts what it has read "
       "in {}: leave the option out, or start a new run under another --run-name",
       asked ? "pack" : "no-pack", checkpoint.string(), was ? "packed" : "padded", was ? "packed rows" : "texts"));
+}
+
+/// Refuses a change between stream and documents, because a run counts the rows it has read, and of --val-split.
+/// Earlier versions kept no layout, and took all texts as documents.
+void check_layout(OptionTable& app, const RunManifest& manifest, const std::filesystem::path& checkpoint) {
+  const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
+  const auto was = manifest.data.value("layout", std::string("documents"));
+  for (const auto* asked : {"stream", "documents"}) {
+    const auto option = std::string("--") + asked;
+    if (!given(option.c_str()) || was == asked) continue;
+    throw UsageError(fmt::format(
+        "{} contradicts the checkpoint {}, whose run read its texts as {}: leave the option out, or start a "
+        "new run under another --run-name",
+        option, checkpoint.string(), was == "stream" ? "a stream" : was));
+  }
+  const auto held_out = manifest.options.value("val-split", std::string());
+  if (given("--val-split") && app.get_option("--val-split")->as<std::string>() != held_out) {
+    throw UsageError(fmt::format(
+        "--val-split contradicts the checkpoint {}, whose run {}: what was trained on would be validated on; leave the "
+        "option out, or start a new run under another --run-name",
+        checkpoint.string(), held_out.empty() ? "held nothing out" : "held out " + held_out));
+  }
+  if (!manifest.data.contains("layout") && !manifest.options.contains("stream"))
+    set_if_open(app, "documents", {"true"});
 }
 
 /// \throws MissingInput
@@ -143,13 +174,6 @@ void give_saved_value(CLI::Option& option, const std::string& text, const std::f
 } catch (const std::exception&) {  // an exception of CLI11, of this program or of the JSON library
   throw FormatError(fmt::format("{}: its run had --{} '{}', which cannot be", checkpoint.string(),
                                 option.get_lnames().front(), text));
-}
-
-void set_if_open(OptionTable& app, const char* name, const std::vector<std::string>& words) {
-  auto* option = app.get_option(std::string("--") + name);
-  if (option->count() > 0) return;
-  for (const auto& word : words) option->add_result(word);
-  option->run_callback();
 }
 
 /// Takes over the learning rate of a trainer's checkpoint.
@@ -254,6 +278,7 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   check_model_options(app, options.model, manifest.config, checkpoint);
   const auto& saved = manifest.options;
   check_packing(app, options.pack, saved, checkpoint);
+  check_layout(app, manifest, checkpoint);
   const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
   const bool steps_given = given("--max-steps") || given("--max-epochs");
   const bool freezing_given = given("--freeze") || given("--train-only");
@@ -367,6 +392,13 @@ void resolve_names(TrainOptions& options) {
   if (!options.train_data.empty())
     options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
   options.val_sets = find_validation_sets(options.val_data);
+  if (options.val_split > 0) {
+    if (!options.val_sets.empty())
+      throw UsageError(
+          "--val-split holds a part of --train-data out for validation, and --val-data names other data: give one of "
+          "them");
+    options.val_sets = {{"", options.train_data}};
+  }
   auto& games = options.validation.games.data;
   if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
 }

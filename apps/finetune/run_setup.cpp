@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/final_exports.hpp"
+#include "apps/finetune/left_out.hpp"
 #include "apps/finetune/validation.hpp"
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/error.hpp"
@@ -110,6 +111,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   TextOptions texts;
   texts.field = options.data_field;
   texts.conversations = options.conversations;
+  texts.layout = asked_layout(options.stream, options.documents);
   texts.directory = std::filesystem::path(options.out_dir) / kTokenCacheName;
   texts.tokenizer_name = setup.tokenizer.name;
   texts.tokenizer = setup.tokenizer.tokenizer.get();
@@ -118,21 +120,31 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.tokenizer_is_sure = setup.tokenizer.is_sure;
   texts.quiet = options.runtime.quiet;
   const SequenceLimit limit{options.model.seq_len, row_positions(setup.config, options.model.seq_len)};
-  const auto open = [&](const std::string& data, bool trained) {
+  texts.row_inputs =
+      options.model.seq_len > 0 ? options.model.seq_len : std::min(TokenLoader::kDefaultDocumentIds, limit.positions);
+  if (options.val_split > 0) texts.max_rows = options.max_rows;  // they are split
+  const auto open = [&](const std::string& data, const std::string& option) {
+    const bool trained = option == "--train-data";
+    texts.split = {options.val_split, !trained};
     const auto file = prepare_tokens(world, data, texts, log, stopped);
-    TokenLoader loader(file, limit, setup.config.vocab_size, trained ? options.max_rows : 0);
+    TokenLoader loader(file, limit, setup.config.vocab_size, trained || options.val_split > 0 ? options.max_rows : 0);
+    if (options.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
     if (trained) setup.chat_template = loader.tokens().notes().chat_template;
     run_agreed(world, [&] {
       if (world.rank() == 0) loader.require_targets(loader.num_records());
     });
     if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
     // Validation rows without document boundaries are used as they are.
-    if (options.pack && (trained || loader.has_documents())) loader.pack({options.seed, !options.no_shuffle});
+    if (options.pack && !loader.is_stream() && (trained || loader.has_documents()))
+      loader.pack({options.seed, !options.no_shuffle});
+    run_agreed(world, [&] { refuse_most_left_out(setup, loader, option, data); });
     return loader;
   };
-  for (const auto& set : options.val_sets) setup.validation.push_back({set.name, open(set.path, false)});
+  const std::string val_option = options.val_split > 0 ? "--val-split of" : "--val-data";
+  for (const auto& set : options.val_sets)
+    setup.validation.push_back({set.name, open(set.path, val_option + (set.name.empty() ? "" : " " + set.name))});
   texts.max_rows = options.max_rows;
-  if (trains(options)) setup.train_data.emplace(open(options.train_data, true));
+  if (trains(options)) setup.train_data.emplace(open(options.train_data, "--train-data"));
 }
 
 /// The text of the training data's chat template, which its name leads to, or which the continued run kept; empty for
@@ -209,7 +221,7 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
     tell_of_other_data(setup, saved, log);
     return tell_of_other_order(setup, saved, log);
   }
-  if (!setup.train_data->is_packed()) {
+  if (!setup.train_data->is_packed() && !setup.train_data->is_stream()) {
     log.warning(
         fmt::format("--train-data has {} rows here, and the run of the checkpoint had {}: is --train-data or "
                     "--max-rows another one?",
@@ -217,7 +229,7 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
     return;
   }
   throw UsageError(fmt::format(
-      "the checkpoint stands at row {} of {} packed ones, and this --train-data with this --seq-len makes {}: texts "
+      "the checkpoint stands at row {} of {}, and this --train-data with this --seq-len makes {}: texts "
       "would be repeated and others left out; leave both as they were, or start a new run under another --run-name",
       saved.state.samples, rows->get<std::int64_t>(), setup.train_data->num_rows()));
 }
@@ -251,11 +263,19 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_compute_dtype(options);
   check_adapter_options(options);
   check_game_options(options);
+  if (options.stream && options.pack)
+    throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
   if (trains(options)) setup.deciding = check_validation_options(options);
   check_final_exports(world, setup);
   if (trains(options)) run_agreed(world, [&] { setup.export_dtype = export_dtype(setup); });
   if (trains(options) && options.train_data.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
+  if (options.val_split > 0) {
+    if (options.train_data.empty()) throw UsageError("--val-split holds out a part of --train-data: give that");
+    if (is_token_file(options.train_data))
+      throw UsageError("--val-split holds out texts, and " + options.train_data +
+                       " is a token file: give the texts, or encode those for --val-data apart");
+  }
   if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty()) {
     throw UsageError("--max-epochs -1 evaluates only: give --val-data, --val-chess, --prompt or several of them");
   }
@@ -288,6 +308,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
   manifest.options["total-batch-size"] = std::to_string(setup.batches.rows_per_step);
   manifest.data = {
       {"train", options.train_data}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
+  manifest.data["layout"] = setup.train_data->is_stream() ? "stream" : "documents";
   if (!setup.tokenizer.name.empty()) {
     const auto path = saved_path(setup.tokenizer.name);
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == kBuiltInTokenizer ? setup.tokenizer.name : *path;

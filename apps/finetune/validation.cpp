@@ -155,7 +155,10 @@ bool counts_for_another(const RunSetup& setup, const ValidationState& state) {
   if (!setup.restart || state.step < 0) return false;
   if (!path_below(setup.restart->candidates.front(), setup.checkpoints())) return true;
   if (state.metric != setup.deciding.metric || state.set != deciding_set(setup)) return true;
-  const auto data = [](const nlohmann::json& options) { return options.value("val-data", std::string()); };
+  const auto data = [](const nlohmann::json& options) {
+    const auto text = [&](const char* name) { return options.value(name, std::string()); };
+    return text("val-split").empty() ? text("val-data") : text("val-split") + " of " + text("train-data");
+  };
   return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
 }
 

@@ -24,6 +24,8 @@ chess_options() {
     setting MODEL "$chess_model" model
     setting DATA "$chess_data" train-data
     setting VAL_DATA "$FSDP_HOME/data/chess/validation.jsonl" val-data
+    # A game is a document, of which the first MAX_SEQ_LENGTH tokens are read.
+    if [[ $given != *" --stream"* && $given != *" --documents"* ]] && ! plan_has documents stream; then options+=(--documents=true); fi
     setting BATCH_SIZE_PER_DEVICE 1 batch_size_per_device batch-size
     setting TOTAL_BATCH_SIZE 64 total-batch-size gradient-accumulation-steps
     setting LEARNING_RATE 1e-5 learning_rate lr
@@ -63,7 +65,7 @@ finetune_mark() { # the script's own arguments
     local i
     for ((i = 0; i < ${#options[@]}; i += 2)); do
         case ${options[i]%%=*} in
-            --batch_size_per_device | --batch-size | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit) ;;
+            --batch_size_per_device | --batch-size | --device | --save-* | --keep-last | --out-dir | --run-name | --restart* | --time-limit | --documents) ;;
             # A login node without GPUs has another default precision than the nodes that train.
             --precision)
                 if [[ ${options[i]} == *=* ]]; then words+=("${options[i]}")

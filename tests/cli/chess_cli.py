@@ -26,7 +26,7 @@ class Case(llama_cli.Case):
     @classmethod
     def learn(cls, name, *more):
         """Trains on the games; returns the newest checkpoint."""
-        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.data, "--max-seq-length", 128, "--out-dir", cls.runs, "--run-name", name,
+        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.data, "--documents", "--max-seq-length", 128, "--out-dir", cls.runs, "--run-name", name,
                                                 "--max-steps", 60, "--batch-size", 6, "--lr", "6e-3", *more, *fsdp_cli.COMMON], 2)
         assert result.code == 0, str(result)
         return cls.runs / name / "checkpoints" / "latest"

@@ -19,7 +19,7 @@ def given(text):
 
 class ConfigFile(llama_cli.Case):
     def test_fine_tuning_keeps_its_defaults(self):
-        arguments = ["--model", self.model, "--train-data", self.games, "--max-steps", 2, "--batch-size", 2, "--max-seq-length", 64,
+        arguments = ["--model", self.model, "--train-data", self.games, "--documents", "--max-steps", 2, "--batch-size", 2, "--max-seq-length", 64,
                      "--out-dir", self.runs, *fsdp_cli.COMMON]
         file = self.folder / "llama.ini"
         file.write_text(print_config("fsdp-finetune", *arguments, "--run-name", "by-file"))

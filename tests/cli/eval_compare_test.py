@@ -16,7 +16,7 @@ class Compare(llama_cli.Case):
         super().setUpClass()
         cls.data = cls.folder / "few.jsonl"
         cls.data.write_text("".join(line + "\n" for line in cls.validation.read_text().splitlines()[:20]))
-        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.games, "--max-rows", 64, "--max-seq-length", 128, "--out-dir",
+        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.games, "--documents", "--max-rows", 64, "--max-seq-length", 128, "--out-dir",
                                                 cls.runs, "--run-name", "tuned", "--max-steps", 20, "--batch-size", 4, "--lr", "5e-3", "--save-every", 18,
                                                 *fsdp_cli.COMMON], 2)
         assert result.code == 0, str(result)

@@ -19,7 +19,7 @@ class Texts(llama_cli.Case):
         games = [json.loads(line)["text"] for line in cls.validation.read_text().splitlines()]
         cls.lines = [game[:60 + 40 * (i % 7)] for i, game in enumerate(games[:23])] + [""]
         cls.texts.write_text("".join(json.dumps({"text": line}) + "\n" for line in cls.lines))
-        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.games, "--max-rows", 64, "--max-seq-length", 128, "--out-dir",
+        result = fsdp_cli.run("fsdp-finetune", ["--model", cls.model, "--train-data", cls.games, "--documents", "--max-rows", 64, "--max-seq-length", 128, "--out-dir",
                                                 cls.runs, "--run-name", "tuned", "--max-steps", 12, "--batch-size", 4, "--lr", "5e-3", *fsdp_cli.COMMON], 2)
         assert result.code == 0, str(result)
         cls.checkpoint = cls.runs / "tuned" / "checkpoints" / "latest"
@@ -63,7 +63,7 @@ class Texts(llama_cli.Case):
         return [random.integers(3, 900, 4 + 9 * i) for i in range(5)]
 
     def test_it_is_the_validation_loss_of_training(self):
-        result = self.tune("again", self.games, "--max-rows", 16, "--max-steps", 2, "--max-seq-length", 64, "--val-data", self.texts, "--json", ranks=2)
+        result = self.tune("again", self.games, "--documents", "--max-rows", 16, "--max-steps", 2, "--max-seq-length", 64, "--val-data", self.texts, "--json", ranks=2)
         report = self.evaluate(self.checkpoints("again") / "latest", "--data", self.texts, "--seq-len", 64, ranks=3)
         self.assertAlmostEqual(report["loss"], result.json()["val_loss"], delta=1e-6)
         self.assertGreater(report["ids_not_scored"], 0)

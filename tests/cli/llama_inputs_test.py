@@ -8,7 +8,7 @@ import shutil
 import fsdp_cli
 import llama_cli
 
-SHORT = ["--max-steps", 2, "--batch-size", 2, "--max-seq-length", 64, "--no-save"]
+SHORT = ["--max-steps", 2, "--batch-size", 2, "--max-seq-length", 64, "--documents", "--no-save"]
 
 
 class Inputs(llama_cli.Case):
@@ -17,7 +17,7 @@ class Inputs(llama_cli.Case):
 
     def test_options_of_the_chess_fine_tune(self):
         result = self.tune("seed", self.games, "--batch_size_per_device", 2, "--gradient_accumulation_steps", 2, "--learning_rate", "1e-3",
-                           "--max_training_steps", 10, "--gradient_checkpointing", "--max_seq_length", 48, "--no_fsdp", "--no_layer_wrap_policy",
+                           "--max_training_steps", 10, "--gradient_checkpointing", "--max_seq_length", 48, "--documents", "--no_fsdp", "--no_layer_wrap_policy",
                            "--log-every", 1)
         lines = re.findall(r"^\((\d+)/10\) loss=(\d+\.\d+) \((\d+\.\d+)s/step\)", result.err, re.M)
         self.assertEqual([int(step) for step, _, _ in lines], list(range(1, 11)), result.err)
@@ -101,7 +101,7 @@ class Inputs(llama_cli.Case):
 
     def test_gpt2_tokenizer_for_a_mingpt(self):
         result = fsdp_cli.run("fsdp-finetune", ["--train-data", self.games, "--max-rows", 20, "--out-dir", self.runs, "--run-name", "gpt",
-                                                "--num-layers", 1, "--num-heads", 2, "--embed-size", 16, "--max-steps", 1, "--seq-len", 32, "--no-save",
+                                                "--num-layers", 1, "--num-heads", 2, "--embed-size", 16, "--max-steps", 1, "--seq-len", 32, "--documents", "--no-save",
                                                 *fsdp_cli.COMMON])
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("GPT-2", result.err)

@@ -10,7 +10,7 @@ with fsdp_cli.needed():
     import torch
     from safetensors.torch import load_file
 
-OPTIONS = ["--total-batch-size", 6, "--lr", "3e-3", "--max-steps", 6, "--max-seq-length", 64]
+OPTIONS = ["--total-batch-size", 6, "--lr", "3e-3", "--max-steps", 6, "--max-seq-length", 64, "--documents"]
 
 
 class Output(llama_cli.Case):

@@ -17,7 +17,7 @@ class Output(TokensCase):
         for split in ("train", "validation", "test"):
             with self.subTest(split):
                 output = self.folder / f"{split}-new.h5"
-                result = self.tokens(DATA / "shakespeare" / f"{split}.csv", output)
+                result = self.tokens(DATA / "shakespeare" / f"{split}.csv", output, "--stream")
                 self.assertEqual(result.out, f"{output}\n")
                 self.assert_same(output, DATA / "shakespeare" / f"{split}.h5")
                 with h5py.File(output) as file:
@@ -116,8 +116,20 @@ class Output(TokensCase):
         self.assertEqual(outputs[0].read_bytes(), outputs[1].read_bytes())
         self.assertEqual(outputs[0].read_bytes(), outputs[2].read_bytes())
 
+    def test_the_kind_of_file_decides_the_layout(self):
+        plain, lines = self.folder / "kind.txt", write_jsonl(self.folder / "kind.jsonl", ["to be or not to be " * 30] * 3)
+        plain.write_text("to be or not to be " * 60)
+        output = self.folder / "kind.h5"
+        for inputs, more, layout in (([plain, plain], [], "rows"), (lines, [], "documents"), (plain, ["--documents"], "documents"),
+                                     (plain, ["--max-length", 5], "documents"), (lines, ["--stream"], "rows"), (lines, ["--pack"], "rows"),
+                                     (lines, ["--seq-len", 9], "rows"), ([plain, lines], ["--stream"], "rows")):
+            with self.subTest(more, inputs=inputs):
+                self.assertEqual(self.tokens(inputs, output, "--json", *more).json()["layout"], layout)
+        self.refused([plain, lines], 2, "kind.jsonl: is JSON Lines, and", "kind.txt is plain text", "give --stream or --documents", options=())
+        self.refused(plain, 2, "--stream", "--documents", options=("--stream", "--documents"))
+
     def test_messages(self):
-        result = self.tokens(DATA / "shakespeare" / "test.csv", self.folder / "m.h5")
+        result = self.tokens(DATA / "shakespeare" / "test.csv", self.folder / "m.h5", "--pack")
         self.assertRegex(result.err, r"1 document, [\d,]+ tokens, 70 rows of 256, [\d,]+ tokens at the end left out; .*m\.h5 written in ")
         self.assertEqual(self.tokens(DATA / "shakespeare" / "test.csv", self.folder / "m.h5", "--quiet").err, "")
 

@@ -65,7 +65,7 @@ class Samples(llama_cli.Case):
     PROMPTS = ["e2e4 e7e5", "d2d4\nñ"]
 
     def options(self, *more):
-        return ["--batch-size", 2, "--max-seq-length", 64, "--lr", "1e-2", *more]
+        return ["--batch-size", 2, "--max-seq-length", 64, "--documents", "--lr", "1e-2", *more]
 
     def samples(self, name):
         with open(self.run_directory(name) / "samples.jsonl", encoding="utf-8") as file:

@@ -107,7 +107,7 @@ class DeadPeer(chess_cli.Case):
         short = fsdp_cli.write_tokens(self.folder / "short.h5", [[1 + i for i in range(20)] for _ in range(3)])
         words = ["--vocab-size", 50257]  # the tokenizer's
         validated = ["--val-data", self.tokens, "--eval-every", 1]
-        chess = ["--model", self.model, "--train-data", self.data, "--max-seq-length", 64, "--val-chess", self.data, "--eval-every", 1]
+        chess = ["--model", self.model, "--train-data", self.data, "--documents", "--max-seq-length", 64, "--val-chess", self.data, "--eval-every", 1]
         self.check(("stopped-validating", "60:1:stop", self.job("--max-steps", 1, *validated), behind),
                    ("stopped-prompt", "26:1:stop", self.job("--max-steps", 1, *words, "--prompt", "5 6", "--num-tokens", 4), "(?s)done +1 step.*" + MISSING),
                    ("stopped-sample", "33:1:stop", self.job("--max-steps", 1, *words, "--val-data", short, "--eval-every", 1, "--sample-prompt", "5 6"), behind),

@@ -61,6 +61,12 @@ void check_form(const nlohmann::ordered_json& record, DataForm form) {
   if (const auto found = form_of_keys(keys); found && *found != form) throw OtherForm(*found);
 }
 
+/// The members of a record that are read, as text.
+std::string what_is_read(nlohmann::ordered_json record, const std::vector<std::string>& unread) {
+  for (const auto& key : unread) record.erase(key);
+  return record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 /// The first id is never a target.
 bool has_target(const std::vector<std::uint8_t>& mask) {
   return std::find(mask.begin() + (mask.empty() ? 0 : 1), mask.end(), std::uint8_t{1}) != mask.end();
@@ -75,9 +81,12 @@ void DocumentEncoder::encode_record(const std::string& sample, DataForm form, En
   const auto record = parse_record(sample, options_.messages_field);
   const bool is_pair = form != DataForm::messages;
   if (options_.messages_field == "messages") check_form(record, form);
+  const auto unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
+  out.elsewhere = options_.split.is_on() && !options_.split.reads(what_is_read(record, unread));
+  if (out.elsewhere) return;
   out.masked =
       is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
-  out.unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
+  out.unread = unread;
 }
 
 EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, const StopTest& stop) const {
@@ -85,9 +94,12 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
   const bool masked = form != DataForm::text && options_.train_on == TrainOn::answers;
   auto& [ids, mask] = out.masked;
   if (form == DataForm::text) {
+    out.elsewhere = !options_.split.reads(sample);
+    if (out.elsewhere) return out;
     ids = tokenizer_.encode_document(sample, stop);
   } else {
     encode_record(sample, form, out);
+    if (out.elsewhere) return out;
     if (!masked) mask.clear();
   }
   const auto most = static_cast<std::size_t>(options_.max_length);
@@ -221,6 +233,11 @@ void EncodePipeline::encode(Batch& batch) const {
                         " was asked for (--form; in fsdp-finetune and fsdp-eval --data-form)");
     } catch (const Error& error) {
       throw FormatError(batch.places[i] + ": " + error.what());
+    }
+    if (sample.elsewhere) {
+      ++encoded.elsewhere;
+      batch.texts[i] = {};
+      continue;
     }
     auto& [ids, mask] = sample.masked;
     for (const auto id : ids) {

@@ -16,6 +16,7 @@
 #include "lib/base/ignored.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
 #include "lib/text/sources/documents.hpp"
+#include "lib/text/sources/split.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
 namespace fsdp {
@@ -26,10 +27,12 @@ struct EncodeOptions {
   TrainOn train_on = TrainOn::answers;
   std::string messages_field = "messages";
   std::int64_t max_length = 0;  ///< ids of a sample; 0: all
+  Split split = {};
 };
 
 struct EncodedSample {
   MaskedIds masked;                 ///< the mask is empty when all ids count
+  bool elsewhere = false;           ///< the sample is in the other part of a split, and not encoded
   bool counts = true;               ///< some id is a target; samples without a target are to be left out
   std::int64_t cut = 0;             ///< ids beyond max_length
   std::vector<std::string> unread;  ///< keys of a record that nothing reads
@@ -68,6 +71,7 @@ struct EncodedBatch {
   std::vector<std::size_t> ends;   ///< end of the ids of each document
   std::int64_t skipped = 0;        ///< samples without a target, which are left out
   std::string first_skipped;       ///< place of the first skipped sample
+  std::int64_t elsewhere = 0;      ///< samples in the other part of a split
   std::int64_t cut = 0;            ///< samples that were too long
   std::int64_t bytes_read = 0;     ///< bytes of the stream up to these documents
   Ignored ignored;                 ///< keys of records that nothing reads, by file

@@ -16,6 +16,7 @@
 #include "lib/text/sources/data_files.hpp"
 #include "lib/text/sources/documents.hpp"
 #include "lib/text/sources/encode_pipeline.hpp"
+#include "lib/text/sources/text_layout.hpp"
 #include "lib/text/token_files/token_file_writer.hpp"
 
 namespace fsdp {
@@ -55,8 +56,9 @@ bool holds_texts_only(const DocumentStream& stream) {
 /// Notes in the report the form of the samples and of the output.
 void choose_layout(const TokenizeOptions& options, const DocumentStream& stream, TokenizeReport& report) {
   const bool texts_only = holds_texts_only(stream);
-  report.is_packed = options.layout == TokenLayout::automatic ? texts_only && options.max_length == 0
-                                                              : options.layout == TokenLayout::packed;
+  report.is_packed = options.layout == TokenLayout::automatic
+                         ? options.max_length == 0 && is_stream(TextLayout::automatic, report.files)
+                         : options.layout == TokenLayout::packed || options.layout == TokenLayout::overlapping;
   report.shares_rows = options.layout == TokenLayout::packed_documents;
   report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
   if (report.is_packed && options.max_length > 0)
@@ -77,8 +79,9 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
     rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
     report.chat_template = rules.chat->name();
   }
-  return {
-      tokenizer, rules, {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report)}};
+  return {tokenizer,
+          rules,
+          {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split}};
 }
 
 std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
@@ -92,6 +95,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, con
   notes.masked = report.masked;
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
   if (report.shares_rows) return write_packed_documents(options.output, {options.seq_len, options.seed}, notes);
+  if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(options.output, options.seq_len, notes);
   return report.is_packed ? write_packed_rows(options.output, options.seq_len, notes)
                           : write_token_documents(options.output, notes);
 }
@@ -142,11 +146,16 @@ void add_batch(const detail::EncodedBatch& batch, Joiner& joiner, TokenFileWrite
   report.cut_documents += batch.cut;
   if (report.skipped == 0) report.first_skipped = batch.first_skipped;
   report.skipped += batch.skipped;
+  report.elsewhere += batch.elsewhere;
   report.ignored.add(batch.ignored);
 }
 
-void check_that_something_is_there(const TokenizeReport& report) {
+void check_that_something_is_there(const TokenizeOptions& options, const TokenizeReport& report) {
   if (report.documents > 0) return;
+  if (report.elsewhere > 0 && report.skipped == 0)
+    throw FormatError(joined(report.files) + ": none of " + std::to_string(report.elsewhere) + " documents is " +
+                      (options.split.held_out ? "held out" : "left to train on") +
+                      ": choose another share, or give more documents");
   if (report.skipped == 0) throw FormatError("no documents in " + joined(report.files));
   throw FormatError("none of the " + std::to_string(report.skipped) + " samples in " + joined(report.files) +
                     " has a token that counts (the first is " + report.first_skipped +
@@ -190,11 +199,14 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
     }
   }
   report.ignored.add(stream.ignored());
-  check_that_something_is_there(report);
+  check_that_something_is_there(options, report);
   report.stopped = !writer->finish(stop_wanted);
   if (report.shares_rows) report.rows = writer->document_rows();
   report.tokens += report.end_marks;
-  if (report.is_packed) {
+  if (options.layout == TokenLayout::overlapping) {
+    report.rows = overlapping_rows(report.tokens, options.seq_len);
+    if (report.tokens >= options.seq_len) report.dropped_tokens = (report.tokens - 1) % (options.seq_len - 1);
+  } else if (report.is_packed) {
     report.rows = packed_rows(report.tokens, options.seq_len);
     report.dropped_tokens = report.tokens - report.rows * options.seq_len;
   }

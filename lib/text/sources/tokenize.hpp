@@ -10,13 +10,15 @@
 #include "lib/base/ignored.hpp"
 #include "lib/base/named_values.hpp"
 #include "lib/text/chat/conversation_options.hpp"
+#include "lib/text/sources/split.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
 namespace fsdp {
 
 enum class TokenLayout : std::uint8_t {
-  automatic,        ///< documents for conversations, completions or with max_length, else packed
+  automatic,        ///< packed for plain text without max_length, else documents
   packed,           ///< rows in input_ids
+  overlapping,      ///< rows in input_ids, each of which begins with the last id of the row before
   documents,        ///< tokens and offsets
   packed_documents  ///< documents in rows of at most seq_len tokens
 };
@@ -40,6 +42,7 @@ struct TokenizeOptions {
   std::string field;            ///< column or key; empty: `text`, or Moves in Parquet files that have it
   std::int64_t max_rows = 0;    ///< documents read over all inputs; 0: all
   std::int64_t max_length = 0;  ///< most ids of a document, the rest is cut; 0: all. Not when packed
+  Split split;                  ///< reads a part of the documents; of max_rows, too
   EndMarks end_marks = EndMarks::off;
   ConversationOptions conversations;
   int threads = 1;
@@ -65,13 +68,14 @@ struct TokenizeReport {
   bool masked = false;              ///< not all ids count
   bool learns_turn_ends = true;     ///< false: no mark behind an answer counts
   std::int64_t counted_tokens = 0;  ///< tokens that the loss counts
+  std::int64_t elsewhere = 0;       ///< documents in the other part of a split
   std::int64_t skipped = 0;         ///< samples without a counted token, which are left out
   std::string first_skipped;        ///< place of the first skipped sample
   std::int64_t cut_documents = 0;   ///< documents longer than max_length, or than a row of packed documents
   std::int64_t too_short = 0;       ///< packed documents of fewer than 2 ids, which are in no row
   std::int64_t rows = 0;            ///< rows of a packed output, or of packed documents
   std::int64_t end_marks = 0;       ///< of `tokens`, marks between the texts of a packed output
-  std::int64_t dropped_tokens = 0;  ///< tokens after the last row of a packed output
+  std::int64_t dropped_tokens = 0;  ///< tokens that are in no row of a packed output
   Ignored ignored;                  ///< keys and columns that nothing reads, by file
   bool stopped = false;             ///< `stop_wanted` returned true; no file was written
 };

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -60,6 +61,33 @@ namespace {
 
 constexpr std::int32_t kIgnored = -1;
 
+/// Rows of a file of rows, from `first` on.
+class RowsOfFile final : public TokenFile {
+ public:
+  RowsOfFile(std::unique_ptr<TokenFile> file, std::int64_t first, std::int64_t count)
+      : TokenFile(file->file()), file_(std::move(file)), first_(first), count_(count) {}
+
+  std::int64_t num_records() const override { return count_; }
+  std::int64_t row_length() const override { return file_->row_length(); }
+  std::int64_t length(std::int64_t record) const override { return file_->length(first_ + record); }
+  void read(std::int64_t record, std::span<std::int32_t> out) const override { file_->read(first_ + record, out); }
+  void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const override {
+    std::vector<std::int64_t> of_file;
+    for (const auto row : rows) of_file.push_back(first_ + row);
+    file_->read_rows(of_file, out);
+  }
+  bool has_loss_mask() const override { return file_->has_loss_mask(); }
+  void read_loss_mask(std::int64_t record, std::span<std::uint8_t> out) const override {
+    file_->read_loss_mask(first_ + record, out);
+  }
+  TokenFileNotes notes() const override { return file_->notes(); }
+  std::vector<std::string> unread() const override { return file_->unread(); }
+
+ private:
+  std::unique_ptr<TokenFile> file_;
+  std::int64_t first_, count_;
+};
+
 /// Writes the targets of a sequence: its ids from the second one on, or -1 where an id does not count. \return the
 /// number of targets
 std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std::uint8_t> counts,
@@ -81,6 +109,9 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
       vocab_size_(vocab_size) {
   if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   tokens_ = open_token_file(file);
+  const auto notes = tokens_->notes();
+  overlaps_ = notes.overlaps;
+  end_left_out_ = notes.left_out;
   if (!has_documents()) {
     pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, tokens_->row_length() - 1);
     return;
@@ -148,6 +179,20 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   packing_.emplace(sizes, row_tokens_, order);
 }
 
+void TokenLoader::keep_part(const Split& split) {
+  const auto rows = num_records();
+  const auto held_out = std::clamp<std::int64_t>(std::llround(split.share * static_cast<double>(rows)), 1, rows);
+  const auto others = rows - held_out;
+  if (others == 0)
+    throw FormatError(tokens_->file().string() + ": the text fills " + std::to_string(rows) +
+                      (rows == 1 ? " row" : " rows") +
+                      ", which --val-split holds out: give a longer text, a smaller share or a shorter --seq-len");
+  if (!split.held_out || rows < tokens_->num_records()) end_left_out_ = 0;
+  tokens_ =
+      std::make_unique<RowsOfFile>(std::move(tokens_), split.held_out ? others : 0, split.held_out ? held_out : others);
+  most_ = tokens_->num_records();
+}
+
 std::int64_t TokenLoader::num_records() const {
   return stands_in_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_);
 }
@@ -159,7 +204,8 @@ std::int64_t TokenLoader::num_rows() const {
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
   std::int64_t ids = 0;
   for (std::int64_t i = 0; i < records; ++i) ids += tokens_->length(i);
-  return ids;
+  if (overlaps_ && records > 0) ids -= records - 1;
+  return ids + (records == tokens_->num_records() ? end_left_out_ : 0);
 }
 
 std::int64_t TokenLoader::pairs_of(std::int64_t record) const {
@@ -194,7 +240,7 @@ std::vector<DocumentLengths> TokenLoader::heaviest_micro_batch(
 }
 
 std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
-  std::int64_t beyond = 0;
+  std::int64_t beyond = records == tokens_->num_records() ? end_left_out_ : 0;
   for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, tokens_->length(i) - pairs_ - 1);
   return beyond;
 }

@@ -9,6 +9,7 @@
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/layer.hpp"
+#include "lib/text/sources/split.hpp"
 #include "lib/text/token_files/row_packing.hpp"
 #include "lib/text/token_files/sampler.hpp"
 #include "lib/text/token_files/token_file.hpp"
@@ -67,6 +68,9 @@ class TokenLoader final : public DataLoader {
   TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
               std::int64_t most = 0);
 
+  /// Keeps a part of the rows of a stream: the last ones, split.share of them and at least one, or the others.
+  /// \throws FormatError when there are no others
+  void keep_part(const Split& split);
   /// Number of rows or documents; for packed documents the number of packed rows.
   std::int64_t num_rows() const override;
   /// Number of rows or documents of the file that are read.
@@ -86,6 +90,8 @@ class TokenLoader final : public DataLoader {
                                                     const std::function<double(const DocumentLengths&)>& weight) const;
   const TokenFile& tokens() const { return *tokens_; }
   bool has_documents() const { return tokens_->has_documents(); }
+  /// True for rows of a stream, of which each begins with the last id of the row before.
+  bool is_stream() const { return overlaps_; }
   bool has_loss_mask() const { return tokens_->has_loss_mask(); }
   /// Pads documents to a multiple of `step` tokens, up to the positions of the model: attention on GPUs makes a plan
   /// for each new length.
@@ -94,9 +100,10 @@ class TokenLoader final : public DataLoader {
   std::int64_t tokens_per_row() const { return has_documents() ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
   /// Pairs of the longest document that is read.
   std::int64_t longest_sequence() const { return pairs_; }
-  /// Ids of the first `records` rows or documents.
+  /// Ids of the first `records` rows or documents; of all rows of a stream, also those of its end that are in none.
   std::int64_t num_ids(std::int64_t records) const;
-  /// Ids of the first `records` records beyond the end of their sequence; they are neither input nor target.
+  /// Ids of the first `records` records beyond the end of their sequence; they are neither input nor target. Of all
+  /// rows of a stream also those of its end that are in none.
   std::int64_t ids_left_out(std::int64_t records) const;
   /// Share of the tokens of packed rows that belong to documents; the rest is padding.
   double fill() const;
@@ -138,6 +145,8 @@ class TokenLoader final : public DataLoader {
   std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;
   std::int64_t vocab_size_ = 0;
+  bool overlaps_ = false;
+  std::int64_t end_left_out_ = 0;  ///< ids at the end of a stream that are in no row
 };
 
 /// Random ids, for runs that only measure.

@@ -41,8 +41,14 @@ void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const
 namespace {
 
 /// Tells the user about options that have no effect because the token file was written with its own.
-void tell_of_settled_options(const TokenFile& file, const ConversationOptions& asked, const Logger& log) {
+void tell_of_settled_options(const TokenFile& file, const TextOptions& options, const Logger& log) {
   const auto notes = file.notes();
+  const auto& asked = options.conversations;
+  if (options.layout == TextLayout::stream && file.has_documents()) {
+    log.warning(file.file().string() +
+                " holds documents: --stream is passed over; to join them, encode the texts with fsdp-download tokens "
+                "--stream");
+  }
   if (asked.train_on == TrainOn::all && notes.masked) {
     log.warning(file.file().string() + " was written with a loss_mask, which counts: --train-on all is passed over");
   }
@@ -75,7 +81,7 @@ bool holds_whole(const std::filesystem::path& entry, std::string& damage) {
   }
 }
 
-std::filesystem::path encode(const std::filesystem::path& data, const TextOptions& options, const Logger& log,
+std::filesystem::path encode(const std::filesystem::path& data, TextOptions options, const Logger& log,
                              const std::function<bool()>& stop_wanted) {
   TokenizeOptions how;
   auto found = find_data_files({data});
@@ -83,6 +89,12 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   if (!found.companions.empty() && !options.quiet) log.info("left out  " + file_list(found.companions));
   if (!found.unread.empty()) log.warning("not read: " + file_list(found.unread));
   if (options.model != nullptr) check_vocabulary(*options.tokenizer, options.tokenizer_name, *options.model);
+  const bool stream = is_stream(options.layout, how.inputs);
+  options.layout = stream ? TextLayout::stream : TextLayout::documents;
+  if (stream) {
+    options.max_rows = 0;
+    options.split = {};
+  }
   const TokenCache cache(options.directory);
   how.output = cache.entry(data, token_fingerprint(how.inputs, options));
   std::string damage;
@@ -92,10 +104,13 @@ std::filesystem::path encode(const std::filesystem::path& data, const TextOption
   });
   if (holds_whole(how.output, damage)) return how.output;  // written by the job that had the claim
   if (!damage.empty()) log.warning(damage + ". The texts are encoded again");
-  how.layout = TokenLayout::documents;
+  how.layout = stream ? TokenLayout::overlapping : TokenLayout::documents;
+  how.seq_len = options.row_inputs + 1;
+  if (stream) how.end_marks = EndMarks::automatic;
   how.field = options.field;
   how.conversations = options.conversations;
   how.max_rows = options.max_rows;
+  how.split = options.split;
   how.threads = usable_cores();
   how.tokenizer_name = options.tokenizer_name;
   constexpr double kSecondsBetweenLines = 10;
@@ -139,7 +154,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
       const auto tokens = open_token_file(data);
       if (options.check_origin)
         check_token_origin(*tokens, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
-      tell_of_settled_options(*tokens, options.conversations, log);
+      tell_of_settled_options(*tokens, options, log);
       tell_of_unread_data(*tokens, log);
       return data.string();
     }

@@ -9,6 +9,8 @@
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/text/chat/conversation_options.hpp"
+#include "lib/text/sources/split.hpp"
+#include "lib/text/sources/text_layout.hpp"
 #include "lib/text/token_files/token_file.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 
@@ -27,6 +29,9 @@ struct TextOptions {
   std::string field;          ///< key or column; empty: the usual one
   std::int64_t max_rows = 0;  ///< 0: all
   ConversationOptions conversations;
+  TextLayout layout = TextLayout::automatic;
+  Split split;                      ///< of documents; rows of a stream are of both parts
+  std::int64_t row_inputs = 0;      ///< inputs of a row of a stream; needed where texts are one
   std::filesystem::path directory;  ///< for the token files, see token_cache.hpp
   std::string tokenizer_name;
   const Tokenizer* tokenizer = nullptr;  ///< null: no tokenizer is known, texts cannot be read
@@ -40,7 +45,9 @@ struct TextOptions {
 void tell_of_unread_data(const TokenFile& file, const Logger& log);
 
 /// Returns `data` itself when it is a token file, see is_token_file(). Otherwise rank 0 encodes the documents of that
-/// file or directory of texts (JSON Lines, Parquet, CSV, plain). The name of the result is made of its inputs, so a
+/// file or directory of texts (JSON Lines, Parquet, CSV, plain), as documents or as rows of options.row_inputs + 1 ids
+/// of a stream, each of which begins with the last id of the row before. Rows are of all texts, whatever max_rows is.
+/// The name of the result is made of its inputs, so a
 /// continued run, or another run on the same data, finds it; of several jobs only one encodes. Collective: the same
 /// result on every rank.
 /// \param stop_wanted  polled on rank 0

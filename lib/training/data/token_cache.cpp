@@ -99,6 +99,8 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
     if (fs::is_regular_file(file, ignored)) hash.add_file(file);
   }
   hash.add(std::to_string(options.max_rows));
+  if (options.split.is_on()) hash.add(fmt::format("split {} {}", options.split.share, options.split.held_out));
+  if (options.layout == TextLayout::stream) hash.add(fmt::format("rows of {}", options.row_inputs));
   return hash.value();
 }
 

@@ -17,9 +17,9 @@ namespace fsdp {
 inline constexpr const char* kTokenCacheName = "token-cache";
 
 /// Hash of everything that decides the tokens: the files of the texts (path, size, modification time, first and last
-/// 256 KiB), the contents of the tokenizer's files and of the chat template, the selection, the version of this
-/// program.
-/// \throws IoError when one of the files cannot be read
+/// 256 KiB), the contents of the tokenizer's files and of the chat template, the selection, the part of a split, the
+/// length of the rows where options.layout is a stream, the version of this program. \throws IoError when one of the
+/// files cannot be read
 std::uint64_t token_fingerprint(const std::vector<std::filesystem::path>& files, const TextOptions& options);
 
 class TokenCache {

@@ -77,6 +77,7 @@ struct TrainOptions {
 
   std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
   std::vector<ValidationSet> val_sets;  ///< what val_data names: files and directories
+  double val_split = 0;                 ///< share of train_data that is held out for validation; 0: none
   bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
   std::string data_field;               ///< key or column of the texts; empty: the usual one
   ConversationOptions conversations;    ///< how conversations and completions among the data are read
@@ -98,6 +99,8 @@ struct TrainOptions {
   std::uint64_t seed = 1337;
   bool no_shuffle = false;  ///< rows in file order
   bool pack = false;        ///< several documents in each row
+  bool stream = false;      ///< texts are joined and cut into rows
+  bool documents = false;   ///< each text is a sample, also where most of it is cut; neither: by the kind of file
 
   bool no_tensorboard = false;  ///< no event file beside metrics.jsonl
 

@@ -1,5 +1,7 @@
 #include "lib/text/sources/tokenize.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "lib/text/token_files/token_file.hpp"
@@ -120,6 +122,81 @@ TEST_SUITE("corpus/tokenize") {
       if (first.size() > 1000) break;
     }
     CHECK((Ids(expected.begin(), expected.begin() + 1000) == Ids(first.begin(), first.begin() + 1000)));
+  }
+
+  TEST_CASE("plain text is a stream, other files are documents, and both together need a word") {
+    TempDir dir;
+    fsdp::replace_file(dir / "a.txt", std::string(400, 'x') + " one two three");
+    fsdp::replace_file(dir / "b.jsonl", jsonl(100));
+    const auto encoded = [&](std::vector<std::filesystem::path> inputs, fsdp::TokenLayout layout) {
+      auto o = options(inputs.front(), dir / "out.h5");
+      o.inputs = std::move(inputs);
+      o.layout = layout;
+      o.seq_len = 8;
+      return fsdp::tokenize(o, gpt2()).is_packed;
+    };
+    using enum fsdp::TokenLayout;
+    CHECK(encoded({dir / "a.txt", dir / "a.txt"}, automatic));
+    CHECK_FALSE(encoded({dir / "b.jsonl"}, automatic));
+    CHECK(encoded({dir / "a.txt", dir / "b.jsonl"}, packed));
+    CHECK_FALSE(encoded({dir / "a.txt", dir / "b.jsonl"}, documents));
+    CHECK_THROWS_WITH_AS(encoded({dir / "a.txt", dir / "b.jsonl"}, automatic), doctest::Contains("give --stream or"),
+                         fsdp::UsageError);
+  }
+
+  TEST_CASE("overlapping rows are the ids of the texts, with end marks between them") {
+    TempDir dir;
+    fsdp::replace_file(dir / "a.jsonl", jsonl(50));
+    auto o = options(dir / "a.jsonl", dir / "out.h5");
+    o.layout = fsdp::TokenLayout::overlapping;
+    o.end_marks = fsdp::EndMarks::automatic;
+    o.seq_len = 9;
+    const auto report = fsdp::tokenize(o, gpt2());
+    Ids all;
+    for (const auto& text : read_all(dir / "a.jsonl")) {
+      if (!all.empty()) all.push_back(*gpt2().eos_id());
+      const auto ids = gpt2().encode_document(text);
+      all.insert(all.end(), ids.begin(), ids.end());
+    }
+    CHECK(report.tokens == static_cast<std::int64_t>(all.size()));
+    CHECK(report.dropped_tokens == (report.tokens - 1) % 8);
+    Ids expected;
+    for (std::int64_t row = 0; row < report.rows; ++row)
+      expected.insert(expected.end(), all.begin() + row * 8, all.begin() + row * 8 + 9);
+    CHECK(report.rows == (report.tokens - 1) / 8);
+    CHECK((all_rows(dir / "out.h5") == expected));
+  }
+
+  TEST_CASE("a split has each document once, in the same part in any order of the files") {
+    TempDir dir;
+    fsdp::replace_file(dir / "a.jsonl", jsonl(1500));
+    fsdp::replace_file(dir / "b.jsonl", "{\"text\": \"Line 3aaa\", \"id\": 7}\n" + jsonl(40));
+    const auto part = [&](bool held_out, bool reverse) {
+      auto o = options(dir / "a.jsonl", dir / "out.h5");
+      o.inputs = {dir / "a.jsonl", dir / "b.jsonl"};
+      if (reverse) std::swap(o.inputs[0], o.inputs[1]);
+      o.layout = fsdp::TokenLayout::documents;
+      o.split = {0.1, held_out};
+      o.threads = 3;
+      const auto report = fsdp::tokenize(o, gpt2());
+      auto found = all_documents(o.output);
+      CHECK(report.documents == static_cast<std::int64_t>(found.size()));
+      CHECK(report.documents + report.elsewhere == 1541);
+      std::sort(found.begin(), found.end());
+      return found;
+    };
+    const auto held_out = part(true, false), others = part(false, false);
+    CHECK(held_out.size() > 110);
+    CHECK(held_out.size() < 200);
+    CHECK((part(true, true) == held_out));
+    std::vector<Ids> both;
+    std::set_intersection(held_out.begin(), held_out.end(), others.begin(), others.end(), std::back_inserter(both));
+    CHECK(both.empty());
+    auto o = options(dir / "b.jsonl", dir / "out.h5");
+    o.layout = fsdp::TokenLayout::documents;
+    o.split = {1e-9, true};
+    CHECK_THROWS_WITH_AS(fsdp::tokenize(o, gpt2()), doctest::Contains("none of 41 documents is held out"),
+                         fsdp::FormatError);
   }
 
   TEST_CASE("Parquet and JSON Lines of the same games give the same tokens" * doctest::skip(kNoParquet)) {

@@ -46,6 +46,54 @@ std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const 
 }  // namespace
 
 TEST_SUITE("train/data_loader") {
+  TEST_CASE("a stream: every id but the first is a target once, and the parts of a split share none") {
+    const TempDir dir;
+    const auto file = dir / "stream.h5";
+    {
+      const auto writer = fsdp::write_overlapping_rows(file, 5, notes());
+      Ids ids;
+      for (std::int32_t i = 0; i < 43; ++i) ids.push_back(i);  // 10 rows, and 2 ids behind them
+      writer->add(ids);
+      writer->finish();
+    }
+    const auto targets = [](const TokenLoader& loader) {
+      Ids all;
+      for (std::int64_t row = 0; row < loader.num_rows(); ++row) {
+        const auto of_row = ids_of(loader.read({row}).targets_N);
+        all.insert(all.end(), of_row.begin(), of_row.end());
+      }
+      return all;
+    };
+    const auto range = [](std::int32_t first, std::int32_t end) {
+      Ids ids;
+      for (; first < end; ++first) ids.push_back(first);
+      return ids;
+    };
+    const TokenLoader whole(file, {4, 100}, 50);
+    CHECK(whole.is_stream());
+    CHECK(whole.tokens_per_row() == 4);
+    CHECK(whole.num_ids(10) == 43);
+    CHECK(whole.ids_left_out(10) == 2);
+    CHECK(targets(whole) == range(1, 41));
+
+    TokenLoader train(file, {4, 100}, 50), held_out(file, {4, 100}, 50);
+    train.keep_part({0.24, false});
+    held_out.keep_part({0.24, true});
+    CHECK(targets(train) == range(1, 33));
+    CHECK(train.num_ids(8) == 33);
+    CHECK(train.ids_left_out(8) == 0);
+    CHECK(targets(held_out) == range(33, 41));
+    CHECK(held_out.num_ids(2) == 11);
+    CHECK(held_out.ids_left_out(2) == 2);
+    CHECK(ids_of(held_out.read({1, 0}).ids_N) == Ids{36, 37, 38, 39, 32, 33, 34, 35});
+
+    TokenLoader first(file, {4, 100}, 50, 4), one(file, {4, 100}, 50, 1);
+    first.keep_part({0.01, true});
+    CHECK(targets(first) == range(13, 17));
+    CHECK(first.ids_left_out(1) == 0);
+    CHECK_THROWS_WITH_AS(one.keep_part({0.01, false}), doctest::Contains("fills 1 row"), fsdp::FormatError);
+  }
+
   TEST_CASE("require_targets: documents that have nothing to predict as far as they are read") {
     const TempDir dir;
     const auto file = write_documents(dir, {{1}, {}, {2, 3}});
