@@ -113,6 +113,26 @@ std::string config_file_of(const CLI::App& app) {
   return option == nullptr || option->count() == 0 ? "" : option->results().back();
 }
 
+/// Returns " (here NAME=VALUE)", or the advice about NAME, when the error is a line of another trainer's YAML; else "".
+std::string line_for_yaml(const OptionTable& app, const CLI::ParseError& error) try {
+  if (std::string_view(error.what()).find(" is YAML: ") == std::string_view::npos) return "";
+  std::ifstream input(config_file_of(app));
+  try {
+    (void)ConfigFile().from_config(input);
+    return "";
+  } catch (const YamlLine& yaml) {  // CLI11 threw it on as its base
+    std::string text;
+    for (const auto& word : app.rewritten({"--" + yaml.key + (yaml.value.empty() ? "" : "=" + yaml.value)})) {
+      const bool is_value = !word.starts_with("--");
+      if (!is_value && app.get_option_no_throw(word.substr(0, word.find('='))) == nullptr) return "";
+      text += is_value ? "=" + word : (text.empty() ? " (here " : " ") + word.substr(2);
+    }
+    return text.empty() ? "" : text + ")";
+  }
+} catch (const UsageError& advice) {
+  return std::string("; ") + advice.what();
+}
+
 /// Returns the long names of the option that the error text names, because a config file may use any of them. Returns
 /// nothing when the option is also on the command line.
 std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** argv, const std::string& text) {
@@ -250,7 +270,8 @@ int parse(OptionTable& app, int argc, char** argv) {
       });
     }
     if (speaks_for_the_job()) {
-      std::cerr << "error: " << words_of(app, argc, argv, error.what()) << what_was_meant(app, error) << "\n"
+      std::cerr << "error: " << words_of(app, argc, argv, error.what()) << what_was_meant(app, error)
+                << line_for_yaml(app, error) << "\n"
                 << "See " << app.get_name() << " --help.\n";
     }
     return static_cast<int>(ExitCode::usage);

@@ -80,6 +80,10 @@ class Reader {
     auto name = CLI::detail::trim_copy(text_.substr(begin, here_ - begin));
     CLI::detail::remove_quotes(name);
     if (name.empty()) fail("a name is missing before '='");
+    if (const auto colon = name.find(':'); !at('=') && colon != name.npos && name.find_first_of(" \"{") >= colon &&
+                                           (colon + 1 == name.size() || name[colon + 1] == ' ')) {
+      throw YamlLine(line(), name);
+    }
     if (const auto blank = name.find_first_of(" \t"); blank != std::string::npos && !at('=')) {
       fail(fmt::format("'{}' has no '=': write {}={}", name, name.substr(0, blank),
                        CLI::detail::trim_copy(name.substr(blank))));
@@ -216,6 +220,17 @@ std::string default_value(const CLI::Option& option) {
 std::string comment(const std::string& text) { return "# " + CLI::detail::fix_newlines("# ", text) + "\n"; }
 
 }  // namespace
+
+YamlLine::YamlLine(std::size_t line, const std::string& text)
+    : CLI::FileError(
+          fmt::format("--config: line {}: '{}' is YAML: write name=value, one per line; --print-config shows "
+                      "the form",
+                      line, text),
+          CLI::ExitCodes::FileError),
+      key(text.substr(0, text.find(':'))),
+      value(CLI::detail::trim_copy(text.substr(text.find(':') + 1))) {
+  CLI::detail::remove_quotes(value);
+}
 
 std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names) {
   Reader reader(std::string(std::istreambuf_iterator<char>(input), {}));

@@ -11,7 +11,7 @@ namespace fsdp {
 /// several lines.
 class ConfigFile : public CLI::Config {
  public:
-  /// \throws CLI::FileError naming the line
+  /// \throws CLI::FileError naming the line; YamlLine
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
 
   /// Returns only the options that were given. A default in a config file would count as given and override what a
@@ -22,6 +22,14 @@ class ConfigFile : public CLI::Config {
 
   /// Returns the last value of a flag that is given several times.
   std::string to_flag(const CLI::ConfigItem& item) const override;
+};
+
+/// A config file with a line of YAML, `key: value`.
+struct YamlLine : CLI::FileError {
+  /// \param line  from 1
+  YamlLine(std::size_t line, const std::string& text);
+
+  std::string key, value;  ///< value: "" for a list or a mapping on the lines that follow
 };
 
 /// Returns the line of a config file that sets an option, in any spelling of `names` (without leading dashes); 0 when

@@ -182,18 +182,29 @@ TEST_SUITE("apps/config_file") {
   TEST_CASE("what is wrong in a file is told with its line") {
     const TempDir folder;
     const std::string file = folder / "wrong.ini";
-    const std::vector<std::pair<std::string, std::string>> cases{{"\nlr = 1\nprompt = \"x\n", "line 3"},
-                                                                 {"[training]\n", "sections"},
-                                                                 {"= 3\n", "name"},
-                                                                 {"\xEF\xBB\xBFlr = x\n", "line 1: --lr"},
-                                                                 {"\nlr: 3\n", "line 2"},
-                                                                 {"{\"lr\": 3}\n", "line 1"},
-                                                                 {"config = \"other\"\n", "wrong.ini: line 1: config"},
-                                                                 {"betas = [0.1,\n", "']'"},
-                                                                 {"prompt = \"\"\"\\q\"\"\"\n", "\\q"},
-                                                                 {"lr = 0.5\nlog-every 5\n", "line 2"},
-                                                                 {"lr = 0.5\nlog-every 5\n", "log-every=5"},
-                                                                 {"no-such-option = 1\n", "no-such-option"}};
+    const std::vector<std::pair<std::string, std::string>> cases{
+        {"\nlr = 1\nprompt = \"x\n", "line 3"},
+        {"[training]\n", "sections"},
+        {"= 3\n", "name"},
+        {"\xEF\xBB\xBFlr = x\n", "line 1: --lr"},
+        {"\nlr: 3\n", "line 2: 'lr: 3' is YAML: write name=value"},
+        {"lr: 3\n", "--print-config shows the form (here lr=3)"},
+        {"base_model: 'org/name'\n", "(here model=org/name)"},
+        {"micro_batch_size: 2\n", "(here batch-size=2)"},
+        {"num_epochs: 3\n", "(here max-epochs=3)"},
+        {"sequence_len: 512\n", "(here seq-len=512)"},
+        {"val_set_size: 0.05\n", "(here val-split=0.05)"},
+        {"train_on_inputs: false\n", "(here train-on=answers)"},
+        {"datasets:\n  - path: a.jsonl\n", "give --train-data"},
+        {"output_dir: ./out\n", "give --out-dir OUT"},
+        {"plugins:\n", "'plugins:' is YAML"},
+        {"{\"lr\": 3}\n", "line 1"},
+        {"config = \"other\"\n", "wrong.ini: line 1: config"},
+        {"betas = [0.1,\n", "']'"},
+        {"prompt = \"\"\"\\q\"\"\"\n", "\\q"},
+        {"lr = 0.5\nlog-every 5\n", "line 2"},
+        {"lr = 0.5\nlog-every 5\n", "log-every=5"},
+        {"no-such-option = 1\n", "no-such-option"}};
     for (const auto& [text, fact] : cases) {
       std::ofstream(file) << text;
       expect_refused(run_program({"fsdp-finetune", "--config", file}), 2, {fact});
