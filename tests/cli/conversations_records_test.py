@@ -139,6 +139,11 @@ class Columns(RecordsCase):
         for data in self.columns(pyarrow.table({"text": [moment], "more": [[moment]]})):
             for field in ("text", "more"):
                 self.refused(data, "chatml", 4, "holds ", "expected strings", options=["--documents", "--field", field])
+        # Writers give a column the type null where every value is null.
+        nulls = {"text": pyarrow.nulls(2), "more": pyarrow.array([[], None], pyarrow.list_(pyarrow.null()))}
+        for name, options in (("text", ["--field", "text"]), ("more", ["--field", "more"]), ("messages", [])):
+            for data in self.columns(pyarrow.table({"messages": pyarrow.nulls(2)} if name == "messages" else nulls)):
+                self.refused(data, "chatml", 4, f"{data.name}: column '{name}' has no values: its type is null, expected", options=["--documents", *options])
         odd = pyarrow.array([[{**USER, "content": b"\xff"}, {**ANSWER, "content": b"a"}]])
         for data in self.columns(pyarrow.table({"messages": odd})):
             self.refused(data, "chatml", 4, "row 0: holds binary that is no UTF-8", options=self.template(ALL))

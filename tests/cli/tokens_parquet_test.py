@@ -185,6 +185,9 @@ class Damage(TokensCase):
         self.refused(path, 4, "types.parquet: column 'text' holds INT64", "expected strings or lists of strings")
         for field, what in (("lists", "lists of lists"), ("record", "a record of 2 columns"), ("real", "DOUBLE")):
             self.refused(path, 4, f"column '{field}'", what, options=("--documents", "--field", field))
+        nulls = self.write("nulls.parquet", {"text": pyarrow.nulls(3), "list": pyarrow.array([[], None, [None]], pyarrow.list_(pyarrow.null()))})
+        for field in ("text", "list"):
+            self.refused(nulls, 4, f"nulls.parquet: column '{field}' has no values: its type is null", "expected strings or lists of strings", options=("--field", field))
         self.refused(path, 4, "has no column 'none', only 'text', 'lists', 'record', 'real'", options=("--field", "none"))
         self.refused(self.write("one.parquet", {"text": [{"s": "a"}]}), 4, "one.parquet: column 'text' holds records (of 's')")
         self.refused(self.write("list.parquet", {"text": [[{"s": "a"}]]}), 4, "list.parquet: column 'text' holds records")

@@ -75,6 +75,21 @@ bool is_within_record(const parquet::ColumnDescriptor& leaf, const parquet::sche
   return false;
 }
 
+/// Writers give a column this type where every value is null, as no other is known.
+bool is_null_type(const parquet::ColumnDescriptor& leaf) {
+  return leaf.logical_type() != nullptr && leaf.logical_type()->is_null();
+}
+
+bool is_null_type(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::NA) return true;
+  return arrow::is_list_like(type.id()) && is_null_type(*type.field(0)->type());
+}
+
+/// \param expected  what a column of values would have
+[[noreturn]] void refuse_null_type(const std::string& column, const char* expected) {
+  throw std::runtime_error("column '" + column + "' has no values: its type is null, expected " + expected);
+}
+
 bool holds_text(const parquet::ColumnDescriptor& leaf) {
   if (leaf.physical_type() != parquet::Type::BYTE_ARRAY) return false;
   const auto& type = leaf.logical_type();
@@ -118,6 +133,7 @@ ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::s
   if (leaf.max_repetition_level() > 1) {
     throw std::runtime_error("column '" + choice.name + "' holds lists of lists, expected strings or lists of strings");
   }
+  if (is_null_type(leaf)) refuse_null_type(choice.name, "strings or lists of strings");
   if (!holds_text(leaf)) {
     throw std::runtime_error("column '" + choice.name + "' holds " + type_name(leaf) +
                              ", expected strings or lists of strings");
@@ -353,9 +369,12 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
       if (optional) continue;
       throw std::runtime_error("has no column '" + name + "', only " + column_names(root));
     }
+    const auto before = leaves.size();
     for (int i = 0; i < schema.num_columns(); ++i) {
       if (schema.GetColumnRoot(i) == root.field(index).get()) leaves.push_back(i);
     }
+    if (!optional && leaves.size() == before + 1 && is_null_type(*schema.Column(leaves.back())))
+      refuse_null_type(name, "strings or records");
   }
   return leaves;
 }
@@ -405,8 +424,9 @@ std::vector<int> choose_columns(const arrow::Schema& schema, std::string_view fi
     const auto found = schema.GetAllFieldIndices(name);
     if (found.size() > 1) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
     if (!found.empty()) columns.push_back(found.front());
-    if (found.empty() && !optional)
-      throw std::runtime_error("has no column '" + name + "', only " + stream_column_names(schema));
+    if (optional) continue;
+    if (found.empty()) throw std::runtime_error("has no column '" + name + "', only " + stream_column_names(schema));
+    if (is_null_type(*schema.field(found.front())->type())) refuse_null_type(name, "strings or records");
   }
   return columns;
 }
