@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <new>
@@ -13,6 +14,9 @@ namespace fsdp::detail {
 namespace {
 
 constexpr std::uint64_t kBlock_bytes = 1 << 20;
+/// A frame says how far back its data may refer, and the decoder asks for that much memory, of which the system gives
+/// what the data fill. 128 MiB is the most that zstd writes and reads unless it is told otherwise.
+constexpr int kMostWindowLog = 27;
 constexpr std::string_view kGzip = "\x1f\x8b", kZstd = "\x28\xb5\x2f\xfd";
 
 /// A file of zstd may begin with a frame to be skipped, which holds notes, as those of pzstd do. Source: RFC
@@ -76,12 +80,16 @@ class UnpackedFile::Zstd : public Unpacker {
  public:
   Zstd() : context_(ZSTD_createDCtx(), ZSTD_freeDCtx) {
     if (context_ == nullptr) throw std::bad_alloc();
+    ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMostWindowLog);
   }
 
   std::size_t unpack(std::string_view& packed, std::span<char> out) override {
     ZSTD_inBuffer in{packed.data(), packed.size(), 0};
     ZSTD_outBuffer made{out.data(), out.size(), 0};
     const auto result = ZSTD_decompressStream(context_.get(), &made, &in);
+    if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
+      fail("the zstd data need more than " + std::to_string((1 << kMostWindowLog) >> 20) +
+           " MiB of memory to unpack (made with zstd --long=28 or more): unpack the file first (zstd -d --long=31)");
     if (ZSTD_isError(result) != 0) fail(std::string("the zstd data is damaged: ") + ZSTD_getErrorName(result));
     packed.remove_prefix(in.pos);
     may_end = result == 0;

@@ -1,4 +1,8 @@
+#include <unistd.h>
 #include "lib/text/sources/documents.hpp"
+
+#include <fstream>
+
 #include "tests/unit/text/sources/corpus_support.hpp"
 
 using namespace fsdp::test;
@@ -126,6 +130,38 @@ TEST_SUITE("corpus/json_lines") {
       CHECK(read_content(dir, "a.jsonl.zst", notes) == Texts{});
       CHECK(refusal(dir, "a.jsonl.zst", notes.substr(0, 9)).find("ends early") != std::string::npos);
     }
+  }
+
+  TEST_CASE("zstd: a frame may claim a window of 128 MiB, which takes no memory that it does not fill") {
+    TempDir dir;
+    using namespace std::string_literals;
+    // A frame without its size: a byte for the window (RFC 8878, 3.1.1.1.2), and one block that is stored as it is.
+    const auto frame = [](int window_log) {
+      const std::string text = "{\"text\": \"a\"}\n";
+      return "\x28\xb5\x2f\xfd\0"s + static_cast<char>((window_log - 10) << 3) +
+             static_cast<char>(text.size() * 8 + 1) + "\0\0"s + text;
+    };
+    for (const int most : {28, 31, 41}) {
+      CAPTURE(most);
+      const auto said = refusal(dir, "a.jsonl.zst", frame(most));
+      CHECK(said.find("a.jsonl.zst") != std::string::npos);
+      CHECK(said.find("128 MiB") != std::string::npos);
+      CHECK(said.find("zstd -d --long=31") != std::string::npos);
+      CHECK(said.find("damaged") == std::string::npos);
+    }
+    const auto memory_bytes = [] {
+      std::size_t pages = 0, resident = 0;
+      std::ifstream("/proc/self/statm") >> pages >> resident;
+      return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    };
+    const auto file = dir / "b.jsonl.zst";
+    fsdp::File::create(file).write(frame(27));
+    const auto documents = fsdp::open_documents(file, "");
+    const auto before = memory_bytes();
+    std::string text;
+    CHECK(documents->next(text));
+    CHECK(text == "a");
+    CHECK(memory_bytes() < before + (std::size_t{16} << 20));
   }
 
   TEST_CASE("a line of many MB") {
