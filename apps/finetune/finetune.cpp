@@ -24,6 +24,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/text/tokenizer/generated_text.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"

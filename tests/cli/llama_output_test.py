@@ -47,6 +47,25 @@ class Output(llama_cli.Case):
         self.tune("again", self.games, *OPTIONS, "--batch-size", 6, "--no-save", model=self.hf)
         self.assertLess(abs(self.losses("again")[0] - self.whole[-1]), 0.5)
 
+    def test_generated_bytes_are_the_text_of_transformers(self):
+        """At this temperature many ids stand for single bytes, and most runs of these are no UTF-8."""
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        for seed in range(10):
+            options = ["--prompt", "e2e4", "--num-tokens", 150, "--temperature", 5, "--seed", seed]
+            report = self.evaluate(self.hf, *options)
+            if 0 not in report["tokens_generated"]:  # <unk>, which SentencePiece shows and transformers leaves out
+                break
+        tokenizer = AutoTokenizer.from_pretrained(self.hf, local_files_only=True)
+        prompt, generated = report["prompt_tokens"], report["tokens_generated"]
+        text = tokenizer.decode(prompt + generated, skip_special_tokens=True)[len(tokenizer.decode(prompt, skip_special_tokens=True)):]
+        self.assertGreater(text.count("\ufffd"), 10)
+        self.assertEqual(report["text"], text)
+        streamed = fsdp_cli.run("fsdp-eval", [self.hf, *options, *fsdp_cli.COMMON])
+        self.assertIn("e2e4" + text + "\n", streamed.out)
+
     def test_transformers_gives_the_same_loss(self):
         os.environ["HF_HUB_OFFLINE"] = "1"
         try:

@@ -1,16 +1,21 @@
 // Answers tests/differential: reads one question per line from standard input and writes one answer per line. Both are
 // JSON. A question:
-//   {"tokenizer": FILE, "texts": [TEXT, ...]}        reads tokenizer.json once for all texts
-//   {"template": SOURCE, "variables": {NAME: VALUE}} renders a chat template
-// The answers: {"texts": [{"ids", "marked", "document", "decoded"}, ...]} with `marked` for ids where names of special
-// tokens are tokens; {"text", "generated"} with byte ranges of {% generation %}; or {"refused": MESSAGE}.
+//   {"tokenizer": FILE, "texts": [TEXT, ...], "generated": [IDS, ...]}  reads tokenizer.json once for all
+//   {"template": SOURCE, "variables": {NAME: VALUE}}                    renders a chat template
+// The answers: {"texts": [{"ids", "marked", "document", "decoded"}, ...], "generated": [TEXT, ...]} with `marked` for
+// ids where names of special tokens are tokens, and the texts that lists of ids continue a text with; {"text",
+// "generated"} with byte ranges of {% generation %}; or {"refused": MESSAGE}.
+#include <cstdint>
 #include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/python_json.hpp"
 #include "lib/text/jinja/jinja.hpp"
+#include "lib/text/tokenizer/generated_text.hpp"
 #include "lib/text/tokenizer/tokenizer_json.hpp"
 
 namespace {
@@ -28,7 +33,10 @@ Json encode_texts(const Json& question) {
                        {"document", tokenizer->encode_document(text)},
                        {"decoded", tokenizer->decode(marked)}});
   }
-  return {{"texts", answers}};
+  Json generated = Json::array();
+  for (const auto& ids : question.at("generated"))
+    generated.push_back(fsdp::continuation(*tokenizer, ids.get<std::vector<std::int32_t>>()));
+  return {{"texts", answers}, {"generated", generated}};
 }
 
 Json render(const Json& question) {
@@ -48,7 +56,7 @@ int main() {
   for (std::string line; std::getline(std::cin, line);) {
     Json answer;
     try {
-      const auto question = Json::parse(line);
+      const auto question = fsdp::PythonJson(line).parse();  // variables of templates keep all digits
       answer = question.contains("template") ? render(question) : encode_texts(question);
     } catch (const fsdp::Error& error) {
       answer = {{"refused", error.what()}};

@@ -198,6 +198,8 @@ def generate(r):
                               {"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1]} if kind < 0.97 else
                               {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 1], "trim_offsets": True, "add_prefix_space": False})
     case["texts"] = [random_text(r, case) for _ in range(6)]
+    # A model's ids: any, by number, and those of the bytes of a text.
+    case["generated"] = [[r.randrange(10**6) if r.random() < 0.5 else r.choice(ODD + LETTERS) for _ in range(r.randint(1, 6))] for _ in range(3)]
     return case
 
 
@@ -235,6 +237,18 @@ def file_of(case):
             "post_processor": processor, "decoder": case.get("decoder", usual_decoder(case)), "model": case.get("other_model", model)}
 
 
+def generated_ids(case, file):
+    """Returns lists of ids, without those of names, and the id of a piece to begin with."""
+    vocab, names = file["model"]["vocab"], {"<unk>", "<s>", "</s>", *(token["content"] for token in file["added_tokens"])}
+    if "other_model" in case or case.get("decoder", usual_decoder(case)) != usual_decoder(case):
+        return [], None
+    ids = [i for piece, i in vocab.items() if piece not in names]
+    first = next((i for piece, i in vocab.items() if piece.isascii() and piece.isalnum() and piece not in names), None)
+    spelled = [SPELLED[byte] if case["alphabet"] == "bytes" else f"<0x{byte:02X}>" for byte in range(256)]
+    of = lambda one: [ids[one % len(ids)]] if isinstance(one, int) else [vocab[spelled[byte]] for byte in one.encode() if vocab.get(spelled[byte]) in ids]
+    return ([[i for one in some for i in of(one)] for some in case["generated"]], first) if first is not None else ([], None)
+
+
 def answer(question):
     """Returns the library's answer to a question for answer_lines."""
     try:
@@ -254,7 +268,9 @@ def answer(question):
             answers.append({"fails": str(error)})
         except BaseException:
             answers.append({"panics": True})  # no answer to compare with
-    return {"texts": answers}
+    # Behind a piece, as decoders may remove a space at the beginning.
+    decoded = lambda ids: tokenizer.decode([question["first"], *ids], skip_special_tokens=False)
+    return {"texts": answers, "generated": [decoded(ids)[len(decoded([])):] for ids in question["generated"]]}
 
 
 def is_ambiguous(case):
@@ -277,6 +293,7 @@ def difference(case, number):
     try:
         file, texts = file_of(case), case["texts"]
         question = {"texts": texts, "marks": marks_of(case, file)}
+        question["generated"], question["first"] = generated_ids(case, file)
         if is_ambiguous(case):
             return None
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -302,6 +319,9 @@ def difference(case, number):
             if mine[what] != other[what]:
                 names = " names" if what == "decoded" and not respelled_ids(file).isdisjoint(mine["marked"]) else ""
                 return f"{what}{names} differ\ntext {text!a}\nours {mine[what]!a}\nreal {other[what]!a}"
+    for ids, mine, other in zip(question["generated"], ours["generated"], real["generated"]):
+        if mine != other:
+            return f"texts of generated ids differ\nids {ids}\nours {mine!a}\nreal {other!a}"
     return None
 
 

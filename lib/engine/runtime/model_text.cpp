@@ -21,15 +21,6 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_vie
   return ids;
 }
 
-std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
-  // One id after the other: decode() would take the first one for a text's beginning and drop its space.
-  std::string text;
-  for (const auto id : ids) {
-    if (id >= 0 && id < tokenizer.vocab_size()) text += tokenizer.decode_one(id);
-  }
-  return text;
-}
-
 std::string architecture_name(const ModelConfig& config) {
   return config.architecture == Architecture::mingpt ? "mingpt" : config.traits.family;
 }

@@ -1,7 +1,6 @@
 #pragma once
 // Functions that need both a model and a tokenizer.
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,9 +15,6 @@ void check_vocabulary(const Tokenizer& tokenizer, const std::string& name, const
 
 /// Ids of a text to go on from: what encode_document() gives, without a mark at its end.
 std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view text);
-
-/// The text of generated ids. A model may have more ids than its tokenizer has pieces: those are left out.
-std::string continuation(const Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
 /// "mingpt", or the name of a family with Llama's kind of layers: "qwen3".
 std::string architecture_name(const ModelConfig& config);

@@ -60,6 +60,7 @@ MetaspaceTokenizer::MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names)
       file_(parts.where),
       texts_(texts_of(parts)),
       begins_with_space_(parts.pieces.size()),
+      is_byte_(parts.pieces.size()),
       byte_ids_(256, -1),
       dummy_prefix_(parts.dummy_prefix),
       strips_spaces_(parts.strips_spaces),
@@ -72,6 +73,7 @@ MetaspaceTokenizer::MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names)
     const LlamaPiece& piece = parts.pieces[id];
     begins_with_space_[id] = piece.kind == LlamaPiece::Kind::text && piece.text.starts_with(kSpaceSign);
     if (piece.kind != LlamaPiece::Kind::byte) continue;
+    is_byte_[id] = true;
     auto& known = byte_ids_[static_cast<std::size_t>(byte_of_piece(piece.text))];
     if (known == -1) known = static_cast<std::int32_t>(id);
   }
@@ -81,6 +83,11 @@ MetaspaceTokenizer::MetaspaceTokenizer(LlamaParts parts, AddedTokenSearch names)
                         "; only vocabularies with byte fallback encode every text without loss");
     }
   }
+}
+
+bool MetaspaceTokenizer::is_byte(std::int32_t id) const {
+  const auto place = static_cast<std::size_t>(id);
+  return id >= 0 && place < is_byte_.size() && is_byte_[place];
 }
 
 std::vector<std::int32_t> MetaspaceTokenizer::encode(std::string_view text) const {

@@ -89,6 +89,7 @@ class MetaspaceTokenizer : public Tokenizer {
   std::vector<std::int32_t> encode_infill(std::string_view prefix, std::string_view suffix) const final;
   std::string decode(std::span<const std::int32_t> ids) const final;
   std::string decode_one(std::int32_t id) const final { return texts_.of(id); }
+  bool is_byte(std::int32_t id) const final;
   std::int64_t vocab_size() const final { return texts_.size(); }
   std::int64_t required_rows() const final { return texts_.required(); }
   std::optional<std::int32_t> bos_id() const final { return bos_; }
@@ -127,6 +128,7 @@ class MetaspaceTokenizer : public Tokenizer {
   std::string file_;
   TokenTexts texts_;
   std::vector<bool> begins_with_space_;  ///< pieces that begin with U+2581
+  std::vector<bool> is_byte_;            ///< pieces for single bytes
   std::vector<std::int32_t> byte_ids_;   ///< [256]
   bool dummy_prefix_;
   bool strips_spaces_;

@@ -99,10 +99,13 @@ class Tokenizer {
   /// \throws UsageError naming an id that is not in [0, vocab_size())
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
-  /// Returns the bytes of one id inside a text. They may begin or end within a character: to print a stream, collect
-  /// the bytes and print up to utf8_printable_prefix().
+  /// Returns the bytes of one id inside a text. They may begin or end within a character: generated_text.hpp makes text
+  /// of a stream of ids.
   /// \throws UsageError as decode
   virtual std::string decode_one(std::int32_t id) const = 0;
+
+  /// Whether the id stands for one byte of characters that have no piece (byte fallback).
+  virtual bool is_byte(std::int32_t /*id*/) const { return false; }
 
   /// Number of ids, as transformers counts them.
   virtual std::int64_t vocab_size() const = 0;

@@ -14,12 +14,12 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
-#include "lib/base/utf8.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/text/chat/chat_template.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
+#include "lib/text/tokenizer/generated_text.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
@@ -193,22 +193,16 @@ namespace {
 /// Prints tokens as they come, never half a character.
 class TextPrinter {
  public:
-  TextPrinter(const Tokenizer& tokenizer, bool enabled) : tokenizer_(tokenizer), enabled_(enabled) {}
-  void add(std::int32_t id) {
-    pending_ += tokenizer_.decode_one(id);
-    const auto ready = utf8_printable_prefix(pending_);
-    print(pending_.substr(0, ready));
-    pending_.erase(0, ready);
-  }
+  TextPrinter(const Tokenizer& tokenizer, bool enabled) : text_(tokenizer), enabled_(enabled) {}
+  void add(std::int32_t id) { print(text_.add(id)); }
   void print(const std::string& text) const {
     if (enabled_) std::cout << text << std::flush;
   }
-  void end() const { print(pending_ + "\n"); }
+  void end() { print(text_.end() + "\n"); }
 
  private:
-  const Tokenizer& tokenizer_;
+  GeneratedText text_;
   bool enabled_;
-  std::string pending_;
 };
 
 }  // namespace
@@ -227,8 +221,7 @@ void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt&
   printer.print(prompt.shown);
   const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
     if (prompt.is_end(id)) return false;
-    // A model may have more ids than the tokenizer has pieces.
-    if (id < tokenizer.vocab_size()) printer.add(id);
+    printer.add(id);
     return true;
   });
   printer.end();
