@@ -100,6 +100,44 @@ class Peft(ConvertCase):
         save_file(tensors, adapter / "adapter_model.safetensors")
         self.convert(self.folder / "tied", "refused", "--merge-adapter", adapter, "--to", "hf", code=4)
 
+    def small(self, family, **more):
+        """Writes a random model without dropout."""
+        torch.manual_seed(0)
+        if family == "gpt2":
+            config = transformers.GPT2Config(vocab_size=48, n_embd=16, n_layer=2, n_head=2, n_positions=48, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **more)
+        else:
+            config = transformers.FalconConfig(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, bias=False, alibi=False, **more)
+        folder = self.folder / "-".join([family, *more])
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        return folder
+
+    def test_embeddings_of_gpt2_and_falcon(self):
+        gpt2, falcon = self.small("gpt2"), self.small("falcon", tie_word_embeddings=False)
+        ids, data = self.ids_of(48)
+        cases = {"positions": (gpt2, {"target_modules": ["wpe"]}), "ranks": (gpt2, {"target_modules": ["wpe", "c_attn"], "rank_pattern": {"wpe": 3}, "alpha_pattern": {"wpe": 5}}),
+                 "rows": (gpt2, {"target_modules": ["c_attn"], "trainable_token_indices": {"wpe": [1, 40], "wte": [3]}}), "falcon": (falcon, {"target_modules": ["word_embeddings", "dense", "lm_head"]}),
+                 "falcon-rows": (falcon, {"target_modules": ["dense"], "trainable_token_indices": [3, 2]})}
+        for name, (model, choices) in cases.items():
+            with self.subTest(name):
+                adapter, loss = self.adapter_of(open_model(model), ids, name, **({"fan_in_fan_out": True} if model == gpt2 else {}), **choices)
+                self.assert_all_agree(model, adapter, data, loss)
+                self.assert_trains_alike(model, adapter, ids, data)
+
+    def assert_trains_alike(self, model, adapter, ids, data):
+        """Two steps of SGD have the losses of PyTorch with peft."""
+        result = fsdp_cli.run("fsdp-finetune", ["--model", model, "--adapter", adapter, "--train-data", data, "--out-dir", self.runs, "--run-name", adapter.name, "--max-steps", 3, "--batch-size", 2, "--no-shuffle",
+                                                "--optimizer", "sgd", "--lr", 0.5, "--lr-schedule", "constant", "--weight-decay", 0, "--clip-grad-norm", 0, "--precision", "fp32", "--no-save", "--device", "cpu",
+                                                *(["--dropout", 0] if "gpt2" in model.name else [])])
+        self.assertEqual(result.code, 0, str(result))
+        theirs = peft.PeftModel.from_pretrained(open_model(model), adapter, is_trainable=True)
+        optimizer = torch.optim.SGD([parameter for parameter in theirs.parameters() if parameter.requires_grad], lr=0.5)
+        for ours in self.losses(adapter.name):
+            loss = theirs(input_ids=ids, labels=ids).loss
+            self.assertAlmostEqual(ours, loss.item(), delta=5e-5)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
     def test_adapters_of_a_multimodal_gemma3(self):
         torch.manual_seed(0)
         text = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

@@ -127,16 +127,13 @@ class Targets {
       if (!module->can_have_adapter)
         throw FormatError(
             fmt::format("{}: target_modules names '{}', which can have no adapter here: matrices of the "
-                        "blocks, the embedding and the head can",
+                        "blocks, embeddings and the head can",
                         where_, name));
       if (!module->other_type.empty())
         throw FormatError(
             fmt::format("{}: the base's tensor \"{}.weight\" is {}, and an adapter can be added to "
                         "floating-point numbers alone",
                         where_, name, module->other_type));
-      if (lora_.dora && is_token_embedding(name))
-        throw FormatError(fmt::format(
-            "{}: use_dora with target_modules that name '{}': DoRA of an embedding is not supported", where_, name));
       found.insert(name);
     }
     if (found.empty()) throw FormatError(where_ + ": target_modules names no module of the base");
@@ -333,7 +330,10 @@ void check_whole(const std::string& module, const AdapterParts& parts, const Lor
   const auto wrong = [&](const char* what) {
     return FormatError(fmt::format("{}: the adapter of {} {}", file, module, what));
   };
-  if (parts.embedding_a && parts.embedding_b && !parts.a && !parts.b) return;
+  if (parts.embedding_a && parts.embedding_b && !parts.a && !parts.b) {
+    if (lora.dora) throw wrong("is DoRA (use_dora) of an embedding, which is not supported");
+    return;
+  }
   if (!parts.a || !parts.b || parts.embedding_a || parts.embedding_b) throw wrong("lacks its lora_A or its lora_B");
   if (lora.dora != parts.magnitude.has_value())
     throw wrong("has a lora_magnitude_vector where adapter_config.json says use_dora false, or the reverse");
@@ -371,16 +371,16 @@ bool is_token_embedding(const std::string& module) {
 std::vector<BaseModule> base_modules(const ModelConfig& config) {
   constexpr std::string_view kWeight = ".weight";
   std::vector<BaseModule> modules;
-  const auto add = [&](std::string_view name, bool is_matrix_of_block) {
+  const auto add = [&](std::string_view name, bool is_matrix_of_block, bool is_embedding) {
     if (!name.ends_with(kWeight)) return;
     name.remove_suffix(kWeight.size());
     const bool is_token_table = is_token_embedding(std::string(name)) || name == "lm_head";
-    modules.push_back({std::string(name), is_matrix_of_block || is_token_table, is_matrix_of_block});
+    modules.push_back({std::string(name), is_matrix_of_block || is_embedding || is_token_table, is_matrix_of_block});
     if (is_token_table) modules.back().rows = config.vocab_size;
   };
-  for (const auto& spec : parameter_table(config)) add(spec.name, spec.is_matrix_of_block());
+  for (const auto& spec : parameter_table(config)) add(spec.name, spec.is_matrix_of_block(), spec.embedding);
   for (const auto& [alias, name] : tied_names(config)) {
-    add(alias, false);
+    add(alias, false, false);
     modules.back().tied_to = owner_of(name);
   }
   return modules;

@@ -60,10 +60,11 @@ LoraRules rules_of(const LoraConfig& lora) {
 }
 
 bool is_token_table(const std::string& name) {
-  return name == "model.embed_tokens.weight" || name == "transformer.wte.weight" || name == "lm_head.weight";
+  return name == "model.embed_tokens.weight" || name == "transformer.wte.weight" ||
+         name == "transformer.word_embeddings.weight" || name == "lm_head.weight";
 }
 
-/// A module that can have an adapter.
+/// A module that can have an adapter: a matrix of a block, an embedding (of tokens or positions), the head.
 struct Adaptable {
   std::string name;
   std::int64_t out, in;
@@ -75,7 +76,7 @@ struct Adaptable {
 std::vector<Adaptable> adaptable_modules(const ModelConfig& config) {
   std::vector<Adaptable> modules;
   for (const auto& spec : parameter_table(config)) {
-    if (spec.is_matrix_of_block() || is_token_table(spec.name))
+    if (spec.is_matrix_of_block() || spec.embedding || spec.name == "lm_head.weight")
       modules.push_back({module_of(spec.name), spec.shape[0], spec.shape[1], spec.block, spec.embedding});
   }
   for (const auto& [head, embedding] : tied_names(config))
@@ -351,7 +352,8 @@ std::map<std::string, LoraModule> adapted_modules(const ModelConfig& config, con
     const auto module = rules.module(name);
     if (module.rank > kMostRank)
       throw UsageError(fmt::format("the rank of {} is {}, it can be at most {}", name, module.rank, kMostRank));
-    if (modules[i].block < 0 && (lora.dora || lora.lora_bias || lora.ensure_weight_tying))
+    const bool ties = lora.ensure_weight_tying && is_token_table(name + ".weight");
+    if (modules[i].block < 0 && (lora.dora || lora.lora_bias || ties))
       throw UsageError(
           fmt::format("{} gets an adapter, which DoRA, a bias of its own and ensure_weight_tying are not "
                       "supported with",
@@ -371,14 +373,13 @@ std::map<std::string, std::vector<std::int64_t>> trained_rows(const ModelConfig&
       return module.block < 0 && (end.empty() ? module.is_embedding : module.name.ends_with(end));
     });
     if (found == modules.end())
-      throw UsageError(
-          fmt::format("trainable_token_indices has '{}', which is neither the embedding nor the head", end));
+      throw UsageError(fmt::format("trainable_token_indices has '{}', which is no embedding and not the head", end));
     auto sorted = ids;
     std::sort(sorted.begin(), sorted.end());
-    if (ids.empty() || sorted.front() < 0 || sorted.back() >= config.vocab_size ||
+    if (ids.empty() || sorted.front() < 0 || sorted.back() >= found->out ||
         std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
       throw UsageError(fmt::format("trainable_token_indices of {} must be different numbers from 0 to {}", found->name,
-                                   config.vocab_size - 1));
+                                   found->out - 1));
     if (rules.is_saved(found->name + ".weight"))
       throw UsageError(
           fmt::format("{} is in modules_to_save and has trainable_token_indices: choose one", found->name));

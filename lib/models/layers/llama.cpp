@@ -491,7 +491,7 @@ class EmbeddingLayer final : public Layer {
 
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     auto x_ND = ops_.embed(p[0], {}, batch.ids_N, detail::place_of(batch));
-    if (has_adapter_) adapter_.forward(p.subspan(1), batch, x_ND);
+    if (has_adapter_) adapter_.forward(p.subspan(1), batch, batch.ids_N, x_ND);
     if (config_.traits.scaled_embeddings) x_ND.mul_(scale(x_ND));
     return x_ND;
   }
@@ -503,7 +503,7 @@ class EmbeddingLayer final : public Layer {
     if (config_.traits.scaled_embeddings) grad = grad * scale(grad);
     if (config_.traits.padding_id >= 0)
       grad = grad.masked_fill(batch.ids_N.eq(config_.traits.padding_id).unsqueeze(1), 0.0);
-    if (has_adapter_) adapter_.backward(p.subspan(1), grads.subspan(1), batch, grad);
+    if (has_adapter_) adapter_.backward(p.subspan(1), grads.subspan(1), batch, batch.ids_N, grad);
     if (grads[0] == nullptr) return {};
     Ops::finish(*grads[0]);
     ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, detail::place_of(batch));

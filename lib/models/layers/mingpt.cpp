@@ -31,10 +31,12 @@ class SumEmbeddingLayer final : public Layer {
   SumEmbeddingLayer(const Ops& ops, const Decoder& decoder, std::vector<int> parameters)
       : ops_(ops),
         config_(decoder.config),
-        adapter_(ops, decoder, "transformer.wte"),
-        has_adapter_(!adapter_.parameters().empty()),
+        of_tokens_(ops, decoder, "transformer.wte"),
+        of_positions_(ops, decoder, "transformer.wpe"),
         parameters_(std::move(parameters)) {
-    parameters_.insert(parameters_.end(), adapter_.parameters().begin(), adapter_.parameters().end());
+    for (const auto* adapter : {&of_tokens_, &of_positions_})
+      parameters_.insert(parameters_.end(), adapter->parameters().begin(), adapter->parameters().end());
+    has_adapter_ = parameters_.size() > kTables;
   }
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
@@ -43,8 +45,11 @@ class SumEmbeddingLayer final : public Layer {
   at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     auto x_ND = ops_.embed(p[0], has_adapter_ ? at::Tensor() : p[1], batch.ids_N, detail::place_of(batch));
     if (has_adapter_) {
-      adapter_.forward(p.subspan(kTables), batch, x_ND);
-      ops_.add_bias(x_ND, ops_.embed(p[1], {}, positions_of(batch), detail::place_of(batch)), {});
+      const auto positions_N = positions_of(batch);
+      auto of_positions_ND = ops_.embed(p[1], {}, positions_N, detail::place_of(batch));
+      of_tokens_.forward(p.subspan(kTables), batch, batch.ids_N, x_ND);
+      of_positions_.forward(p.subspan(first_of_positions()), batch, positions_N, of_positions_ND);
+      ops_.add_bias(x_ND, of_positions_ND, {});
     }
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, x_ND, batch, 1, config_.dropout);
     return x_ND;
@@ -54,7 +59,11 @@ class SumEmbeddingLayer final : public Layer {
                       std::unique_ptr<LayerState>) override {
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, grad, batch, 1, config_.dropout);
-    if (has_adapter_) adapter_.backward(p.subspan(kTables), grads.subspan(kTables), batch, grad);
+    if (has_adapter_) {
+      of_tokens_.backward(p.subspan(kTables), grads.subspan(kTables), batch, batch.ids_N, grad);
+      const auto first = first_of_positions();
+      of_positions_.backward(p.subspan(first), grads.subspan(first), batch, positions_of(batch), grad);
+    }
     for (auto* slot : grads.first(kTables)) {
       if (slot != nullptr) Ops::finish(*slot);
     }
@@ -67,6 +76,9 @@ class SumEmbeddingLayer final : public Layer {
  private:
   static constexpr std::size_t kTables = 2;
 
+  /// Place of the first parameter of the positions' adapter.
+  std::size_t first_of_positions() const { return kTables + of_tokens_.parameters().size(); }
+
   /// int32 [N]
   static at::Tensor positions_of(const MicroBatch& batch) {
     if (batch.packing != nullptr) return batch.packing->positions_N;
@@ -76,8 +88,8 @@ class SumEmbeddingLayer final : public Layer {
 
   const Ops& ops_;
   ModelConfig config_;
-  detail::EmbeddingAdapter adapter_;
-  bool has_adapter_;
+  detail::EmbeddingAdapter of_tokens_, of_positions_;
+  bool has_adapter_ = false;
   std::vector<int> parameters_;
   std::string name_ = "embedding";
 };

@@ -29,11 +29,15 @@ TokenRows rows_of(const Decoder& decoder, const std::string& module) {
   return {index_of(decoder, module + kTokenRows), found->second};
 }
 
-/// \return for each token of the vocabulary the number of its row; rows.ids.size(): it has none. int32 [V] on the
-/// device, undefined without rows
-at::Tensor rows_of_tokens(const Ops& ops, const TokenRows& rows, std::int64_t vocabulary) {
+std::int64_t rows_of_table(const Decoder& decoder, const std::string& module) {
+  return decoder.parameters[static_cast<std::size_t>(parameter_index(decoder, module + ".weight"))].shape[0];
+}
+
+/// \return for each id of the table the number of its row; rows.ids.size(): it has none. int32 [V] on the device,
+/// undefined without rows
+at::Tensor rows_of_tokens(const Ops& ops, const TokenRows& rows, std::int64_t table_rows) {
   if (rows.ids.empty()) return {};
-  auto numbers = at::full({vocabulary}, static_cast<std::int64_t>(rows.ids.size()), at::kInt);
+  auto numbers = at::full({table_rows}, static_cast<std::int64_t>(rows.ids.size()), at::kInt);
   for (std::size_t i = 0; i < rows.ids.size(); ++i)
     numbers.data_ptr<std::int32_t>()[rows.ids[i]] = static_cast<std::int32_t>(i);
   return numbers.to(ops.device());
@@ -64,9 +68,9 @@ double scale_of(const Decoder& decoder, const std::string& module) {
 EmbeddingAdapter::EmbeddingAdapter(const Ops& ops, const Decoder& decoder, const std::string& module)
     : ops_(ops),
       rows_(rows_of(decoder, module)),
-      vocabulary_(decoder.config.vocab_size),
+      table_rows_(rows_of_table(decoder, module)),
       scale_(scale_of(decoder, module)),
-      numbers_V_(rows_of_tokens(ops, rows_, vocabulary_)) {
+      numbers_V_(rows_of_tokens(ops, rows_, table_rows_)) {
   delta_ = add_to(parameters_, rows_.parameter);
   a_ = add_to(parameters_, index_of(decoder, module + kEmbeddingA));
   b_ = add_to(parameters_, index_of(decoder, module + kEmbeddingB));
@@ -76,20 +80,22 @@ at::Tensor EmbeddingAdapter::row_numbers(const at::Tensor& ids_N) const {
   return numbers_V_.gather(0, ids_N.to(at::kLong));
 }
 
-void EmbeddingAdapter::forward(LayerParams p, const MicroBatch& batch, at::Tensor& x_ND) const {
+void EmbeddingAdapter::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& ids_N,
+                               at::Tensor& x_ND) const {
   if (delta_ >= 0) {
-    const auto numbers_N = row_numbers(batch.ids_N);
+    const auto numbers_N = row_numbers(ids_N);
     const auto count = of(p, delta_).size(0);
     const auto rows_ND = ops_.embed(of(p, delta_), {}, numbers_N.clamp_max(count - 1), place_of(batch));
     const auto is_trained_N1 = numbers_N.lt(count).unsqueeze(1).to(x_ND.scalar_type());
     x_ND.mul_(1 - is_trained_N1).add_(rows_ND.to(x_ND.scalar_type()).mul_(is_trained_N1));
   }
   if (a_ < 0) return;
-  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, batch.ids_N, place_of(batch)).mul_(scale_);
+  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, place_of(batch)).mul_(scale_);
   ops_.lora_up(x_ND, down_NR, of(p, b_).t());
 }
 
-void EmbeddingAdapter::backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND) const {
+void EmbeddingAdapter::backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& ids_N,
+                                const at::Tensor& grad_ND) const {
   const auto wide_ND = grad_ND.to(at::kFloat);
   const auto sum_rows = [&](std::int64_t rows, const at::Tensor& grad, const at::Tensor& numbers_N) {
     auto sums = at::zeros({rows, grad.size(1)}, grad.options());
@@ -98,14 +104,14 @@ void EmbeddingAdapter::backward(LayerParams p, LayerGrads g, const MicroBatch& b
   };
   if (delta_ >= 0 && of(g, delta_) != nullptr) {
     const auto count = of(p, delta_).size(0);
-    const auto sums = sum_rows(count + 1, wide_ND, row_numbers(batch.ids_N));
+    const auto sums = sum_rows(count + 1, wide_ND, row_numbers(ids_N));
     ops_.accumulate(of(g, delta_), sums.narrow(0, 0, count).contiguous());
   }
   if (a_ < 0) return;
-  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, batch.ids_N, place_of(batch)).mul_(scale_);
+  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, place_of(batch)).mul_(scale_);
   ops_.weight_grad(of(g, b_), wide_ND, down_NR);
   if (of(g, a_) == nullptr) return;
-  const auto grads_VR = sum_rows(vocabulary_, ops_.lora_down(wide_ND, of(p, b_), scale_), batch.ids_N);
+  const auto grads_VR = sum_rows(table_rows_, ops_.lora_down(wide_ND, of(p, b_), scale_), ids_N);
   ops_.accumulate(of(g, a_), grads_VR.t().contiguous());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Adapters of the token embedding and of the head: low-rank ones, and rows that are trained in place of the base's.
+// Adapters of embeddings and of the head: low-rank ones, and rows that are trained in place of the base's.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -15,24 +15,25 @@ class Ops;
 
 namespace detail {
 
-/// Rows that stand in place of those of some tokens, as peft's TrainableTokens keeps them.
+/// Rows that stand in place of those of some tokens (or positions), as peft's TrainableTokens keeps them.
 struct TokenRows {
   int parameter = -1;             ///< of the decoder; -1: there are none
   std::vector<std::int64_t> ids;  ///< the tokens, in the order of the rows
 };
 
-/// Shapes: N tokens, D embedding size, V vocabulary, R rank, T trained rows. A layer passes its parameters from
+/// Shapes: N tokens, D embedding size, V rows of the table, R rank, T trained rows. A layer passes its parameters from
 /// parameters() on, in this order.
 class EmbeddingAdapter {
  public:
-  /// \param module  such as model.embed_tokens
+  /// \param module  such as model.embed_tokens, or transformer.wpe, whose ids are positions
   EmbeddingAdapter(const Ops& ops, const Decoder& decoder, const std::string& module);
 
   /// Indices of the decoder's parameters; empty: the embedding has no adapter.
   const std::vector<int>& parameters() const { return parameters_; }
-  /// Changes the looked-up rows.
-  void forward(LayerParams p, const MicroBatch& batch, at::Tensor& x_ND) const;
-  void backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND) const;
+  /// Changes the looked-up rows. \param ids_N  which rows were looked up, int32
+  void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& ids_N, at::Tensor& x_ND) const;
+  void backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& ids_N,
+                const at::Tensor& grad_ND) const;
 
  private:
   /// \return for each token the number of its trained row; T: it has none. int32 [N]
@@ -40,11 +41,11 @@ class EmbeddingAdapter {
 
   const Ops& ops_;
   TokenRows rows_;
-  std::int64_t vocabulary_;
+  std::int64_t table_rows_;
   double scale_ = 0;
   int a_ = -1, b_ = -1, delta_ = -1;  ///< places in parameters()
   std::vector<int> parameters_;
-  at::Tensor numbers_V_;  ///< of all tokens: on the device from the start, as a graph's capture copies nothing there
+  at::Tensor numbers_V_;  ///< of all ids: on the device from the start, as a graph's capture copies nothing there
 };
 
 /// Shapes as above; logits may have more columns than the vocabulary, which are padding.
