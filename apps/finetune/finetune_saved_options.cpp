@@ -352,8 +352,9 @@ void apply_fine_tuning_defaults(OptionTable& app, const TrainOptions& options) {
 namespace {
 
 /// \throws FormatError for an adapter that cannot be trained on
-LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model) {
-  auto plan = plan_adapter(adapter, base_modules(read_model_config(model)));
+LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model,
+                             const QuantizeConfig& quantize) {
+  auto plan = plan_adapter_of_model(adapter, read_model_config(model), quantize);
   if (plan.shares_adapter)
     throw FormatError(plan.file.string() +
                       ": head and embedding share one adapter (ensure_weight_tying), which training would part: "
@@ -385,8 +386,9 @@ void resolve_names(TrainOptions& options) {
   }
   if (!options.adapter.empty()) {
     // Without base weights there is no run; that error is reported later.
-    const auto lora = model.directory.empty() ? read_adapter_config(options.adapter).lora
-                                              : trainable_adapter(options.adapter, model.directory);
+    const auto lora = model.directory.empty()
+                          ? read_adapter_config(options.adapter).lora
+                          : trainable_adapter(options.adapter, model.directory, options.sharding.quantize);
     take_adapter(options, lora, "--adapter " + options.adapter);
   }
   if (!options.train_data.empty())

@@ -29,7 +29,7 @@ DOORS = [
      ["lib/files/transform/run_values.cpp", "lib/files/transform/convert_job_output.cpp", "lib/training/evaluate/subject.cpp",
       "apps/finetune/run_setup.cpp"],
      r"\bhas_tokenizer\(", ["lib/text/tokenizer", "lib/files/transform/run_values.cpp", "lib/files/transform/convert_job_output.cpp"]),
-    ("what does this adapter change", r"\bplan_adapter\(",
+    ("what does this adapter change", r"\bplan_adapter(_of_model)?\(",
      ["lib/files/transform/adapter_plan.cpp", "lib/files/transform/merge_adapter.cpp", "lib/training/checkpoints/load.cpp",
       "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"],
      r"\b(read_adapter_config|adapter_config_from_json)\(",

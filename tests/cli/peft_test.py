@@ -138,6 +138,46 @@ class Peft(ConvertCase):
             loss.backward()
             optimizer.step()
 
+    def test_names_that_mean_no_module_to_save(self):
+        model, (ids, data) = self.small("gpt2"), self.ids_of(48)
+        adapter, loss = self.adapter_of(open_model(model), ids, "vain", target_modules=["c_attn"], modules_to_save=["score", "ln_f"], fan_in_fan_out=True)
+        self.assert_all_agree(model, adapter, data, loss, "modules_to_save names no module of the base by 'score'")
+        self.assert_trains_alike(model, adapter, ids, data)
+
+    def test_weights_that_peft_ties_by_their_names(self):
+        """ensure_weight_tying acts on embed_tokens and lm_head; what is called otherwise parts from the head."""
+        model, (ids, data) = self.small("falcon", tie_word_embeddings=True), self.ids_of(48)
+        for name in ("word_embeddings", "lm_head"):
+            with self.subTest(name):
+                adapter, loss = self.adapter_of(open_model(model), ids, f"tying-{name}", target_modules=["dense"], modules_to_save=[name], ensure_weight_tying=True)
+                self.assert_all_agree(model, adapter, data, loss)
+        # The adapter of a run that keeps them one says so in peft's words.
+        result = fsdp_cli.run("fsdp-finetune", ["--model", model, "--train-data", data, "--out-dir", self.runs, "--run-name", "tied", "--max-steps", 2, "--lr", 0.1, "--lora-rank", 2, "--lora-targets", "dense",
+                                                "--modules-to-save", "word_embeddings", "--ensure-weight-tying", "--precision", "fp32", "--device", "cpu"])
+        self.assertEqual(result.code, 0, str(result))
+        adapter = self.run_directory("tied") / "adapter"
+        with torch.no_grad():
+            loss = peft.PeftModel.from_pretrained(open_model(model), adapter).eval()(input_ids=ids, labels=ids).loss.item()
+        self.assert_all_agree(model, adapter, data, loss)
+
+    def test_adapters_that_a_model_cannot_have(self):
+        """Programs that compute with an adapter refuse it by its name, as input; what a merge can take is told."""
+        gpt2, falcon, data = self.small("gpt2"), self.small("falcon", tie_word_embeddings=False), self.ids_of(48)[1]
+        words = ("--merge-adapter",)
+        cases = {"dora-head": (falcon, {"target_modules": ["dense", "lm_head"], "use_dora": True, "layers_to_transform": [0]}, words, True),
+                 "dora-positions": (gpt2, {"target_modules": ["wpe", "c_attn"], "use_dora": True}, ("transformer.wpe", "use_dora"), False),
+                 "matrix": (gpt2, {"target_modules": ["c_attn"], "modules_to_save": ["c_fc"]}, ("modules_to_save", "transformer.h.0.mlp.c_fc.weight"), False),
+                 # Its shape does not tell that transformers keeps it transposed.
+                 "square": (gpt2, {"target_modules": ["c_attn"], "modules_to_save": ["attn.c_proj"]}, ("modules_to_save", "transformer.h.0.attn.c_proj.weight"), False),
+                 "embedding": (gpt2, {"target_modules": ["c_attn"], "modules_to_save": ["wte"]}, ("GPT-2",), False)}
+        for name, (model, choices, told, merges) in cases.items():
+            with self.subTest(name):
+                adapter = self.adapter_of(open_model(model), self.ids_of(48)[0], name, **({"fan_in_fan_out": True} if model == gpt2 else {}), **choices)[0]
+                for program, arguments in (("fsdp-eval", [model, "--data", data]), ("fsdp-finetune", ["--model", model, "--train-data", data, "--out-dir", self.runs, "--run-name", name, "--max-steps", 1])):
+                    self.assert_refused(fsdp_cli.run(program, [*arguments, "--adapter", adapter]), 4, adapter, *told)
+                result = fsdp_cli.run("fsdp-ckpt-convert", [model, self.folder / f"merged-{name}", "--merge-adapter", adapter, "--to", "hf"])
+                self.assertEqual(result.code, 0, str(result)) if merges else self.assert_refused(result, 4, adapter)
+
     def test_adapters_of_a_multimodal_gemma3(self):
         torch.manual_seed(0)
         text = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,

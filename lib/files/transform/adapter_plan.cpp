@@ -151,6 +151,20 @@ class Targets {
     });
   }
 
+  /// The entries of modules_to_save that end the name of no module of the base.
+  std::vector<std::string> saved_in_vain() const {
+    std::vector<std::string> vain;
+    for (const auto& name : lora_.modules_to_save) {
+      LoraConfig alone;
+      alone.modules_to_save = {name};
+      const LoraRules rules(alone, where_);
+      if (std::none_of(modules_.begin(), modules_.end(),
+                       [&](const auto& named) { return rules.is_saved(own_name(named.first) + ".weight"); }))
+        vain.push_back(name);
+    }
+    return vain;
+  }
+
   /// The modules with trained rows of tokens, and these tokens.
   std::map<std::string, std::vector<std::int64_t>> rows() const {
     std::map<std::string, std::vector<std::int64_t>> found;
@@ -190,6 +204,28 @@ FormatError not_described(const AdapterPlan& plan, std::size_t tensor) {
   return FormatError(
       fmt::format("{}: tensor \"{}\" is no part of an adapter of a matrix, and modules_to_save and bias do not take it",
                   plan.file.string(), plan.source->tensors()[tensor].name));
+}
+
+/// Whether ensure_weight_tying has an effect in peft, which knows the two weights by these names. An embedding of
+/// another name (wte) parts from the head, unless the file has both.
+bool keeps_tied(const LoraConfig& lora, const std::vector<Placed>& tensors, const std::string& where) {
+  constexpr std::array<std::string_view, 2> kTied{"embed_tokens", "lm_head"};
+  const auto is_tied = [&](const std::string& name) {
+    return std::any_of(kTied.begin(), kTied.end(),
+                       [&](std::string_view tied) { return name == tied || name.ends_with("." + std::string(tied)); });
+  };
+  LoraConfig targets;
+  targets.targets = lora.targets;
+  const LoraRules rules(targets, where);
+  const auto is_target = [&](std::string_view name) { return rules.is_target(std::string(name), false); };
+  if (std::ranges::any_of(lora.modules_to_save, is_tied) || std::ranges::any_of(rules.names(), is_tied) ||
+      std::ranges::any_of(kTied, is_target))
+    return true;
+  const auto has = [&](auto&& is_meant) {
+    return std::ranges::any_of(
+        tensors, [&](const Placed& placed) { return placed.part == nullptr && is_meant(owner_of(placed.owner)); });
+  };
+  return has([](const auto& module) { return module == "lm_head"; }) && has(is_token_embedding);
 }
 
 bool acts_in_training_alone(const AdapterConfig& config, std::string_view name) {
@@ -293,6 +329,12 @@ void share_adapters(const std::vector<BaseModule>& base, std::set<std::string>& 
   }
 }
 
+/// Whether a module is a matrix of a GPT-2's block, which transformers keeps transposed.
+bool is_transposed(const BaseModule& module) {
+  return module.is_in_block && module.can_have_adapter && module.name.starts_with("transformer.h.") &&
+         module.name.find(".c_") != std::string::npos;
+}
+
 /// Finds what modules_to_save takes and the file lacks, and whether a head parts from its embedding.
 void check_saved(const std::vector<BaseModule>& base, const Targets& choices, AdapterPlan& plan) {
   for (const auto& module : base) {
@@ -319,6 +361,10 @@ void check_saved(const std::vector<BaseModule>& base, const Targets& choices, Ad
   for (const auto& [name, tensor] : plan.tables) plan.lora.tables.push_back(name);
   for (const auto& module : base) {
     const auto weight = module.name + ".weight";
+    if (choices.is_saved(weight) && is_transposed(module))
+      throw FormatError(
+          fmt::format("{}: modules_to_save takes \"{}\", and of a GPT-2 only what is no matrix of a block is supported",
+                      plan.file.string(), weight));
     if (choices.is_saved(weight) && !plan.whole.contains(weight))
       throw FormatError(fmt::format("{}: lacks \"{}\", which modules_to_save takes", plan.file.string(), weight));
   }
@@ -392,20 +438,24 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
   const auto run =
       std::filesystem::exists(directory / kAdapterConfig, error) ? nlohmann::json() : adapters_of_run(directory);
   const auto where = (directory / (run.is_null() ? kAdapterConfig : "run.json")).string();
-  const auto config = run.is_null() ? read_adapter_config(directory) : adapter_config_from_json(run["adapter"], where);
+  auto config = run.is_null() ? read_adapter_config(directory) : adapter_config_from_json(run["adapter"], where);
   AdapterPlan plan;
-  plan.lora = config.lora;
   plan.file = run.is_null() ? weights_of(directory) : directory;
   plan.source = open_source(plan.file);
   if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
-  Targets choices(config, base, where);
   auto tensors = place_tensors(plan, config);
+  if (run.is_null() && config.lora.ensure_weight_tying)
+    config.lora.ensure_weight_tying = keeps_tied(config.lora, tensors, where);
+  plan.lora = config.lora;
+  Targets choices(config, base, where);
   const auto of_images = choices.take_language_model(tensors);
   choices.complete_names(tensors);
   auto targets = choices.find();
   sort_tensors(tensors, choices, targets, plan);
   check_rows(base, choices, plan);
   auto& lora = plan.lora;
+  const auto in_vain = choices.saved_in_vain();
+  std::erase_if(lora.modules_to_save, [&](const auto& name) { return std::ranges::count(in_vain, name) > 0; });
   if (lora.ensure_weight_tying) share_adapters(base, targets, plan);
   lora.targets.clear(), lora.exclude.clear(), lora.layers.clear(), lora.layers_patterns.clear();
   lora.rank_pattern.clear(), lora.alpha_pattern.clear();
@@ -446,6 +496,10 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
         fmt::format("{}: target_modules does not name modules that the file has an adapter of, so "
                     "as in peft these do not act: {}",
                     where, first_of(not_named)));
+  if (!in_vain.empty())
+    plan.remarks.push_back(
+        fmt::format("{}: modules_to_save names no module of the base by '{}', so as in peft this has no effect", where,
+                    fmt::join(in_vain, "', '")));
   if (!config.training_parts.empty())
     plan.remarks.push_back(where +
                            ": velora_config and monteclora_config change how an adapter is trained, not what it "
@@ -455,6 +509,25 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
         fmt::format("{}: has no adapter of modules that target_modules names, so they stay as the "
                     "base has them: {}",
                     plan.file.string(), first_of(without)));
+  return plan;
+}
+
+AdapterPlan plan_adapter_of_model(const std::filesystem::path& directory, const ModelConfig& config,
+                                  const QuantizeConfig& quantize) {
+  auto plan = plan_adapter(directory, base_modules(config));
+  if (const auto head = plan.parts.find("lm_head"); head != plan.parts.end() && head->second.magnitude)
+    throw FormatError(
+        fmt::format("{0}: the adapter of lm_head is DoRA (use_dora), which only a merge takes: fsdp-ckpt-convert MODEL "
+                    "OUT --merge-adapter {1} --to hf, and then OUT in place of model and adapter",
+                    plan.file.string(), directory.string()));
+  try {
+    const auto model = adapted_model(config, plan.lora);
+    auto table = quantized_table(model, quantize);
+    mark_saved_parameters(table, model, plan.lora);
+    adapter_table(model, plan.lora);
+  } catch (const UsageError& error) {
+    throw FormatError(fmt::format("{}: {}", plan.file.string(), error.what()));
+  }
   return plan;
 }
 

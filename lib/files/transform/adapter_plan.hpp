@@ -12,6 +12,7 @@
 
 #include "lib/files/read/source.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/quantize_config.hpp"
 
 namespace fsdp {
 
@@ -64,5 +65,10 @@ struct AdapterPlan {
 /// it knows those of the base. \throws FormatError naming a field that is not supported, a tensor that belongs to no
 /// module of the base, or a module that cannot have an adapter; what open_source() throws
 AdapterPlan plan_adapter(const std::filesystem::path& directory, const std::vector<BaseModule>& base);
+
+/// The same for a program that computes with model and adapter side by side. \throws FormatError naming the adapter and
+/// what of it the model cannot compute with; what plan_adapter() throws
+AdapterPlan plan_adapter_of_model(const std::filesystem::path& directory, const ModelConfig& config,
+                                  const QuantizeConfig& quantize);
 
 }  // namespace fsdp

@@ -81,7 +81,7 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
                                  subject.path.string()));
   if (subject.checkpoint != nullptr)
     throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
-  auto plan = plan_adapter(adapter, base_modules(subject.config));
+  auto plan = plan_adapter_of_model(adapter, subject.config, subject.quantize);
   subject.lora = std::move(plan.lora);
   if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;
   subject.remarks = std::move(plan.remarks);  // nothing is left out now

@@ -206,6 +206,39 @@ TEST_SUITE("convert/adapter_plan") {
     CHECK(plan.whole.at("model.embed_tokens.weight") == plan.whole.at("lm_head.weight"));
   }
 
+  TEST_CASE("names in modules_to_save that end no module's name have no effect, and a remark has them") {
+    auto names = kQv;
+    names.emplace_back("base_model.model.model.norm.weight");
+    const auto plan = adapter({{"modules_to_save", {"score", "model.norm", "layernorms"}}}, names).plan();
+    CHECK(plan.lora.modules_to_save == Strings{"model.norm"});
+    REQUIRE(plan.remarks.size() == 1);
+    CHECK(has(plan.remarks[0], "adapter_config.json"));
+    CHECK(has(plan.remarks[0], "'score', 'layernorms'"));
+  }
+
+  TEST_CASE("ensure_weight_tying acts where modules or targets have one of the names that peft ties") {
+    const std::vector<BaseModule> base{
+        {"transformer.word_embeddings", true},
+        {"transformer.h.0.dense", true, true},
+        {.name = "lm_head", .can_have_adapter = true, .tied_to = "transformer.word_embeddings"}};
+    const std::string prefix = "base_model.model.";
+    const auto plan = [&](const nlohmann::json& saved, const Strings& whole) {
+      Strings names{prefix + "transformer.h.0.dense.lora_A.weight", prefix + "transformer.h.0.dense.lora_B.weight"};
+      for (const auto& name : whole) names.push_back(prefix + name);
+      const auto folder =
+          adapter({{"target_modules", {"dense"}}, {"modules_to_save", saved}, {"ensure_weight_tying", true}}, names);
+      return plan_adapter(folder.path().path(), base);
+    };
+    const auto head = plan({"lm_head"}, {"lm_head.weight"});
+    CHECK(!head.unties);
+    CHECK(head.whole.contains("transformer.word_embeddings.weight"));
+    const auto embedding = plan({"word_embeddings"}, {"transformer.word_embeddings.weight"});
+    CHECK(embedding.unties);
+    CHECK(!embedding.whole.contains("lm_head.weight"));
+    // peft writes the embedding's name in place of the head's that it was told.
+    CHECK(!plan({"word_embeddings"}, {"transformer.word_embeddings.weight", "lm_head.weight"}).unties);
+  }
+
   TEST_CASE("a module that target_modules does not name and one without tensors have no adapter; remarks name both") {
     const auto narrow = adapter({{"target_modules", {"q_proj"}}}).plan();
     CHECK(modules_of(narrow) == Strings{"0.self_attn.q_proj", "1.self_attn.q_proj"});
