@@ -20,8 +20,8 @@ FOLDER = programs.temporary_folder()
 counts = collections.Counter()
 # Sums of float32 in another order, and functions of other libraries; measured: below 1e-6 of the loss on most cases.
 TOLERANCE = 2e-5
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "gemma", "gemma2", "gemma3_text", "falcon", "gpt2"]
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gemma": "GemmaForCausalLM",
+FAMILIES = ["llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "gemma", "gemma2", "gemma3_text", "falcon", "gpt2"]
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "ministral": "MinistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "phi3": "Phi3ForCausalLM", "olmo2": "Olmo2ForCausalLM", "gemma": "GemmaForCausalLM",
                  "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "falcon": "FalconForCausalLM", "gpt2": "GPT2LMHeadModel"}
 
 
@@ -76,7 +76,7 @@ KEYS = {
     "falcon": ["multi_query", "parallel_attn", "new_decoder_architecture", "bias", "alibi", "num_ln_in_parallel_attn", "num_kv_heads", "activation", "ffn_hidden_size", "layer_norm_epsilon", "rope_theta", "rope_scaling", "tie_word_embeddings", "max_position_embeddings"],
 }
 COMMON = ["hidden_act", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_scaling", "rope_parameters", "attention_bias", "tie_word_embeddings", "head_dim", "num_key_value_heads", "max_position_embeddings", "partial_rotary_factor", "attention_dropout", "pad_token_id", "use_cache", "layer_types", "sliding_window"]
-MORE = {"llama": ["mlp_bias"], "mistral": ["sliding_window", "layer_types"], "qwen2": ["use_sliding_window", "max_window_layers", "sliding_window"], "qwen3": ["use_sliding_window", "max_window_layers", "sliding_window"], "phi3": ["original_max_position_embeddings", "partial_rotary_factor", "sliding_window", "resid_pdrop"],
+MORE = {"llama": ["mlp_bias"], "mistral": ["sliding_window", "layer_types"], "ministral": ["sliding_window", "layer_types"], "qwen2": ["use_sliding_window", "max_window_layers", "sliding_window"], "qwen3": ["use_sliding_window", "max_window_layers", "sliding_window"], "phi3": ["original_max_position_embeddings", "partial_rotary_factor", "sliding_window", "resid_pdrop"],
         "olmo2": ["clip_qkv"], "gemma": ["hidden_activation", "use_bidirectional_attention"], "gemma2": ["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "hidden_activation", "use_bidirectional_attention"],
         "gemma3_text": ["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern", "hidden_activation", "use_bidirectional_attention"]}
 ONLY_WITH = {"use_sliding_window": {"sliding_window": 4}, "max_window_layers": {"use_sliding_window": True, "sliding_window": 4}, "layer_types": {"sliding_window": 4}}

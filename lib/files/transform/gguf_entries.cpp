@@ -241,7 +241,8 @@ void add_vocabulary(Entries& entries, const GgufVocabulary& vocabulary, bool is_
 std::string gguf_architecture(const ModelConfig& config) {
   if (config.architecture == Architecture::mingpt) return "gpt2";
   const auto& family = config.traits.family;
-  const auto architecture = family == "mistral" ? "llama" : family == "gemma3_text" ? "gemma3" : family;
+  const bool is_llama = family == "mistral" || family == "ministral";
+  const auto architecture = is_llama ? "llama" : family == "gemma3_text" ? "gemma3" : family;
   if (family == "phi3")
     throw UsageError("--to gguf does not write the family phi3, whose scaling llama.cpp reads anew");
   if (family.starts_with("gemma")) check_gemma(config);

@@ -25,6 +25,11 @@ std::vector<Family> without_gemma() {
   mistral.positions = 131072;
   mistral.has_attention_bias = false;
 
+  auto ministral = mistral;  // its name where layer_types says which layers have a window
+  ministral.type = "ministral";
+  ministral.traits.family = ministral.type;
+  ministral.architecture = "MinistralForCausalLM";
+
   auto qwen2 = of("qwen2", "Qwen2ForCausalLM");
   qwen2.traits.qkv_bias = true;
   qwen2.windows = Windows::from_layer;
@@ -58,7 +63,7 @@ std::vector<Family> without_gemma() {
   olmo2.eps = 1e-5;
   olmo2.padding_id = 1;
 
-  return {llama, mistral, qwen2, qwen3, phi3, olmo2};
+  return {llama, mistral, ministral, qwen2, qwen3, phi3, olmo2};
 }
 
 std::vector<Family> gemmas() {

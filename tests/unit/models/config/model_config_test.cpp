@@ -162,6 +162,12 @@ TEST_SUITE("config/model_config") {
     CHECK(sliding({"full_attention", "full_attention"}) == std::vector<bool>{false, false});
     said["layer_types"] = nullptr;
     CHECK(model_config_from_json(said, "test").traits.sliding == std::vector<bool>{true, true});
+    // The same model by its other name, which it keeps.
+    said["model_type"] = "ministral";
+    CHECK(sliding({"full_attention", "sliding_attention"}) == std::vector<bool>{false, true});
+    const auto saved = hf_config(model_config_from_json(said, "test"));
+    CHECK(saved.at("model_type") == "ministral");
+    CHECK(saved.at("architectures") == json::array({"MinistralForCausalLM"}));
   }
 
   TEST_CASE("model_config_from_json: rejects impossible values, naming the source") {
