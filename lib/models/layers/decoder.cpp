@@ -1,6 +1,7 @@
 #include "lib/models/layers/decoder.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 
@@ -11,6 +12,8 @@
 
 #include "lib/base/error.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
+#include "lib/compute/tensor/parallel.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {
 
@@ -47,7 +50,8 @@ std::int64_t row_alignment(const ParameterSpec& spec) {
 
 at::Tensor Decoder::decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                                  std::int64_t cache_length) const {
-  return blocks[static_cast<std::size_t>(block)]->decode(params, x_ND, cache, cache_length);
+  const DecodePart part{x_ND.size(0), cache_length, &cache};
+  return blocks[static_cast<std::size_t>(block)]->decode(params, x_ND, {&part, 1});
 }
 
 at::Tensor Decoder::last_logits(LayerParams p, const at::Tensor& x_ND) const {
@@ -101,6 +105,30 @@ void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
 
 }  // namespace
 
+at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart> parts, const PartBody& place,
+                           const PartBody& attend) {
+  std::vector<at::Tensor> outs;
+  std::int64_t first = 0;
+  for (const auto& part : parts) {
+    outs.push_back(place(rows_NC.narrow(0, first, part.tokens), part));
+    first += part.tokens;
+  }
+  const auto attend_to = [&](std::int64_t begin, std::int64_t end) {
+    const WithoutAutograd guard;
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      outs[i] = attend(outs[i], parts[i]);
+  };
+  const auto count = static_cast<std::int64_t>(parts.size());
+  if (rows_NC.is_cpu()) {
+    parallel_for(count, 1, attend_to);
+  } else {
+    attend_to(0, count);
+  }
+  const auto padding = rows_NC.size(0) - first;
+  if (padding > 0) outs.push_back(outs.front().new_zeros({padding, outs.front().size(1)}));
+  return outs.size() == 1 ? outs.front() : at::cat(outs);
+}
+
 at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, LayerCache& cache,
                             std::int64_t cache_length, std::int64_t max_capacity) {
   const auto n = qkv_N3D.size(0);
@@ -124,9 +152,11 @@ at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, 
   scores.mul_(static_cast<double>(detail::score_scale(s)));
   if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
   // New token i sees the stored keys up to `before` + i.
-  const auto all = scores.new_ones({n, total}, at::kBool);
-  scores.masked_fill_(all.triu(before + 1), -INFINITY);
-  if (s.window > 0) scores.masked_fill_(all.tril(before - s.window), -INFINITY);
+  if (n > 1 || s.window > 0) {
+    const auto all = scores.new_ones({n, total}, at::kBool);
+    if (n > 1) scores.masked_fill_(all.triu(before + 1), -INFINITY);
+    if (s.window > 0) scores.masked_fill_(all.tril(before - s.window), -INFINITY);
+  }
   const auto probs = scores.softmax(-1).to(qkv_N3D.scalar_type());
   const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total).unsqueeze(1));
   return mixed.flatten(0, 1).transpose(0, 1).reshape({n, s.heads * s.head_size});

@@ -2,9 +2,11 @@
 // A decoder-only language model as layers, for training and generation; minGPT and Llama have the same interface.
 #include <c10/core/ScalarType.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,13 +28,19 @@ struct LayerCache {
   std::int64_t first_position = 0;  ///< position of the first stored key
 };
 
-/// A transformer block that can also process only the new tokens of a sequence.
+/// The new tokens of one sequence, at positions [cache_length, cache_length + tokens).
+struct DecodePart {
+  std::int64_t tokens = 0;
+  std::int64_t cache_length = 0;  ///< tokens of the sequence that the model has seen
+  LayerCache* cache = nullptr;    ///< of the sequence and the layer
+};
+
+/// A transformer block that can also process only the new tokens of sequences.
 class DecoderBlock : public Layer {
  public:
   bool is_block() const final { return true; }
-  /// \param x_ND  new tokens of one sequence at positions [cache_length, cache_length + N)
-  virtual at::Tensor decode(LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
-                            std::int64_t cache_length) const = 0;
+  /// \param x_ND  new tokens of the parts, one part after the other; rows behind them are padding
+  virtual at::Tensor decode(LayerParams params, const at::Tensor& x_ND, std::span<const DecodePart> parts) const = 0;
 };
 
 /// Final norm, head and loss; can also return the logits.
@@ -61,7 +69,8 @@ struct Decoder {
   std::vector<const DecoderBlock*> blocks;     ///< of `layers`
   std::unique_ptr<DecoderHead> loss;
 
-  /// Computes a block's output for new tokens only; their keys and values are added to `cache` (one per block).
+  /// Computes a block's output for the new tokens of one sequence; their keys and values are added to `cache` (one per
+  /// block).
   at::Tensor decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                           std::int64_t cache_length) const;
   /// Returns the logits [1, vocabulary] of the last row of x_ND, in float32.
@@ -108,7 +117,17 @@ std::vector<int> block_parameters(const Decoder& decoder, int block);
 int parameter_index(const Decoder& decoder, const std::string& name);
 }  // namespace detail
 
-// Attention for generation: new tokens of one sequence attend to all earlier ones.
+// Attention for generation: new tokens of a sequence attend to all earlier ones.
+
+/// Work on the rows of a part.
+using PartBody = std::function<at::Tensor(const at::Tensor& rows_NC, const DecodePart& part)>;
+
+/// Returns attend(place(rows)) of each part, row by row; zeros for padding.
+/// \param rows_NC  as x_ND of DecoderBlock::decode()
+/// \param place    called for one part after the other
+/// \param attend   called on several threads at once where there are several parts on a CPU
+at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart> parts, const PartBody& place,
+                           const PartBody& attend);
 
 /// Computes attention of the new tokens and appends their keys and values to the cache.
 /// \param qkv_NC        projections of the new tokens, at positions [cache_length, cache_length + N); shape.rows is 1

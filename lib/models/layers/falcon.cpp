@@ -76,9 +76,17 @@ class FalconHeads {
     return by_groups(slopes_H_.defined() ? narrowed(grad_NC) : grad_NC);
   }
 
-  at::Tensor decode(const at::Tensor& projected_NC, const MicroBatch& batch, LayerCache& cache) const {
-    return without_bias(cached_attention(placed(projected_NC, batch), shape_of(batch), cache, batch.first_position,
-                                         longest_row(config_)));
+  at::Tensor decode(const at::Tensor& projected_NC, std::span<const DecodePart> parts) const {
+    const auto of_part = [](const DecodePart& part) {
+      return MicroBatch{{}, {}, 1, part.tokens, {}, part.cache_length};
+    };
+    const auto place = [&](const at::Tensor& rows_NC, const DecodePart& part) {
+      return placed(rows_NC, of_part(part));
+    };
+    return attend_by_parts(projected_NC, parts, place, [&](const at::Tensor& rows_NC, const DecodePart& part) {
+      return without_bias(
+          cached_attention(rows_NC, shape_of(of_part(part)), *part.cache, part.cache_length, longest_row(config_)));
+    });
   }
 
  private:
@@ -220,11 +228,10 @@ class FalconBlock final : public DecoderBlock {
     return out_ND;
   }
 
-  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
-                    std::int64_t cache_length) const override {
-    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, cache_length};
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override {
+    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
     return run(p, batch, x_ND, nullptr,
-               [&](const at::Tensor& projected_NC) { return heads_.decode(projected_NC, batch, cache); });
+               [&](const at::Tensor& projected_NC) { return heads_.decode(projected_NC, parts); });
   }
 
   at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,

@@ -89,11 +89,13 @@ class GatedBlock final : public DecoderBlock {
                      std::unique_ptr<LayerState>* state) override;
   at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override;
-  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache, std::int64_t cache_length) const override;
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override;
 
  private:
   // --- forward: `keep` is null if there is no backward pass
   at::Tensor project_heads(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, BlockState* keep) const;
+  /// Rotates queries and keys by the positions of the batch's tokens, in place.
+  void rotate(at::Tensor& qkv_NC, const MicroBatch& batch) const;
   /// Returns the term that attention adds to the residual; without a post-norm, join_attention() adds its bias.
   at::Tensor project_out(LayerParams p, const MicroBatch& batch, const at::Tensor& heads_NQ, BlockState* keep) const;
   /// Returns the residual sum and the input of the feed-forward.
@@ -266,6 +268,7 @@ at::Tensor GatedBlock::forward(LayerParams p, const MicroBatch& batch, const at:
   if (places_.input_norm >= 0)
     s.norm1 = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), rms_norm_of(config_));
   s.qkv_NC = project_heads(p, batch, places_.input_norm >= 0 ? s.norm1.out_ND : x_ND, keep);
+  rotate(s.qkv_NC, batch);
   s.norm1.out_ND.reset();
   s.heads_NQ = ops_.attention(s.qkv_NC, attention_shape(batch), keep ? &s.attention : nullptr);
   if (keep == nullptr) s.qkv_NC.reset();
@@ -275,17 +278,22 @@ at::Tensor GatedBlock::forward(LayerParams p, const MicroBatch& batch, const at:
   return out_ND;
 }
 
-at::Tensor GatedBlock::decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
-                              std::int64_t cache_length) const {
-  const auto n = x_ND.size(0);
-  const MicroBatch batch{{}, {}, 1, n, {}, cache_length};
+at::Tensor GatedBlock::decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const {
+  const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
   at::Tensor in_ND = x_ND;
   if (places_.input_norm >= 0)
     in_ND = ops_.add_rms_norm(x_ND, {}, {}, at_place(p, places_.input_norm), rms_norm_of(config_)).out_ND;
   const auto qkv_NC = project_heads(p, batch, in_ND, nullptr);
-  auto shape = attention_shape(batch);
-  shape.window = config_.traits.slides(index_) ? config_.traits.window : 0;
-  const auto heads_NQ = cached_attention(qkv_NC, shape, cache, cache_length, longest_row_);
+  const auto of_part = [](const DecodePart& part) { return MicroBatch{{}, {}, 1, part.tokens, {}, part.cache_length}; };
+  const auto rotated = [&](at::Tensor rows_NC, const DecodePart& part) {
+    rotate(rows_NC, of_part(part));
+    return rows_NC;
+  };
+  const auto heads_NQ = attend_by_parts(qkv_NC, parts, rotated, [&](const at::Tensor& rows_NC, const DecodePart& part) {
+    auto shape = attention_shape(of_part(part));
+    shape.window = config_.traits.slides(index_) ? config_.traits.window : 0;
+    return cached_attention(rows_NC, shape, *part.cache, part.cache_length, longest_row_);
+  });
   const auto joined = join_attention(p, x_ND, project_out(p, batch, heads_NQ, nullptr));
   return feed_forward(p, batch, joined.sum_ND, joined.out_ND, nullptr);
 }
@@ -301,11 +309,15 @@ at::Tensor GatedBlock::project_heads(LayerParams p, const MicroBatch& batch, con
   if (head_norms_.are_there())
     head_norms_.forward(qkv_NC, at_place(p, places_.q_norm), at_place(p, places_.k_norm),
                         keep ? &keep->head_norms : nullptr);
-  if (x_ND.size(0) == 0) return qkv_NC;
+  return qkv_NC;
+}
+
+void GatedBlock::rotate(at::Tensor& qkv_NC, const MicroBatch& batch) const {
+  if (qkv_NC.size(0) == 0) return;
+  const auto shape = attention_shape(batch);
   const auto turned = rope_->rotation(batch);
   // Keys follow the queries, so their heads are rotated in the same pass.
   ops_.rope(qkv_NC, shape.heads + shape.key_heads(), shape.head_size, turned.table, turned.place, false);
-  return qkv_NC;
 }
 
 at::Tensor GatedBlock::project_out(LayerParams p, const MicroBatch& batch, const at::Tensor& heads_NQ,

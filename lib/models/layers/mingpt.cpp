@@ -192,15 +192,17 @@ class BlockLayer final : public DecoderBlock {
     return attention_backward(p, g, batch, grad_sum_ND, s);
   }
 
-  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, LayerCache& cache,
-                    std::int64_t cache_length) const override {
-    const auto n = x_ND.size(0);
-    const MicroBatch batch{{}, {}, 1, n, {}, cache_length};
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override {
+    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
     const auto heads = config_.num_heads;
     const auto head_size = config_.embed_size / heads;
     const auto norm1 = ops_.add_layer_norm(x_ND, {}, {}, p[ln1_w], p[ln1_b], config_.layer_norm_eps);
     auto qkv = matrices_.attn.project(p, batch, norm1.out_ND, nullptr, p[attn_b]);
-    const auto mixed = cached_attention(qkv, {1, n, heads, head_size}, cache, cache_length, config_.block_size);
+    const auto as_it_is = [](const at::Tensor& rows, const DecodePart&) { return rows; };
+    const auto mixed = attend_by_parts(qkv, parts, as_it_is, [&](const at::Tensor& rows, const DecodePart& part) {
+      return cached_attention(rows, {1, part.tokens, heads, head_size}, *part.cache, part.cache_length,
+                              config_.block_size);
+    });
     const auto norm2 = ops_.add_layer_norm(x_ND, matrices_.proj.project(p, batch, mixed, nullptr), p[proj_b], p[ln2_w],
                                            p[ln2_b], config_.layer_norm_eps);
     const auto fc_bias = bias_of_fc(p, x_ND.scalar_type());

@@ -1,7 +1,5 @@
 #include "lib/training/evaluate/generate.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -14,16 +12,16 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/models/config/rope.hpp"
 #include "lib/text/chat/chat_template.hpp"
 #include "lib/text/chat/conversation_encoder.hpp"
-#include "lib/text/tokenizer/generated_text.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
+#include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
 
@@ -48,35 +46,7 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
 
 namespace {
 
-MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Ops& ops) {
-  MicroBatch batch;
-  batch.rows = 1;
-  batch.length = static_cast<std::int64_t>(ids.size());
-  batch.first_position = first_position;
-  batch.ids_N = at::empty({batch.length}, at::kInt);
-  std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
-  batch.ids_N = ops.to_device(batch.ids_N);
-  return batch;
-}
-
-/// Logits of the token after `ids`, which sit at [first_position, first_position + ids.size()) after the cached ones.
-at::Tensor forward(ModelRuntime& runtime, std::span<const std::int32_t> ids, std::vector<LayerCache>& caches,
-                   std::int64_t cached) {
-  auto& engine = runtime.engine();
-  const auto& decoder = runtime.decoder();
-  const auto batch = one_sequence(ids, cached, runtime.ops());
-  at::Tensor x_ND;
-  engine.with_layer_parameters(0, [&](LayerParams p) { x_ND = decoder.layers[0]->forward(p, batch, {}, nullptr); });
-  for (std::size_t b = 0; b < caches.size(); ++b) {
-    engine.with_layer_parameters(
-        b + 1, [&](LayerParams p) { x_ND = decoder.decode_block(static_cast<int>(b), p, x_ND, caches[b], cached); });
-  }
-  at::Tensor logits;
-  engine.with_layer_parameters(caches.size() + 1, [&](LayerParams p) { logits = decoder.last_logits(p, x_ND); });
-  return runtime.ops().to_host(logits.reshape({-1}).contiguous());
-}
-
-void check(const std::vector<std::int32_t>& prompt, const SamplingOptions& options, std::int64_t vocab) {
+void check(const std::vector<std::int32_t>& prompt, std::int64_t vocab) {
   if (prompt.empty()) throw UsageError("--prompt is empty: at least one token is needed to continue from");
   for (const auto id : prompt) {
     if (id < 0 || id >= vocab) {
@@ -84,10 +54,6 @@ void check(const std::vector<std::int32_t>& prompt, const SamplingOptions& optio
                        std::to_string(vocab));
     }
   }
-  if (options.num_tokens < 0) throw UsageError("--num-tokens must not be negative");
-  if (options.temperature < 0) throw UsageError("--temperature must not be negative (0 takes the most likely token)");
-  if (options.top_k < 0) throw UsageError("--top-k must not be negative (0 keeps all)");
-  if (options.top_p <= 0 || options.top_p > 1) throw UsageError("--top-p must be in (0, 1]");
 }
 
 }  // namespace
@@ -121,36 +87,102 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return order[count - 1];
 }
 
+namespace {
+
+/// The one text of generate().
+class SingleText final : public TextQueue {
+ public:
+  explicit SingleText(TextInWork& text) : text_(&text) {}
+  TextInWork* next() override { return std::exchange(text_, nullptr); }
+  void ended(TextInWork&) override {}
+  bool goes_on(bool works) override { return works; }
+
+ private:
+  TextInWork* text_;
+};
+
+/// Returns the next id of each text, on rank 0's draw where all ranks have the same texts.
+std::vector<std::int32_t> draw(ProcessGroup& world, const std::vector<TextInWork*>& texts, const at::Tensor& logits_NV,
+                               const SamplingOptions& options, bool same_texts) {
+  std::vector<std::int32_t> drawn(texts.size());
+  if (!same_texts || world.rank() == 0) {
+    parallel_for(static_cast<std::int64_t>(texts.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = begin; i < end; ++i) {
+        const auto& text = *texts[static_cast<std::size_t>(i)];
+        const auto length = static_cast<std::int64_t>(text.sequence.ids.size());
+        const auto random = static_cast<double>(sample_key(text.seed, length) >> 11) * 0x1p-53;
+        const auto vocab = static_cast<std::size_t>(logits_NV.size(1));
+        const auto* logits = logits_NV.const_data_ptr<float>() + static_cast<std::size_t>(i) * vocab;
+        drawn[static_cast<std::size_t>(i)] = sample_token({logits, vocab}, options, random);
+      }
+    });
+  }
+  if (same_texts) world.broadcast(std::as_writable_bytes(std::span(drawn)), 0);
+  return drawn;
+}
+
+}  // namespace
+
+void check_sampling(const SamplingOptions& options) {
+  if (options.num_tokens < 0) throw UsageError("--num-tokens must not be negative");
+  if (options.temperature < 0) throw UsageError("--temperature must not be negative (0 takes the most likely token)");
+  if (options.top_k < 0) throw UsageError("--top-k must not be negative (0 keeps all)");
+  if (options.top_p <= 0 || options.top_p > 1) throw UsageError("--top-p must be in (0, 1]");
+  for (const auto& stop : options.stops) {
+    if (stop.empty()) throw UsageError("--stop '': an empty text is everywhere; give some text");
+  }
+}
+
+void write_texts(ModelRuntime& runtime, const SamplingOptions& options, std::size_t most, bool same_texts,
+                 TextQueue& queue) {
+  const WithoutAutograd guard;
+  std::vector<TextInWork*> texts;
+  const auto drop_ended = [&] {
+    std::erase_if(texts, [&](TextInWork* text) {
+      if (text->left > 0) return false;
+      queue.ended(*text);
+      return true;
+    });
+  };
+  for (;;) {
+    while (texts.size() < most) {
+      auto* text = queue.next();
+      if (text == nullptr) break;
+      texts.push_back(text);
+      drop_ended();  // one that is to have no tokens
+    }
+    if (!queue.goes_on(!texts.empty())) return;
+    std::vector<DecodedSequence*> sequences;
+    for (auto* text : texts) sequences.push_back(&text->sequence);
+    const auto logits_NV = decode_step(runtime, sequences, {options.no_cache, !same_texts});
+    const auto drawn = draw(runtime.world(), texts, logits_NV, options, same_texts);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      auto& text = *texts[i];
+      text.sequence.ids.push_back(drawn[i]);
+      --text.left;
+      if (text.on_token && !text.on_token(drawn[i])) text.left = 0;
+    }
+    drop_ended();
+  }
+}
+
+std::vector<std::int32_t> generate(ModelRuntime& runtime, DecodedSequence& sequence, const SamplingOptions& options,
+                                   const TokenSink& on_token) {
+  check(sequence.ids, runtime.decoder().config.vocab_size);
+  check_sampling(options);
+  const auto before = static_cast<std::ptrdiff_t>(sequence.ids.size());
+  TextInWork text{std::move(sequence), options.num_tokens, options.seed, on_token};
+  SingleText queue(text);
+  write_texts(runtime, options, 1, /*same_texts=*/true, queue);
+  sequence = std::move(text.sequence);
+  return {sequence.ids.begin() + before, sequence.ids.end()};
+}
+
 std::vector<std::int32_t> generate(ModelRuntime& runtime, std::vector<std::int32_t> prompt,
                                    const SamplingOptions& options, const TokenSink& on_token) {
-  const WithoutAutograd guard;
-  const auto& config = runtime.decoder().config;
-  check(prompt, options, config.vocab_size);
-  auto ids = std::move(prompt);
-  const auto prompt_size = ids.size();
-  std::vector<LayerCache> caches(static_cast<std::size_t>(config.num_layers));
-  std::int64_t cached = 0;
-  const auto positions = longest_row(config);
-  for (std::int64_t i = 0; i < options.num_tokens; ++i) {
-    const auto length = static_cast<std::int64_t>(ids.size());
-    // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
-    // rotary frequencies depend on the length.
-    const bool restart = options.no_cache || length > positions || !same_rope(config, cached, length);
-    if (restart) cached = 0;
-    const auto first = std::max<std::int64_t>(length - positions, 0) + cached;
-    const auto logits = forward(runtime, std::span(ids).subspan(static_cast<std::size_t>(first)), caches, cached);
-    cached = length;
-    std::int32_t next = 0;
-    if (runtime.world().rank() == 0) {
-      const double random = static_cast<double>(sample_key(options.seed, length) >> 11) * 0x1p-53;
-      next = sample_token({logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())}, options, random);
-    }
-    runtime.world().broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
-    ids.push_back(next);
-    if (on_token && !on_token(next)) break;
-  }
-  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_size));
-  return ids;
+  DecodedSequence sequence;
+  sequence.ids = std::move(prompt);
+  return generate(runtime, sequence, options, on_token);
 }
 
 namespace {
@@ -188,25 +220,6 @@ std::vector<std::int32_t> generation_ends(const std::vector<std::filesystem::pat
   return {};
 }
 
-namespace {
-
-/// Prints tokens as they come, never half a character.
-class TextPrinter {
- public:
-  TextPrinter(const Tokenizer& tokenizer, bool enabled) : text_(tokenizer), enabled_(enabled) {}
-  void add(std::int32_t id) { print(text_.add(id)); }
-  void print(const std::string& text) const {
-    if (enabled_) std::cout << text << std::flush;
-  }
-  void end() { print(text_.end() + "\n"); }
-
- private:
-  GeneratedText text_;
-  bool enabled_;
-};
-
-}  // namespace
-
 nlohmann::json json_text(const std::string& text) { return parse_json(printable_json(nlohmann::json(text)), "a text"); }
 
 Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::vector<std::int32_t> ends) {
@@ -217,38 +230,57 @@ Prompt plain_prompt(const Tokenizer& tokenizer, const std::string& text, std::ve
 
 void write_text(ModelRuntime& runtime, const Tokenizer& tokenizer, const Prompt& prompt,
                 const SamplingOptions& sampling, bool print, nlohmann::json& report) {
-  TextPrinter printer(tokenizer, print && runtime.world().rank() == 0);
-  printer.print(prompt.shown);
+  const auto show = [&](const std::string& text) {
+    if (print && runtime.world().rank() == 0) std::cout << text << std::flush;
+  };
+  show(prompt.shown);
+  WrittenText text(tokenizer, sampling.stops);
+  bool at_end = false;
   const auto ids = generate(runtime, prompt.ids, sampling, [&](std::int32_t id) {
-    if (prompt.is_end(id)) return false;
-    printer.add(id);
-    return true;
+    at_end = prompt.is_end(id);
+    if (!at_end) show(text.add(id));
+    return !at_end && !text.is_stopped();
   });
-  printer.end();
-  const bool ended = !ids.empty() && prompt.is_end(ids.back());
+  show(text.rest() + "\n");
   report["prompt"] = json_text(prompt.text);
   report["prompt_tokens"] = prompt.ids;
   report["tokens_generated"] = ids;
-  report["text"] = json_text(continuation(tokenizer, std::span(ids).first(ids.size() - (ended ? 1 : 0))));
-  report["ended"] = ended ? "eos" : "length";
+  report["text"] = json_text(text.text());
+  report["ended"] = at_end ? "eos" : text.is_stopped() ? "stop" : "length";
 }
 
-Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
-                   const ChatQuestion& question, std::vector<std::int32_t> ends) {
+namespace {
+
+ConversationEncoder encoder_of(const Tokenizer& tokenizer, const std::string& tokenizer_name,
+                               const ConversationOptions& options) {
   ConversationRules rules;
   rules.chat = find_chat_template(options.chat_template, tokenizer_name, options.model_template);
   rules.marks = options.marks;
-  const ConversationEncoder encoder(tokenizer, std::move(rules));
+  return {tokenizer, std::move(rules)};
+}
+
+}  // namespace
+
+ChatPrompts::ChatPrompts(const Tokenizer& tokenizer, const std::string& tokenizer_name,
+                         const ConversationOptions& options, std::vector<std::int32_t> ends)
+    : encoder_(encoder_of(tokenizer, tokenizer_name, options)), ends_(std::move(ends)) {
+  if (const auto end = encoder_.turn_end()) ends_.push_back(*end);
+  if (const auto eos = tokenizer.eos_id()) ends_.push_back(*eos);
+}
+
+Prompt ChatPrompts::question(const ChatQuestion& question) const {
   auto messages = nlohmann::ordered_json::array();
   const auto add = [&](const char* role, const std::string& content) {
     messages.push_back(nlohmann::ordered_json{{"role", role}, {"content", content}});
   };
   if (question.system) add("system", *question.system);
   add("user", question.user);
-  Prompt prompt{question.user, question.user + "\n", encoder.encode_prompt(messages), std::move(ends)};
-  if (const auto end = encoder.turn_end()) prompt.ends.push_back(*end);
-  if (const auto eos = tokenizer.eos_id()) prompt.ends.push_back(*eos);
-  return prompt;
+  return {question.user, question.user + "\n", encoder_.encode_prompt(messages), ends_};
+}
+
+Prompt chat_prompt(const Tokenizer& tokenizer, const std::string& tokenizer_name, const ConversationOptions& options,
+                   const ChatQuestion& question, std::vector<std::int32_t> ends) {
+  return ChatPrompts(tokenizer, tokenizer_name, options, std::move(ends)).question(question);
 }
 
 }  // namespace fsdp

@@ -1,0 +1,93 @@
+#include "lib/training/evaluate/decode_step.hpp"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "lib/compute/ops/rowwise_ops.hpp"
+#include "lib/compute/tensor/without_autograd.hpp"
+#include "lib/models/config/rope.hpp"
+
+namespace fsdp {
+namespace {
+
+MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Ops& ops) {
+  MicroBatch batch;
+  batch.rows = 1;
+  batch.length = static_cast<std::int64_t>(ids.size());
+  batch.first_position = first_position;
+  batch.ids_N = at::empty({batch.length}, at::kInt);
+  std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
+  batch.ids_N = ops.to_device(batch.ids_N);
+  return batch;
+}
+
+/// The parts below each other, and zeros up to `rows`.
+at::Tensor joined(std::vector<at::Tensor> parts, std::int64_t rows) {
+  std::int64_t count = 0;
+  for (const auto& part : parts) count += part.size(0);
+  if (count < rows) parts.push_back(parts.front().new_zeros({rows - count, parts.front().size(1)}));
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+}  // namespace
+
+void DecodedSequence::replace(std::vector<std::int32_t> new_ids) {
+  const auto common = std::mismatch(ids.begin(), ids.end(), new_ids.begin(), new_ids.end()).first - ids.begin();
+  ids = std::move(new_ids);
+  // The last id is computed in any case: its logits are wanted.
+  cached = std::clamp<std::int64_t>(static_cast<std::int64_t>(ids.size()) - 1, 0, std::min(cached, common));
+  for (const auto& cache : caches) {
+    if (cache.first_position > 0) cached = 0;
+  }
+}
+
+at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> sequences,
+                       const DecodeOptions& options) {
+  const WithoutAutograd guard;
+  auto& engine = runtime.engine();
+  const auto& decoder = runtime.decoder();
+  const auto num_blocks = decoder.blocks.size();
+  const auto positions = longest_row(decoder.config);
+  const auto least_rows = options.alike ? RowwiseOps::kRowsAlike : 0;
+  std::vector<DecodePart> parts;
+  for (auto* sequence : sequences) {
+    const auto length = static_cast<std::int64_t>(sequence->ids.size());
+    sequence->caches.resize(num_blocks);
+    // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
+    // rotary frequencies depend on the length.
+    if (options.no_cache || length > positions || !same_rope(decoder.config, sequence->cached, length))
+      sequence->cached = 0;
+    parts.push_back({std::min(length, positions) - sequence->cached, sequence->cached, nullptr});
+  }
+  at::Tensor x_ND;
+  engine.with_layer_parameters(0, [&](LayerParams p) {
+    std::vector<at::Tensor> embedded;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto ids = std::span(sequences[i]->ids).last(static_cast<std::size_t>(parts[i].tokens));
+      const auto batch = one_sequence(ids, parts[i].cache_length, runtime.ops());
+      embedded.push_back(decoder.layers[0]->forward(p, batch, {}, nullptr));
+    }
+    if (!parts.empty()) x_ND = joined(std::move(embedded), least_rows);
+  });
+  for (std::size_t b = 0; b < num_blocks; ++b) {
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].cache = &sequences[i]->caches[b];
+    engine.with_layer_parameters(b + 1, [&](LayerParams p) {
+      if (!parts.empty()) x_ND = decoder.blocks[b]->decode(p, x_ND, parts);
+    });
+  }
+  at::Tensor logits_NV;
+  engine.with_layer_parameters(num_blocks + 1, [&](LayerParams p) {
+    std::vector<at::Tensor> last;
+    std::int64_t end = 0;
+    for (const auto& part : parts) last.push_back(x_ND.narrow(0, (end += part.tokens) - 1, 1));
+    if (!parts.empty()) logits_NV = decoder.loss->logits(p, joined(std::move(last), least_rows));
+  });
+  for (auto* sequence : sequences) sequence->cached = static_cast<std::int64_t>(sequence->ids.size());
+  if (parts.empty()) return at::empty({0, decoder.config.vocab_size});
+  logits_NV = logits_NV.narrow(0, 0, static_cast<std::int64_t>(parts.size()));
+  return runtime.ops().to_host(logits_NV.contiguous());
+}
+
+}  // namespace fsdp
