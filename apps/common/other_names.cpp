@@ -68,6 +68,7 @@ constexpr std::array kSameOptions{
     SameOption{"reduce-dtype", "training.mixed-precision-reduce"},
     SameOption{"offload-activations", "activation-offloading"},
     SameOption{"cpu-offload", "offload-params fsdp-offload-params training.enable-cpu-offload"},
+    SameOption{"num-tokens", "max-new-tokens"},
     SameOption{"seed", "training.seed debug.seed system.seed"}};
 
 /// A name with one of its values, in lower case ("true": also without a value), and the words that say so here.

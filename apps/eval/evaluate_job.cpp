@@ -13,13 +13,16 @@
 #include <optional>
 #include <system_error>
 
+#include "apps/eval/conversation.hpp"
 #include "apps/eval/result.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/progress.hpp"
 #include "lib/base/stop_signal.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
@@ -27,6 +30,8 @@
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/prompt_file.hpp"
+#include "lib/training/evaluate/prompt_results.hpp"
 #include "lib/training/evaluate/subject.hpp"
 
 namespace fsdp {
@@ -142,8 +147,8 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
 }
 
 void check(const EvaluateOptions& o) {
-  if (o.data.empty() && !o.prompt && o.chess.empty())
-    throw UsageError("nothing to do: give --data, --chess, --prompt or several of them");
+  if (o.data.empty() && !o.prompt && o.prompts.empty() && o.chess.empty() && !o.chat)
+    throw UsageError("nothing to do: give --data, --chess, --prompt, --prompts, --chat or several of them");
   const auto at_least = [](std::int64_t value, std::int64_t least, const char* option) {
     if (value < least) throw UsageError(fmt::format("{} is {}, it must be at least {}", option, value, least));
   };
@@ -154,14 +159,22 @@ void check(const EvaluateOptions& o) {
   if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
-  if (o.chat && !o.prompt) throw UsageError("--chat says what --prompt is: give --prompt TEXT");
+  if (o.converses() && !(o.data.empty() && o.chess.empty()))
+    throw UsageError("--chat without --prompt or --prompts is a conversation, which goes without --data and --chess");
+  if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts: give one of them");
+  if (o.prompts.empty() && !o.output.empty()) throw UsageError("--output is for the results of --prompts FILE");
+  if (o.output.empty() && o.overwrite) throw UsageError("--overwrite is for --output FILE");
+  if (!o.prompts.empty() && o.output.empty() && o.runtime.json)
+    throw UsageError("--json and the results of --prompts would both be on stdout: give --output FILE");
+  check_sampling(o.sampling);
   if (o.system && !o.chat) throw UsageError("--system goes with --chat");
   if (o.stream && o.pack)
     throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
   if ((o.stream || o.documents) && o.data.empty())
     throw UsageError("--stream and --documents say how the texts of --data are read: give --data");
   if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
-  if (!o.compare.empty() && o.prompt) throw UsageError("--prompt does not go with --compare");
+  if (!o.compare.empty() && (o.prompt || !o.prompts.empty() || o.chat))
+    throw UsageError("--prompt, --prompts and --chat do not go with --compare");
 }
 
 /// Reports gates on metrics that this evaluation does not compute before any work is done.
@@ -194,6 +207,7 @@ class EvaluateJob {
     set_threads(node->size(), log_);
     device_ = choose_device(options_.runtime.device, world_, *node);
     warn_of_unused_gpus(world_, device_, log_);
+    if (!options_.prompts.empty() && device_.backend == nullptr) device_.ops = std::make_shared<RowwiseOps>();
     open_subjects();
     if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
     if (input_ && device_.backend != nullptr) {
@@ -221,7 +235,7 @@ class EvaluateJob {
       log_.warnings_of_all(subject.remarks);
       // Weights that are stored in 4 bits stay as they are.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
-      if (options_.prompt) open_prompt(subject);
+      open_prompts(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
       if (const auto longest = longest_row(subject.config); options_.seq_len > longest) {
         throw UsageError(
@@ -230,11 +244,23 @@ class EvaluateJob {
     }
   }
 
-  void open_prompt(EvaluationSubject& subject) {
-    open_subject_tokenizer(subject, "--prompt");
+  /// Encodes what the model is to go on with, and finds the chat template of a conversation.
+  void open_prompts(EvaluationSubject& subject) {
+    if (!options_.prompt && options_.prompts.empty() && !options_.chat) return;
+    open_subject_tokenizer(subject, options_.prompt ? "--prompt" : !options_.prompts.empty() ? "--prompts" : "--chat");
     auto ends = generation_ends({subject.adapter, subject.path, subject.tokenizer_name});
     auto conversations = options_.conversations;
     conversations.model_template = subject.chat_template;
+    if (!options_.prompts.empty()) {
+      prompts_ = read_prompts(
+          options_.prompts, *subject.tokenizer,
+          {options_.chat, options_.system, std::move(conversations), subject.tokenizer_name, std::move(ends)});
+      return;
+    }
+    if (!options_.prompt) {
+      chat_.emplace(*subject.tokenizer, subject.tokenizer_name, conversations, std::move(ends));
+      return;
+    }
     prompt_ = options_.chat ? chat_prompt(*subject.tokenizer, subject.tokenizer_name, conversations,
                                           {*options_.prompt, options_.system}, std::move(ends))
                             : plain_prompt(*subject.tokenizer, *options_.prompt, std::move(ends));
@@ -271,6 +297,8 @@ class EvaluateJob {
     if (input_) evaluate_loss(runtime, index, report, metrics);
     if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
     if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
+    if (prompts_) write_prompts(runtime, subject, report);
+    if (chat_) hold_conversation(runtime, subject, report);
     report["ignored"] = subject.ignored.to_json();
     tell_of_ignored(subject.ignored, log_);
     return metrics;
@@ -327,6 +355,37 @@ class EvaluateJob {
     add_metrics(result, metrics);
   }
 
+  void write_prompts(ModelRuntime& runtime, EvaluationSubject& subject, nlohmann::json& report) {
+    PromptResultsOptions how{options_.output, options_.overwrite, options_.batch_size, options_.sampling, {}, {}};
+    how.show_progress = shows_progress();
+    const nlohmann::json made_with{{"checkpoint", subject.path.string()},
+                                   {"adapter", subject.adapter.string()},
+                                   {"model", report["model"]},
+                                   {"precision", name_of(kFloatTypeNames, options_.sharding.precision)},
+                                   {"quantize", subject.quantize.enabled()},
+                                   {"double_quant", subject.quantize.double_quant}};
+    how.made_with = printable_json(made_with);
+    const auto counts = write_prompt_results(runtime, *subject.tokenizer, prompts_->prompts, how, log_);
+    subject.ignored.add(prompts_->ignored);
+    report["prompts"] = {{"file", options_.prompts},          {"prompts", prompts_->prompts.size()},
+                         {"done_before", counts.done_before}, {"written", counts.written},
+                         {"tokens", counts.tokens},           {"seconds", counts.seconds}};
+    if (!options_.output.empty()) report["prompts"]["output"] = options_.output;
+    if (world_.rank() != 0) return;
+    log_.info(fmt::format("prompts   {} written, {} done before   {} in {:.1f} s, {} tok/s",
+                          format_count(counts.written), format_count(counts.done_before),
+                          format_count_of(counts.tokens, "token"), counts.seconds,
+                          format_count(std::llround(static_cast<double>(counts.tokens) / counts.seconds))));
+  }
+
+  void hold_conversation(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report) {
+    auto sampling = options_.sampling;
+    if (!options_.bounded) sampling.num_tokens = longest_row(subject.config);
+    ChatSession session(runtime, *subject.tokenizer, std::move(*chat_), sampling);
+    session.set_system(options_.system);
+    converse(world_, session, !options_.runtime.json, log_, report);
+  }
+
   bool shows_progress() const { return world_.rank() == 0 && !options_.runtime.quiet; }
   void print(const std::string& line) const {
     if (world_.rank() == 0 && !options_.runtime.json) std::cout << line << std::endl;
@@ -339,7 +398,9 @@ class EvaluateJob {
   std::vector<EvaluationSubject> subjects_;
   std::optional<EvaluationInput> input_;
   std::optional<Prompt> prompt_;
-  bool loss_is_finite_ = true;  ///< over all subjects with a loss
+  std::optional<PromptFile> prompts_;
+  std::optional<ChatPrompts> chat_;  ///< of a conversation
+  bool loss_is_finite_ = true;       ///< over all subjects with a loss
 };
 
 }  // namespace

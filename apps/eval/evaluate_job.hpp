@@ -31,11 +31,17 @@ struct EvaluateOptions {
   std::string chess;                       ///< file of games; empty: none
   std::int64_t chess_positions = 200;
   std::optional<std::string> prompt;
-  bool chat = false;                  ///< `prompt` is a user's message
-  std::optional<std::string> system;  ///< system message before it
+  std::string prompts;                ///< file of prompts; empty: none
+  std::string output;                 ///< file of their results; empty: stdout
+  bool overwrite = false;             ///< begin `output` anew
+  bool chat = false;                  ///< prompts are users' messages; without any: a conversation on stdin and stdout
+  std::optional<std::string> system;  ///< system message before them
   SamplingOptions sampling;
+  bool bounded = false;  ///< sampling.num_tokens was asked for: otherwise an answer in a conversation may be longer
   ShardingOptions sharding;
   RuntimeOptions runtime;
+
+  bool converses() const { return chat && !prompt && prompts.empty(); }
 };
 
 /// Runs the evaluation. Collective over `world`. \pre names of repositories have been resolved to directories

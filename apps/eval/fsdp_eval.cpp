@@ -70,12 +70,34 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
   t.section("Text");
   t.add("prompt", o.prompt, "text to generate from, up to the model's EOS token");
   t.add(
+      "prompts", o.prompts,
+      "JSON Lines with many texts to generate from, {\"prompt\": TEXT} or {\"messages\": [...]}, perhaps with \"id\", "
+      "--batch-size of them per rank at once",
+      {.path = PathKind::file});
+  t.add("output", o.output,
+        "with --prompts: file to which each result is written as it ends; those that are there already are kept and "
+        "not computed again; default: stdout",
+        {.path = PathKind::file});
+  t.add("overwrite", o.overwrite, "begin the file of --output anew");
+  t.add(
       "chat", o.chat,
       "take the prompt as a user's message in the --chat-template (default: the run's, else the tokenizer's own), and "
-      "generate up to the end of the turn");
+      "generate up to the end of the turn; without --prompt and --prompts: a conversation, each line of stdin a "
+      "message");
   t.add_parsed("system", [&o](const std::string& text) { o.system = text; },
                "with --chat: the system message before the prompt, perhaps ''", {});
-  t.add("num-tokens", o.sampling.num_tokens, "most tokens to generate", {.unit = "tokens"});
+  t.add_parsed<std::int64_t>(
+      "num-tokens,max-new-tokens",
+      [&o](const std::int64_t& count) {
+        o.sampling.num_tokens = count;
+        o.bounded = true;
+      },
+      "most tokens to generate; default: 50, in a conversation all that the model has positions for",
+      {.default_text = "", .unit = "tokens"});
+  t.add("stop", o.sampling.stops,
+        "text that ends what is generated and does not belong to it, wherever tokens begin and end; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("temperature", o.sampling.temperature, "temperature of sampling; 0: the most likely token each time");
   t.add("top-k", o.sampling.top_k, "sample from the k most likely tokens; 0: from all");
   t.add("top-p", o.sampling.top_p,
@@ -134,7 +156,7 @@ void resolve_names(fsdp::EvaluateOptions& o) {
 namespace {
 
 int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::EvaluateOptions& o) {
-  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt"}) {
+  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt", "--prompts", "--chat"}) {
     if (app.get_option(name)->count() == 0) continue;
     return fsdp::run_alone([&] {
       throw fsdp::UsageError(
@@ -149,13 +171,15 @@ int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::Evalu
 int main(int argc, char** argv) {
   const fsdp::SignalThread signals;
   fsdp::OptionTable app{
-      "Evaluates a checkpoint (loss with its uncertainty, chess moves, text from a prompt), or compares two of them.\n"
+      "Evaluates a checkpoint (loss with its uncertainty, chess moves, text from prompts, conversations), or compares "
+      "two of them.\n"
       "Model and tokenizer come from the checkpoint; any number of ranks gives the same numbers.\n\n"
       "  fsdp-eval runs/big/checkpoints/latest --data validation.jsonl\n"
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
-      "  fsdp-eval runs/chat/final --prompt 'What is a fork?' --chat --num-tokens 200\n"
+      "  fsdp-eval runs/chat/final --chat\n"
+      "  fsdp-eval runs/chat/final --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
       "  fsdp-eval --runs runs/a runs/b --html runs.html\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare failed, 4 bad input.",
       "fsdp-eval"};

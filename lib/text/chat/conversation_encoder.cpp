@@ -322,8 +322,23 @@ MaskedIds ConversationEncoder::encode_messages(const nlohmann::ordered_json& rec
 std::vector<std::int32_t> ConversationEncoder::encode_prompt(const nlohmann::ordered_json& messages) const {
   Conversation conversation;
   conversation.messages = messages;
+  return prompt_ids(std::move(conversation));
+}
+
+std::vector<std::int32_t> ConversationEncoder::encode_prompt(const Json& record, const std::string& field) const {
+  auto conversation = read_conversation(record, field);
+  const auto& messages = conversation.messages;
+  if (messages.empty()) throw FormatError("has no message to answer");
+  if (messages.back()["role"] == "assistant")
+    throw FormatError("ends with an answer, and answers are what is written here: leave the last message out");
+  check_is_said(conversation,
+                rules_.chat->for_conversation(conversation).render(conversation, messages.size(), NextTurn::none).text);
+  return prompt_ids(std::move(conversation));
+}
+
+std::vector<std::int32_t> ConversationEncoder::prompt_ids(Conversation conversation) const {
   const auto ready = prepared(std::move(conversation));
-  auto text = rules_.chat->render(ready, messages.size(), NextTurn::assistant);
+  auto text = rules_.chat->for_conversation(ready).render(ready, ready.messages.size(), NextTurn::assistant);
   const auto plain = take_guards(text, ready.guard);
   return tokenizer_.encode_marked(text.text, plain).ids;
 }

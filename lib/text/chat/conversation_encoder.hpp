@@ -48,6 +48,9 @@ class ConversationEncoder {
   /// Returns the ids of a conversation that the assistant continues; marks are not doubled.
   /// \throws FormatError naming the message that has no place in the template
   std::vector<std::int32_t> encode_prompt(const nlohmann::ordered_json& messages) const;
+  /// The same of a record's conversation, with its tools. \param record, field  as of encode_messages()
+  /// \throws FormatError also when the conversation has no message or ends with an answer
+  std::vector<std::int32_t> encode_prompt(const nlohmann::ordered_json& record, const std::string& field) const;
   /// Returns the id that ends an assistant's turn, if the template ends it with one.
   std::optional<std::int32_t> turn_end() const { return turn_end_.id; }
   /// False if the loss counts answers and nothing behind them, so that a model does not learn to end its turn.
@@ -73,6 +76,7 @@ class ConversationEncoder {
   TurnEnd find_turn_end(const ChatTemplate& chat) const;
   Prepared prepared(Conversation conversation) const;
   MaskedIds encode_message_pair(const nlohmann::ordered_json& record) const;
+  std::vector<std::int32_t> prompt_ids(Conversation conversation) const;
   void check_is_said(const Conversation& conversation, const std::string& text) const;
   std::string guarded(const std::string& text, char32_t guard) const;
   nlohmann::ordered_json guarded(const nlohmann::ordered_json& value, char32_t guard) const;
