@@ -29,7 +29,7 @@ struct BaseModule {
 /// Whether a module is the token embedding of a minGPT or of a Llama's kind.
 bool is_token_embedding(const std::string& module);
 
-/// The modules of one of our models: the matrices of its blocks, the embedding and the head can have adapters.
+/// The modules of one of our models: the matrices of its blocks, embeddings and the head can have adapters.
 std::vector<BaseModule> base_modules(const ModelConfig& config);
 
 /// The adapter of one matrix or embedding: numbers of its tensors in the file.
