@@ -166,9 +166,9 @@ class Forms(ConversationsCase):
     def test_keys_tell_the_form(self):
         pair = {"prompt": "a", "completion": " b"}
         chat = {"messages": [USER, ANSWER]}
-        for record, layout in ((pair, "documents"), (chat, "documents"), ({"prompt": "x", "prompt_id": 3, **chat}, "documents"), ({"text": "a b " * 300}, "rows")):
+        for record, has_mask in ((pair, True), (chat, True), ({"prompt": "x", "prompt_id": 3, **chat}, True), ({"text": "a b " * 300}, False)):
             with self.subTest(str(record)[:40]):
-                self.assertEqual(self.tokens(self.write([record]), "chatml", "--json").json()["layout"], layout)
+                self.assertEqual("counted_tokens" in self.tokens(self.write([record]), "chatml", "--json").json(), has_mask)
         self.refused([{**pair, "text": "x"}], "chatml", 2, "has 'prompt' and 'completion' and 'text'", "--form")
         self.assertEqual(self.tokens(self.write([{**pair, "text": "x"}]), "chatml", "--form", "prompt-completion", "--json").json()["documents"], 1)
         self.tokens(self.write([{"talk": [USER, ANSWER]}]), "chatml", "--form", "messages", "--field", "talk")
@@ -275,12 +275,13 @@ class Forms(ConversationsCase):
                 "message 2 has a train other than 0 and 1": chat(USER, {**ANSWER, "train": 0.5}),
                 "weight other than 0 and 1": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": NaN}]}',
                 "the content of message 1 holds half of a surrogate pair": '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
-                "has no 'messages'": {"text": "a"},
+                "has no 'messages'": {"words": "a"},
                 "is no JSON, column": '{"messages": [',
                 "nested deeper than 64": '{"messages": ' + "[" * 100,
                 "holds no object": "[1]"}.items():
             with self.subTest(words):
                 self.refused([good, "", record], "chatml", 4, "refused.jsonl: line 3: ", words)
+        self.refused([good, "", {"text": "a"}], "chatml", 4, "refused.jsonl: line 3 is a text, line 1 a conversation: one form per file")
         pair = {"prompt": "a", "completion": "b"}
         for words, record in {"has no 'completion'": {"prompt": "a"}, "has 'images'": {**pair, "images": ["a.png"]}, "'completion' holds null": {**pair, "completion": None},
                               "'prompt' holds a list (whole conversations are read from 'messages')": {**pair, "prompt": [USER]}}.items():
