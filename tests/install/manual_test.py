@@ -180,7 +180,8 @@ class Docs(unittest.TestCase):
 
     def test_what_a_restart_takes_over(self):
         text = (SOURCE / "docs" / "resuming.md").read_text(encoding="utf-8")
-        told = set(re.findall(r"--[\w-]+", text[text.index("- unless given again") : text.index("Not from the checkpoint")]))
+        table = text[text.index("| | options |") : text.index("Not from the checkpoint")]
+        told = set(re.findall(r"--[a-z][\w-]+", table))
         saved = [option for option in PROGRAMS["fsdp-finetune"]["options"] if option["saved"]]
         self.assertLessEqual(told, {name for option in saved for name in option["names"]})
         for option in saved:
