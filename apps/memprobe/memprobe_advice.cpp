@@ -98,6 +98,11 @@ std::string what_would_fit(const MemprobeOptions& options, const MemoryBudget& b
     });
   }
   std::string text = "no option makes it fit";
+  if (changes.size() > 1) {
+    std::vector<std::string> all;
+    for (const auto& change : changes) all.push_back(change.words);
+    text = fmt::format("it does not even fit with {} together", fmt::join(all, ", "));
+  }
   if (!sets.empty()) text = fmt::format("it fits with {}", fmt::join(sets, ", or with "));
   return text + "; --search ranks finds the fewest ranks that it needs";
 }

@@ -75,7 +75,7 @@ class NamedInputs(llama_cli.WeightsCase, ConvertCase):
         place, rows, width = "base_model.model.model.embed_tokens.lora_", llama_cli.CONFIG["vocab_size"], llama_cli.CONFIG["hidden_size"]
         shapes = {"embedding_A": (2, rows), "embedding_B": (width, 2), "magnitude_vector": (width,)}  # as peft 0.21 writes them
         llama_cli.save_file({place + name: numpy.ones(shape, numpy.float32) for name, shape in shapes.items()}, adapter / "adapter_model.safetensors", "F32")
-        self.refused(self.model, self.folder / "merged", "--to", "hf", "--merge-adapter", adapter, code=4, words=["adapter_config.json", "use_dora", "embed_tokens"])
+        self.refused(self.model, self.folder / "merged", "--to", "hf", "--merge-adapter", adapter, code=4, words=[adapter, "use_dora", "embed_tokens"])
         self.evaluated(self.model, "--adapter", adapter, words=["adapter_config.json", "use_dora"])
         self.assert_refused(self.train("dora", "--model", self.model, "--adapter", adapter, code=4), 4, "adapter_config.json", "use_dora")
 
