@@ -73,7 +73,7 @@ class Training(ConversationsCase):
         self.check("skipped", truth)
         long = json.dumps({"messages": [{"role": "user", "content": "Why? " * 200}, {"role": "assistant", "content": "So."}]})
         data = self.write([*lines, long])
-        result = self.tune("cut", data, *FROZEN, "--tokenizer", tokenizer("chatml"), "--batch-size", truth["rows"] + 1, "--seq-len", truth["length"])
+        result = self.tune("cut", data, *FROZEN, "--tokenizer", tokenizer("chatml"), "--batch-size", truth["rows"] + 1, "--seq-len", truth["length"], "--documents")
         self.assertIn("1 of 9 texts have no token that counts", result.err)
         self.check("cut", truth)
 

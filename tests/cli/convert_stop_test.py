@@ -54,7 +54,8 @@ class Stop(ConvertCase):
         log = self.folder / "log"
         process = fsdp_cli.start(PROGRAM, arguments, ranks, log)
         self.addCleanup(fsdp_cli.end_group, process)
-        wait_while(lambda: not self.temporary_files(), process)
+        # With the name of their maker, without which a killed process's stay for ever: a moment of a few system calls.
+        wait_while(lambda: not any(maker.stat().st_size for maker in self.folder.glob(".*/.fsdp-maker.json")), process)
         self.assertIsNone(process.poll(), log.read_text())
         return process, log
 
