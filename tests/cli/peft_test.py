@@ -111,6 +111,12 @@ class Peft(ConvertCase):
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
         return folder
 
+    def test_a_trained_embedding_beside_an_adapter_of_the_tied_head(self):
+        """The file has the embedding twice: the trained copy, and as the head's base, which it was."""
+        model, (ids, data) = self.small("falcon", tie_word_embeddings=True), self.ids_of(48)
+        adapter, loss = self.adapter_of(open_model(model), ids, "beside", target_modules=["lm_head"], modules_to_save=["word_embeddings"])
+        self.assert_all_agree(model, adapter, data, loss)
+
     def test_embeddings_of_gpt2_and_falcon(self):
         gpt2, falcon = self.small("gpt2"), self.small("falcon", tie_word_embeddings=False)
         ids, data = self.ids_of(48)

@@ -155,8 +155,8 @@ class MergedSource final : public DecoratedSource {
     const auto of_weight = plan_.parts.find(module_of(parameter, kWeight));
     const auto of_bias = plan_.parts.find(module_of(parameter, kBias));
     const auto table = plan_.tables.find(parameter);
-    if (whole != plan_.whole.end()) change.whole = whole->second;
     if (table != plan_.tables.end()) change.whole = table->second;
+    if (whole != plan_.whole.end()) change.whole = whole->second;  // the trained copy, not the base's beside an adapter
     if (change.whole && plan_.lora.vocabulary > 0 && tensor.shape.size() == 2)
       tensor.shape[0] = std::max(tensor.shape[0], plan_.lora.vocabulary);
     if (change.whole) expect(*change.whole, tensor.shape, tensor);
