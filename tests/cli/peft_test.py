@@ -117,6 +117,12 @@ class Peft(ConvertCase):
         adapter, loss = self.adapter_of(open_model(model), ids, "beside", target_modules=["lm_head"], modules_to_save=["word_embeddings"])
         self.assert_all_agree(model, adapter, data, loss)
 
+    def test_a_trained_matrix_beside_an_adapter_of_the_head(self):
+        """The file has the head's base, whose rows are the vocabulary's: other matrices keep theirs."""
+        model, (ids, data) = self.small("falcon", tie_word_embeddings=False), self.ids_of(48)
+        adapter, loss = self.adapter_of(open_model(model), ids, "matrix", target_modules=["lm_head"], modules_to_save=["dense"])
+        self.assert_all_agree(model, adapter, data, loss)
+
     def test_embeddings_of_gpt2_and_falcon(self):
         gpt2, falcon = self.small("gpt2"), self.small("falcon", tie_word_embeddings=False)
         ids, data = self.ids_of(48)

@@ -157,7 +157,9 @@ class MergedSource final : public DecoratedSource {
     const auto table = plan_.tables.find(parameter);
     if (table != plan_.tables.end()) change.whole = table->second;
     if (whole != plan_.whole.end()) change.whole = whole->second;  // the trained copy, not the base's beside an adapter
-    if (change.whole && plan_.lora.vocabulary > 0 && tensor.shape.size() == 2)
+    const auto module = module_of(parameter, kWeight);
+    const bool has_row_per_token = is_token_embedding(module) || module == kHead;
+    if (change.whole && plan_.lora.vocabulary > 0 && has_row_per_token && tensor.shape.size() == 2)
       tensor.shape[0] = std::max(tensor.shape[0], plan_.lora.vocabulary);
     if (change.whole) expect(*change.whole, tensor.shape, tensor);
     if (of_weight != plan_.parts.end() && whole == plan_.whole.end()) {
