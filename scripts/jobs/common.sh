@@ -30,6 +30,12 @@ find_programs() {
     FSDP_BIN=$(cd "$FSDP_BIN" && pwd)
 }
 
+# read_seconds [D-]H:M:S: sets seconds; fails for another form.
+read_seconds() {
+    [[ $1 =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 1
+    seconds=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 + 10#${BASH_REMATCH[5]}))
+}
+
 # split_words TEXT: fills words_of with the words of TEXT. Quotes and backslashes work as in the shell, and "" is an empty
 # word; nothing is expanded or run.
 split_words() {

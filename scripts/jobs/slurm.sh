@@ -89,17 +89,15 @@ submission() {
 # than RUNNING, and TimeLimit as the reason if that ended it. SIGTERM to a running job is preemption, or somebody's wish that
 # it ends; SIGUSR1 is the script's own --signal, or the user's, and asks for a requeue. Sets when, for messages.
 called_off() {
-    local now facts left
+    local now facts left seconds
     when=''
     facts=$(scontrol show job "$slurm_job" 2>/dev/null || true)
     if [[ $facts =~ Reason=TimeLimit|JobState=TIMEOUT ]]; then return 1; fi
     if [[ $signalled != SIGTERM && ! $facts =~ JobState=(COMPLETING|CANCELLED|PREEMPTED) ]]; then return 1; fi
     printf -v now '%(%s)T' -1
     # [D-]H:M:S; read now, because it may be changed while the job runs
-    if [[ $facts =~ TimeLimit=(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+) ]]; then
-        left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 +
-            10#${BASH_REMATCH[5]} + script_start - now))
-        time_left "$left"
+    if [[ $facts =~ TimeLimit=([0-9:-]+) ]] && read_seconds "${BASH_REMATCH[1]}"; then
+        time_left $((seconds + script_start - now))
         when=" $left before the time limit"
     fi
 }

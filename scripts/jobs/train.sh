@@ -352,9 +352,9 @@ command_here() {
 
 # tell_of_walltime SECONDS: says where WALLTIME leaves less than ten minutes before the last SECONDS of a job, in which it saves.
 tell_of_walltime() {
-    local left
-    [[ ${WALLTIME:-} =~ ^(([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)$ ]] || return 0 # other forms are the scheduler's to read
-    left=$((10#${BASH_REMATCH[2]:-0} * 86400 + 10#${BASH_REMATCH[3]} * 3600 + 10#${BASH_REMATCH[4]} * 60 + 10#${BASH_REMATCH[5]} - $1))
+    local seconds left
+    read_seconds "${WALLTIME:-}" || return 0 # other forms are the scheduler's to read
+    left=$((seconds - $1))
     if ((left < 600)); then
         say "WALLTIME=$WALLTIME leaves $((left > 0 ? left : 0)) s for training in each job, which stops $1 s before its end to save"
     fi

@@ -29,11 +29,15 @@ struct Forms {
   bool messages = has("messages") || has(kShareGptField) || (has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]));
   bool pair = has("prompt") && has("completion");
   bool text = has("text");
+
+  int count() const { return messages + pair + text; }
+  /// The one that is there; text where none is.
+  DataForm form() const { return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text; }
 };
 
 DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
   const Forms forms(keys);
-  if (forms.messages + forms.pair + forms.text > 1) {
+  if (forms.count() > 1) {
     throw UsageError(file.string() + ": has " +
                      (!forms.messages             ? "'prompt' and 'completion'"
                       : forms.has("messages")     ? "'messages'"
@@ -43,7 +47,7 @@ DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::pa
                      "; say which of them to read: text, prompt-completion or messages (--form; in fsdp-finetune and "
                      "fsdp-eval --data-form)");
   }
-  return forms.messages ? DataForm::messages : forms.pair ? DataForm::prompt_completion : DataForm::text;
+  return forms.form();
 }
 
 /// The columns of Parquet that hold messages, in any layout.
@@ -174,8 +178,7 @@ class PlainText : public Documents {
 
 std::optional<DataForm> form_of_keys(const std::vector<std::string>& keys) {
   const Forms forms(keys);
-  if (forms.messages + forms.pair + forms.text != 1) return {};
-  return forms.messages ? DataForm::messages : forms.pair ? DataForm::prompt_completion : DataForm::text;
+  return forms.count() == 1 ? std::optional(forms.form()) : std::nullopt;
 }
 
 const char* detail::name_with_article(DataForm form) {

@@ -415,7 +415,7 @@ std::vector<std::string> texts_of_all_pieces(const SentencePieceModel& model) {
 }
 
 /// tokenizer_config.json with the class that takes tokenizer.json as it is: the Llama classes of transformers 5 make
-/// normalizer and marks anew. The marks that those classes know by themselves are named.
+/// normalizer and marks themselves. The marks that those classes know by themselves are named.
 std::string fast_config(const std::filesystem::path& directory, const TokenizerConfig& read,
                         const std::map<std::string, std::string>& marks) {
   const auto is_named = [&](const std::string& key) {
@@ -432,13 +432,12 @@ std::string fast_config(const std::filesystem::path& directory, const TokenizerC
   return config.dump(2) + "\n";
 }
 
-}  // namespace
+SentencePieceModel read_model(const std::filesystem::path& file) {
+  return parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
+}
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& file,
-                                                        const TokenizerConfig& config) {
-  const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
-  const auto added = added_tokens_of(model, config, file.string());
-  auto parts = llama_parts(model, config, added, file.string());
+std::unique_ptr<Tokenizer> make_tokenizer(const SentencePieceModel& model, const TokenizerConfig& config,
+                                          const std::vector<AddedToken>& added, LlamaParts parts) {
   if (is_made_by_llama_class(model, config, added))
     return make_of_merges(model, merges_of_llama_class(model, config, added), std::move(parts));
   const bool may_cut = splits_before_spaces(llama_pieces(model));
@@ -448,9 +447,28 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::p
   return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
 }
 
+std::map<std::string, std::string> marks_of(const SentencePieceModel& model) {
+  std::map<std::string, std::string> marks;
+  for (const auto& piece : model.pieces) {
+    if (piece.text == model.bos_text) marks["bos_token"] = piece.text;
+    if (piece.text == model.eos_text) marks["eos_token"] = piece.text;
+    if (piece.type == Type::unknown) marks["unk_token"] = piece.text;
+  }
+  return marks;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::filesystem::path& file,
+                                                        const TokenizerConfig& config) {
+  const auto model = read_model(file);
+  const auto added = added_tokens_of(model, config, file.string());
+  return make_tokenizer(model, config, added, llama_parts(model, config, added, file.string()));
+}
+
 FastTokenizerFiles fast_files_of_sentencepiece(const std::filesystem::path& directory) {
   const auto file = directory / "tokenizer.model";
-  const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
+  const auto model = read_model(file);
   const auto config = read_tokenizer_config(directory);
   const auto added = added_tokens_of(model, config, file.string());
   const auto parts = llama_parts(model, config, added, file.string());
@@ -463,26 +481,19 @@ FastTokenizerFiles fast_files_of_sentencepiece(const std::filesystem::path& dire
   auto read_config = config;
   read_config.hub_class = read_config.token_class = "PreTrainedTokenizerFast";
   const auto other = make_tokenizer_json(nlohmann::json(json), "tokenizer.json of " + file.string(), read_config);
-  const auto own = make_sentencepiece_tokenizer(file, config);
+  const auto own = make_tokenizer(model, config, added, parts);
   for (const auto& text : texts_of_all_pieces(model)) {
     if (own->encode_document(text) == other->encode_document(text)) continue;
     fast.missing = fmt::format("merges give other ids than the model, as for '{}'", text);
     return fast;
   }
   fast.files["tokenizer.json"] = json.dump() + "\n";
-  fast.files["tokenizer_config.json"] = fast_config(directory, config, marks_of_sentencepiece(file));
+  fast.files["tokenizer_config.json"] = fast_config(directory, config, marks_of(model));
   return fast;
 }
 
 std::map<std::string, std::string> marks_of_sentencepiece(const std::filesystem::path& file) {
-  const auto model = parse_sentencepiece_model(read_text_file(file, kMaxModelBytes), file.string());
-  std::map<std::string, std::string> marks;
-  for (const auto& piece : model.pieces) {
-    if (piece.text == model.bos_text) marks["bos_token"] = piece.text;
-    if (piece.text == model.eos_text) marks["eos_token"] = piece.text;
-    if (piece.type == Type::unknown) marks["unk_token"] = piece.text;
-  }
-  return marks;
+  return marks_of(read_model(file));
 }
 
 }  // namespace fsdp

@@ -263,11 +263,11 @@ TEST_SUITE("runs/run_summary") {
       }
       return fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false).differ.size();
     };
-    CHECK(differ("data/a.h5", "/work/data/a.h5") == 0);
-    CHECK(differ("/work/./data/a.h5", "./data/a.h5") == 0);
-    CHECK(differ("/other/a.h5", "/work/a.h5") == 1);
-    CHECK(differ("a.h5", "/work/ba.h5") == 1);
-    CHECK(differ("../a.h5", "/work/a.h5") == 1);
+    CHECK(differ("data/a.h5", "/scratch/data/a.h5") == 0);
+    CHECK(differ("/scratch/./data/a.h5", "./data/a.h5") == 0);
+    CHECK(differ("/other/a.h5", "/scratch/a.h5") == 1);
+    CHECK(differ("a.h5", "/scratch/ba.h5") == 1);
+    CHECK(differ("../a.h5", "/scratch/a.h5") == 1);
   }
 
   TEST_CASE("sentences mention a difference only if it exceeds both spreads") {
