@@ -179,15 +179,9 @@ std::optional<std::uint64_t> ClaimWatch::try_take() {
   make_directories(directory_);
   const auto generation = highest_generation(directory_);
   if (generation > 0 && may_be_alive(generation)) return std::nullopt;
-  try {
-    if (!create_exclusively(claim_file(directory_, generation + 1), ProcessIdentity::own().to_json())) {
-      return std::nullopt;
-    }
-  } catch (const IoError&) {
-    // An owner that finishes removes the folder concurrently.
-    if (!fs::exists(directory_)) return std::nullopt;
-    throw;
-  }
+  // False too where an owner that finished has removed the folder meanwhile.
+  if (!create_exclusively(claim_file(directory_, generation + 1), ProcessIdentity::own().to_json()))
+    return std::nullopt;
   remove_old_claims(directory_, generation + 1);
   return generation + 1;
 }

@@ -26,6 +26,7 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path) {
 /// runs as soon as the delegated constructor is done.
 class Temporary {
  public:
+  explicit Temporary(std::filesystem::path path) : path_(std::move(path)) {}
   Temporary(std::filesystem::path path, std::string_view text, bool synced) : Temporary(std::move(path)) {
     auto file = File::create_new(path_);
     file.write(text);
@@ -38,10 +39,10 @@ class Temporary {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  explicit Temporary(std::filesystem::path path) : path_(std::move(path)) {}
   std::filesystem::path path_;
 };
 
+/// \return false when `path` exists or its folder does not
 bool create_with_o_excl(const std::filesystem::path& path, std::string_view text) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) {
@@ -75,10 +76,18 @@ const std::string& process_tag() {
 
 void make_directories(const std::filesystem::path& directory) {
   std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error && !std::filesystem::is_directory(directory)) {
-    throw IoError(directory.string() + ": cannot make this folder: " + error.message());
-  }
+  const auto other_file_in_the_way = [&] {
+    std::error_code gone;
+    const auto type = std::filesystem::symlink_status(directory, gone).type();
+    return type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::directory;
+  };
+  do {
+    std::error_code gone;
+    std::filesystem::create_directories(directory, error);
+    if (!error || std::filesystem::is_directory(directory, gone)) return;
+    // It existed and then did not: another process removed the folder in between.
+  } while (error == std::errc::file_exists && !other_file_in_the_way());
+  throw IoError(directory.string() + ": cannot make this folder: " + error.message());
 }
 
 void refuse_planted_links(const std::filesystem::path& base, const std::filesystem::path& directory, bool own_links) {
@@ -102,9 +111,8 @@ void publish_text(const std::filesystem::path& path, std::string_view text) {
 }
 
 bool create_exclusively(const std::filesystem::path& path, std::string_view text) {
-  std::error_code gone;
-  if (!std::filesystem::is_directory(path.parent_path(), gone)) return false;
-  const Temporary temporary(temporary_beside(path), text, false);
+  const Temporary temporary(temporary_beside(path));
+  if (!create_with_o_excl(temporary.path(), text)) return false;
   if (::link(temporary.path().c_str(), path.c_str()) == 0) return true;
   const int error = errno;
   // A repeated NFS request may report that the link exists. The link is this process's own if the file has two names.

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "lib/base/error.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;
@@ -67,6 +68,33 @@ TEST_SUITE("base/claim") {
     REQUIRE(next == 41);
     Claim(directory.path(), *next).end();
     CHECK_FALSE(fs::exists(directory / "claim.41"));
+  }
+
+  TEST_CASE("ClaimWatch: while owners remove the folder, others make it again: one owner at a time, and no error") {
+    const test::TempDir directory;
+    std::atomic<int> owners{0}, most{0}, errors{0};
+    const auto work = [&] {
+      ClaimWatch watch(directory / "a", 1h);
+      for (int taken = 0; taken < 500;) {
+        try {
+          const auto generation = watch.try_take();
+          if (!generation) continue;
+          ++taken;
+          Claim claim(directory / "a", *generation);
+          most = std::max<int>(most, ++owners);
+          --owners;
+          claim.end();
+        } catch (const Error&) {
+          ++errors;
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 4; ++i) threads.emplace_back(work);
+    }
+    CHECK(most == 1);
+    CHECK(errors == 0);
   }
 
   TEST_CASE("ClaimWatch: the claim of a process that ended is taken over at once") {
