@@ -135,6 +135,19 @@ class Peft(ConvertCase):
                 self.assert_all_agree(model, adapter, data, loss)
                 self.assert_trains_alike(model, adapter, ids, data)
 
+    def test_rows_of_tokens_beside_an_adapter_of_the_tied_head(self):
+        """The rows are the head's, too, below its adapter; ensure_weight_tying says nothing of weights that are two."""
+        torch.manual_seed(0)
+        sizes = {"vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+        ids, data = self.ids_of(48)
+        for name, tied, choices in (("below", True, {"trainable_token_indices": [1, 5]}), ("two", False, {"ensure_weight_tying": True})):
+            with self.subTest(name):
+                model = self.folder / f"model-{name}"
+                transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, tie_word_embeddings=tied)).save_pretrained(model)
+                adapter, loss = self.adapter_of(open_model(model), ids, name, target_modules=["lm_head", "q_proj"], **choices)
+                self.assert_all_agree(model, adapter, data, loss)
+                self.assert_trains_alike(model, adapter, ids, data)
+
     def assert_trains_alike(self, model, adapter, ids, data):
         """Two steps of SGD have the losses of PyTorch with peft."""
         result = fsdp_cli.run("fsdp-finetune", ["--model", model, "--adapter", adapter, "--train-data", data, "--out-dir", self.runs, "--run-name", adapter.name, "--max-steps", 3, "--batch-size", 2, "--no-shuffle",

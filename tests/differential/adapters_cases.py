@@ -18,7 +18,7 @@ transformers.utils.logging.disable_progress_bar()
 
 warnings.simplefilter("ignore")
 BATCH = 2
-FOLDER = configs_cases.FOLDER / "adapters"
+FOLDER = configs_cases.FOLDER / "peft"
 counts = collections.Counter()
 # Sums of float32 in another order; a merge rounds to float32.
 TOLERANCE = 5e-5

@@ -344,7 +344,7 @@ void check_saved(const std::vector<BaseModule>& base, const Targets& choices, Ad
     // Rows of a tied embedding are the head's, too; all else changes one side.
     plan.unties =
         plan.unties || head != plan.parts.end() || (embedding != plan.parts.end() && embedding->second.is_low_rank());
-    if (head == plan.parts.end() && embedding != plan.parts.end() && embedding->second.rows)
+    if (embedding != plan.parts.end() && embedding->second.rows && (head == plan.parts.end() || !head->second.rows))
       share_rows(embedding->second, plan.parts[module.name]);
     for (const auto& [name, twin] : {std::pair(weight, other), std::pair(other, weight)})
       if (const auto table = plan.tables.find(twin); table != plan.tables.end())
@@ -445,7 +445,9 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
   if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
   auto tensors = place_tensors(plan, config);
   if (run.is_null() && config.lora.ensure_weight_tying)
-    config.lora.ensure_weight_tying = keeps_tied(config.lora, tensors, where);
+    config.lora.ensure_weight_tying =  // without an effect on weights that are two
+        std::ranges::any_of(base, [](const BaseModule& module) { return !module.tied_to.empty(); }) &&
+        keeps_tied(config.lora, tensors, where);
   plan.lora = config.lora;
   Targets choices(config, base, where);
   const auto of_images = choices.take_language_model(tensors);
