@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <span>
 
 #include "lib/text/jinja/jinja_functions.hpp"
 
@@ -34,30 +35,41 @@ Value by_path(Context& context, const Value& item, const Value& path) {
   return is<Text>(path) ? by_path(context, item, *std::get<Text>(path).bytes) : item_of(context, item, path);
 }
 
-/// The value by which elements are compared: of an attribute if there is one, without case unless it counts.
+/// A value as elements are compared by it: without case unless it counts.
+Value sort_key(Call& call, const Value& value, bool case_counts) {
+  if (case_counts || !is<Text>(value)) return value;
+  return call.heap().text(lower_case(*std::get<Text>(value).bytes));
+}
+
+/// The value of an element that is compared: that of `attribute` if there is one.
 Value sort_key(Call& call, const Value& item, const std::optional<Value>& attribute, bool case_counts) {
-  const auto plain = [&](const Value& value) -> Value {
-    if (case_counts || !is<Text>(value)) return value;
-    return call.heap().text(lower_case(*std::get<Text>(value).bytes));
-  };
-  if (!attribute || is<None>(*attribute)) return plain(item);
-  if (!is<Text>(*attribute) || std::get<Text>(*attribute).bytes->find(',') == std::string::npos)
-    return plain(by_path(call.context, item, *attribute));
+  const bool whole = !attribute || is<None>(*attribute);
+  return sort_key(call, whole ? item : by_path(call.context, item, *attribute), case_counts);
+}
+
+/// The values of an element by which 'sort' compares, which takes several attributes with commas between them.
+Value sort_keys(Call& call, const Value& item, const std::optional<Value>& attribute, bool case_counts) {
   std::vector<Value> keys;
+  if (!attribute || !is<Text>(*attribute)) {
+    keys.push_back(sort_key(call, item, attribute, case_counts));
+    return call.list(std::move(keys));
+  }
   std::string_view paths = *std::get<Text>(*attribute).bytes;
   for (auto comma = paths.find(',');; comma = paths.find(',')) {
-    keys.push_back(plain(by_path(call.context, item, paths.substr(0, comma))));
-    if (comma == paths.npos) return call.list(std::move(keys), List::Shape::tuple);
+    keys.push_back(sort_key(call, by_path(call.context, item, paths.substr(0, comma)), case_counts));
+    if (comma == paths.npos) return call.list(std::move(keys));
     paths.remove_prefix(comma + 1);
   }
 }
 
 using Keyed = std::vector<std::pair<Value, Value>>;  ///< key and element
 
-Keyed with_keys(Call& call, const std::optional<Value>& attribute, bool case_counts) {
+/// \param key  sort_key or sort_keys
+Keyed with_keys(Call& call, const std::optional<Value>& attribute, bool case_counts,
+                Value (*key)(Call&, const Value&, const std::optional<Value>&, bool) = sort_key) {
   Keyed all;
   for (const auto& item : elements(call.heap(), call.input))
-    all.emplace_back(sort_key(call, item, attribute, case_counts), item);
+    all.emplace_back(key(call, item, attribute, case_counts), item);
   return all;
 }
 
@@ -68,7 +80,7 @@ void sort_by_keys(Call& call, Keyed& all, bool reverse) {
 }
 
 Value sorted(Call& call) {
-  auto all = with_keys(call, call.values[2], call.flag(1, false));
+  auto all = with_keys(call, call.values[2], call.flag(1, false), sort_keys);
   sort_by_keys(call, all, call.flag(0, false));
   std::vector<Value> items;
   for (const auto& one : all) items.push_back(one.second);
@@ -82,7 +94,7 @@ Value sorted_dict(Call& call) {
   if (by != "key" && by != "value") refuse("filter 'dictsort' sorts by key or value");
   Keyed all;
   for (const auto& [key, value] : (*dict)->items) {
-    all.emplace_back(sort_key(call, by == "key" ? key : value, {}, call.flag(0, false)),
+    all.emplace_back(sort_key(call, by == "key" ? key : value, call.flag(0, false)),
                      call.list({key, value}, List::Shape::tuple));
   }
   sort_by_keys(call, all, call.flag(2, false));
@@ -97,7 +109,7 @@ Value grouped(Call& call) {
   for (const auto& item : elements(call.heap(), call.input)) {
     auto key = by_path(call.context, item, call.value(0));
     if (is_undefined(key) && call.values[1]) key = call.value(1);
-    all.emplace_back(sort_key(call, key, {}, case_counts), call.list({key, item}));
+    all.emplace_back(sort_key(call, key, case_counts), call.list({key, item}));
   }
   sort_by_keys(call, all, false);
   std::vector<Value> groups;
@@ -128,7 +140,7 @@ Value extreme(Call& call, bool largest) {
   const auto all = with_keys(call, call.values[1], call.flag(0, false));
   if (all.empty()) return Undefined{};
   const auto* best = &all.front();
-  for (const auto& one : all) {
+  for (const auto& one : std::span(all).subspan(1)) {
     if (largest ? less(call.heap(), best->first, one.first) : less(call.heap(), one.first, best->first)) best = &one;
   }
   return best->second;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -105,10 +106,39 @@ const std::vector<Builtin>& list_methods() {
   return all;
 }
 
+const std::vector<Builtin>& integer_methods() {
+  static const std::vector<Builtin> all{
+      {"bit_length",
+       {},
+       0,
+       [](Call& c) -> Value {
+         Integer bits = 0;
+         for (auto number = *as_integer(c.input); number != 0; number /= 2) ++bits;
+         return bits;
+       }},
+  };
+  return all;
+}
+
+const std::vector<Builtin>& float_methods() {
+  static const std::vector<Builtin> all{
+      {"is_integer",
+       {},
+       0,
+       [](Call& c) -> Value {
+         const auto number = std::get<double>(c.input);
+         return std::isfinite(number) && std::trunc(number) == number;
+       }},
+  };
+  return all;
+}
+
 std::span<const Builtin> methods_of(const Value& value) {
   if (is<Text>(value)) return text_methods();
   if (is_plain_dict(value)) return dict_methods();
   if (is<List*>(value) && std::get<List*>(value)->is_sequence()) return list_methods();
+  if (as_integer(value)) return integer_methods();
+  if (is<double>(value)) return float_methods();
   return {};
 }
 

@@ -179,7 +179,13 @@ class Machine {
           refuse("{% generation %} within a macro, a call or a captured text: where its text goes is unknown");
         if (std::exchange(in_generation_, true)) refuse("{% generation %} within {% generation %}");
         const auto begin = result_.size();
-        execute_in(new_scope(scope_), *node.parts[0]);
+        auto& scope = new_scope(scope_);
+        // jinja2 makes the block a macro that is called without arguments.
+        static const std::string kCaller = "caller";
+        scope.set("varargs", heap_.list({}, List::Shape::tuple));
+        scope.set("kwargs", heap_.dict());
+        scope.set(kCaller, Undefined{&kCaller});
+        execute_in(scope, *node.parts[0]);
         marked_.push_back({begin, result_.size()});
         in_generation_ = false;
         break;

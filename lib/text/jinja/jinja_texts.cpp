@@ -572,11 +572,15 @@ Value file_size(Call& call) {
   const bool binary = call.flag(0, false);
   const double base = binary ? 1024 : 1000;
   if (*size == 1) return call.made("1 Byte");
-  if (*size < base) return call.made(fmt::format("{} Bytes", std::trunc(*size)));
+  if (*size < base) {
+    const auto whole = whole_part(*size);
+    if (!whole) refuse("filter 'filesizeformat' needs a number that is finite");
+    return call.made(print(call.heap(), *whole) + " Bytes");
+  }
   constexpr std::string_view kPrefixes = "kMGTPEZY";
   double unit = base * base;
   std::size_t i = 0;
-  for (; i + 1 < kPrefixes.size() && *size >= unit; ++i) unit *= base;
+  for (; i + 1 < kPrefixes.size() && !(*size < unit); ++i) unit *= base;
   const char prefix = binary && i == 0 ? 'K' : kPrefixes[i];
   return call.made(fmt::format("{:.1f} {}{}", base * *size / unit, prefix, binary ? "iB" : "B"));
 }
@@ -728,6 +732,10 @@ std::vector<Builtin> asking_methods() {
       {"isdigit", {}, 0, [](Call& c) { return each_character(c, is_digit); }},
       {"islower", {}, 0, [](Call& c) { return has_case(self(c), is_lower, is_upper); }},
       {"isnumeric", {}, 0, [](Call& c) { return each_character(c, is_numeric); }},
+      {"isprintable",
+       {},
+       0,
+       [](Call& c) -> Value { return self(c).empty() || truth(c.heap(), each_character(c, is_printable)); }},
       {"isspace", {}, 0, [](Call& c) { return each_character(c, is_space); }},
       {"istitle", {}, 0, [](Call& c) -> Value { return is_titled(characters(self(c))); }},
       {"isupper", {}, 0, [](Call& c) { return has_case(self(c), is_upper, is_lower); }},
@@ -925,7 +933,7 @@ std::string format_percent(Heap& heap, std::string_view format, const Value& val
     heap.room(out.size());
   }
   const bool is_list = list != nullptr && ((*list)->shape == List::Shape::list || (*list)->shape == List::Shape::range);
-  const bool is_mapping = is_plain_dict(values) || is_list;
+  const bool is_mapping = is_plain_dict(values) || is_list || is_undefined(values);  // all that Python can index
   if (!by_name && next < all.size() && !is_mapping) refuse("a format has fewer fields than there are values");
   return out;
 }

@@ -41,12 +41,6 @@ std::string number_text(double number) {
   return text;
 }
 
-bool is_printable(char32_t c) {
-  if (c == ' ') return true;
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category != UTF8PROC_CATEGORY_CN && (category < UTF8PROC_CATEGORY_ZS || category > UTF8PROC_CATEGORY_CO);
-}
-
 void append_quoted(std::string& out, std::string_view text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
   out += quote;
@@ -591,11 +585,11 @@ std::vector<Value> elements(Heap& heap, const Value& value) {
 
 Value calculate(Heap& heap, char operation, const Value& a, const Value& b) {
   heap.step();
+  if (operation == '%' && is<Text>(a)) return heap.text(format_percent(heap, *std::get<Text>(a).bytes, b));
   for (const auto* value : {&a, &b}) {
     if (const auto* missing = std::get_if<Undefined>(value)) refuse(*missing);
   }
   const auto *text = std::get_if<Text>(&a), *other = std::get_if<Text>(&b);
-  if (operation == '%' && text != nullptr) return heap.text(format_percent(heap, *text->bytes, b));
   if (const auto x = as_integer(a), y = as_integer(b); x && y) return calculate_integers(operation, *x, *y);
   if (const auto x = as_double(a), y = as_double(b); x && y) return calculate_doubles(operation, *x, *y);
   if (operation == '+' && text != nullptr && other != nullptr) return add_texts(heap, *text, *other);
@@ -653,6 +647,12 @@ std::string escape_html(std::string_view text) {
     }
   }
   return out;
+}
+
+bool is_printable(char32_t c) {
+  if (c == ' ') return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category != UTF8PROC_CATEGORY_CN && (category < UTF8PROC_CATEGORY_ZS || category > UTF8PROC_CATEGORY_CO);
 }
 
 std::u32string characters(std::string_view text) {

@@ -156,7 +156,7 @@ std::int64_t position(const Value& value, const char* what);
 const std::string& bytes_of(const Value& value, const char* what);
 /// The text for HTML.
 std::string escape_html(std::string_view text);
-/// Python's formatting with %. \param values  a tuple, a dictionary, or one value
+/// Python's formatting with %. \param values  a tuple, a dictionary, or one value, which may be undefined
 std::string format_percent(Heap& heap, std::string_view format, const Value& values);
 
 // Characters of UTF-8 texts.
@@ -164,6 +164,8 @@ std::string format_percent(Heap& heap, std::string_view format, const Value& val
 std::u32string characters(std::string_view text);
 std::string utf8_of(std::u32string_view characters);
 std::size_t count_characters(std::string_view text);
+/// Whether repr() shows a character as it is.
+bool is_printable(char32_t character);
 /// str.isspace() of a character
 bool is_space(char32_t character);
 /// `text` without white space at its ends, as Python's strip().

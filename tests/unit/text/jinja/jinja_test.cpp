@@ -59,6 +59,19 @@ TEST_SUITE("jinja/jinja") {
     CHECK(truth["cases"].size() == 61);
   }
 
+  TEST_CASE(
+      "what Python does at the edges: one attribute with a comma, undefined values in %, sizes, methods of numbers") {
+    const auto truth = read("python_edges.json");
+    CHECK(truth["cases"].size() == 16);
+    for (const auto& one : truth["cases"]) {
+      CAPTURE(one["template"].get<std::string>());
+      CHECK(render(one["template"]) == one["result"].get<std::string>());
+    }
+    CHECK(has(problem_of("{{ [{'a': 1}, {'a': 0}] | max(attribute='a,b') }}"), "'a,b'"));
+    CHECK(has(problem_of("{{ '%d' % missing }}"), "formatted as"));
+    CHECK(has(problem_of("{{ (1.5).bit_length() }}"), "'bit_length' is nothing that a value of type float has"));
+  }
+
   TEST_CASE("cycler, joiner, and filters for other texts than those of models") {
     const auto truth = read("more_filters.json");
     CHECK(truth["cases"].size() == 11);
