@@ -207,8 +207,10 @@ FormatError not_described(const AdapterPlan& plan, std::size_t tensor) {
 }
 
 /// Whether ensure_weight_tying has an effect in peft, which knows the two weights by these names. An embedding of
-/// another name (wte) parts from the head, unless the file has both.
-bool keeps_tied(const LoraConfig& lora, const std::vector<Placed>& tensors, const std::string& where) {
+/// another name (wte) parts from the head, unless the file has both. Weights that are two stay two.
+bool keeps_tied(const LoraConfig& lora, const std::vector<BaseModule>& base, const std::vector<Placed>& tensors,
+                const std::string& where) {
+  if (std::ranges::all_of(base, [](const BaseModule& module) { return module.tied_to.empty(); })) return false;
   constexpr std::array<std::string_view, 2> kTied{"embed_tokens", "lm_head"};
   const auto is_tied = [&](const std::string& name) {
     return std::any_of(kTied.begin(), kTied.end(),
@@ -445,9 +447,7 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
   if (!run.is_null()) plan.source = with_names_of_peft(std::move(plan.source));
   auto tensors = place_tensors(plan, config);
   if (run.is_null() && config.lora.ensure_weight_tying)
-    config.lora.ensure_weight_tying =  // without an effect on weights that are two
-        std::ranges::any_of(base, [](const BaseModule& module) { return !module.tied_to.empty(); }) &&
-        keeps_tied(config.lora, tensors, where);
+    config.lora.ensure_weight_tying = keeps_tied(config.lora, base, tensors, where);
   plan.lora = config.lora;
   Targets choices(config, base, where);
   const auto of_images = choices.take_language_model(tensors);
