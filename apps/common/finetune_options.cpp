@@ -232,8 +232,8 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
         "finished epochs after which the run of a checkpoint of another program goes on; default: as the checkpoint "
         "says",
         {.default_text = "", .range = {.from = 0, .to = 1e9}, .unit = "epochs", .at_restart = checkpoint});
-  t.add("save-every", o.save_every, "optimizer steps between checkpoints; 0: not by steps",
-        {.unit = "steps", .at_restart = saved});
+  add_interval(t, "save-every", o.save_every,
+               "optimizer steps between checkpoints, or epochs: 1epoch, 0.5epoch; 0: not by steps");
   t.add("save-interval-minutes", o.save_interval_minutes,
         "also save when this many minutes have passed, for jobs that are killed without a signal; 0: never. The "
         "default does not hold with --save-every or --no-save; of its checkpoints the newest is kept",
@@ -262,8 +262,11 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
   t.add(
       "time-limit", time_limit,
       "time after which the run stops with a checkpoint and exit code 85: minutes or [H:]M:S; default: Slurm's limit");
-  t.add("dry-run", o.dry_run, "print layout, gradient accumulation and predicted memory, then end",
-        {.at_restart = checkpoint});
+  t.add(
+      "dry-run", o.dry_run,
+      "print layout, gradient accumulation, predicted memory, speed and length, then end; exit code 3 if the job does "
+      "not fit",
+      {.at_restart = checkpoint});
   t.add("trace", o.runtime.trace_file,
         "file for a trace of compute, collectives, optimizer and input (Chrome trace format)", {.path = file});
   t.add("prompt", o.prompt, "text from which to generate at the end");

@@ -75,6 +75,8 @@ void add_optimizer_options(OptionTable& table, TrainOptions& options);
 /// Options for adapters, frozen parameters and a child.
 void add_method_options(OptionTable& table, TrainOptions& options);
 void add_validation_options(OptionTable& table, TrainOptions& options);
+/// Adds an option that takes steps or epochs, which a checkpoint keeps.
+void add_interval(OptionTable& table, const std::string& name, StepInterval& value, const std::string& help);
 /// Replaces --keep-best without a value, or with the value true, by loss, and false by none.
 void normalize_validation_options(OptionTable& table);
 

@@ -253,6 +253,11 @@ void add_method_options(OptionTable& t, TrainOptions& o) {
   add_child_tuning_options(t, o);
 }
 
+void add_interval(OptionTable& t, const std::string& name, StepInterval& value, const std::string& help) {
+  t.add_parsed(name, [&value, name](const std::string& text) { value = parse_step_interval(text, "--" + name); }, help,
+               {.default_text = "0", .unit = "steps", .at_restart = saved});
+}
+
 void add_validation_options(OptionTable& t, TrainOptions& o) {
   t.section("Validation");
   auto& v = o.validation;
@@ -264,8 +269,8 @@ void add_validation_options(OptionTable& t, TrainOptions& o) {
       "share of --train-data that is held out for validation, and never trained on: of documents those that a hash of "
       "their content chooses, of a stream its end; 0.05 is a twentieth, 0: nothing",
       {.range = kShareBelowOne, .at_restart = saved});
-  t.add("eval-every", o.eval_every, "optimizer steps between validations; 0: only at the end",
-        {.unit = "steps", .at_restart = saved});
+  add_interval(t, "eval-every", o.eval_every,
+               "optimizer steps between validations, or epochs: 1epoch, 0.25epoch; 0: only at the end");
   t.add("val-chess", v.games.data,
         "games of chess that each validation scores, as fsdp-eval --chess does: next moves, legal moves, results",
         {.path = data_set, .at_restart = saved});

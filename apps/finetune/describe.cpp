@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/finetune/left_out.hpp"
 #include "apps/finetune/memory_reporter.hpp"
+#include "apps/finetune/speed_reporter.hpp"
+#include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/usable_resources.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -16,6 +21,7 @@
 #include "lib/planning/memory/device.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/ranks/fake_group.hpp"
+#include "lib/training/step/throughput.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -156,9 +162,26 @@ void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
   }
 }
 
+/// Says on rank 0 whether the job fits into memory, and if not, what would help. \return false when it does not fit
+bool tell_whether_it_fits(const RunSetup& setup, const MemoryReporter& memory, const Logger& log) {
+  const auto* request = memory.request();
+  if (request == nullptr) return true;
+  const MemoryBudget budget{.gpu = request->gpu, .host_bytes = machine_memory_bytes() / setup.ranks_on_node};
+  const bool is_known = budget.gpu || budget.host_bytes > 0;
+  if (!is_known || fits_budget(*memory.prediction(), budget)) return true;
+  MemprobeOptions asked;
+  asked.train = request->options;
+  asked.shardings = {request->options.sharding.sharding};
+  asked.checkpointings = {request->options.sharding.checkpoint_every};
+  log.warning("the job does not fit: " + what_would_fit(asked, budget, *request, setup.batches.accumulation_steps) +
+              " (fsdp-memprobe)");
+  return false;
+}
+
 }  // namespace
 
-void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, nlohmann::json& report) {
+  report["dry_run"] = true;
   auto sharding = setup.options.sharding;
   sharding.lora = setup.lora;
   (void)plan_optimizer(setup.options);  // refuses what training would refuse
@@ -174,9 +197,22 @@ void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
                          plan_step(setup.options, setup.batches));
     describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }
-  if (setup.train_data) MemoryReporter(world, setup, log).predict();
-  if (world.rank() != 0) return;
-  say_whether_weights_are_there(setup, log);
+  if (world.rank() == 0) say_whether_weights_are_there(setup, log);
+  if (!setup.train_data) return ExitCode::ok;
+  MemoryReporter memory(world, setup, log);
+  memory.predict();
+  const PartTimer timer;
+  Progress progress(log, /*enabled=*/false, 0);
+  SpeedReporter speed(world, setup, memory, timer, log, progress);
+  const auto done = setup.restart ? setup.restart->manifest.state.step : 0;
+  const auto steps_to_go = std::max<std::int64_t>(0, setup.total_steps - done);
+  speed.predict(peak_flops(setup.device, sharding.param_dtype.value_or(sharding.precision)), steps_to_go);
+  if (auto predicted = speed.predicted(steps_to_go); !predicted.is_null()) report["predicted"] = std::move(predicted);
+  if (const auto* prediction = memory.prediction()) report["predicted_peak_bytes"] = prediction->total_bytes();
+  bool fits = true;
+  run_agreed(world, [&] { fits = tell_whether_it_fits(setup, memory, log); });
+  report["fits"] = fits = world.all_reduce(fits ? 1.0 : 0.0, Reduce::min) > 0;
+  return fits ? ExitCode::ok : ExitCode::answer_no;
 }
 
 }  // namespace fsdp::detail

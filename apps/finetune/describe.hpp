@@ -1,8 +1,10 @@
 #pragma once
 // The first lines of a job's log (ranks, model, data), and --dry-run, which prints them without training.
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/finetune/run_setup.hpp"
+#include "lib/base/error.hpp"
 
 namespace fsdp::detail {
 
@@ -15,7 +17,9 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                   const Logger& log);
 
 /// Plans the model on meta tensors with simulated ranks, so that the plan needs no memory for weights, and prints the
-/// same lines as a training run. Collective. \throws UsageError for options that training would refuse
-void dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log);
+/// same lines as a training run, with memory, speed and length. Collective.
+/// \return answer_no when the job does not fit, after a line that says what would help
+/// \throws UsageError for options that training would refuse
+ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, nlohmann::json& report);
 
 }  // namespace fsdp::detail

@@ -423,7 +423,7 @@ class Training {
               {[this] { save_adapters(); }, [this] { return write_exports(); }}),
         offload_(context) {
     life_.start(taken ? taken->candidates.front() : std::filesystem::path(), taken && taken->is_ours);
-    speed_.predict(peak_flops_);
+    speed_.predict(peak_flops_, context.setup.total_steps - context.trainer.state().step);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement
   }
 
@@ -645,10 +645,8 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   install_host_allocator();
   const auto setup = set_up_run(world, start, options, saved_options, log);
   if (options.dry_run) {
-    dry_run(world, setup, log);
-    report["dry_run"] = true;
     report_left_out(setup, report);
-    return ExitCode::ok;
+    return dry_run(world, setup, log, report);
   }
   TraceRecorder trace;
   auto sharding = options.sharding;

@@ -19,7 +19,7 @@ void note_given_sizes(const OptionTable& app, ModelOptions& o) {
 /// checkpoints the newest is enough.
 void choose_save_interval(const OptionTable& app, TrainOptions& o) {
   if (app.get_option("--save-interval-minutes")->count() > 0) return;
-  if (o.save_every > 0 || o.no_final_save) o.save_interval_minutes = 0;
+  if (!o.save_every.never() || o.no_final_save) o.save_interval_minutes = 0;
   o.interval_saves_pass = o.save_interval_minutes > 0 && o.keep_last == 0;
 }
 

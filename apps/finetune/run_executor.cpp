@@ -16,9 +16,9 @@ namespace {
 
 RunRules rules_of(const RunSetup& setup, bool continues) {
   const auto& options = setup.options;
-  return {.save_every = options.save_every,
+  return {.save_every = setup.save_every,
           .saves_pass = options.interval_saves_pass,
-          .eval_every = options.eval_every,
+          .eval_every = setup.eval_every,
           .has_validation = setup.validates(),
           .final_save = !options.no_final_save,
           .exports = exports_at_the_end(options),

@@ -129,7 +129,7 @@ SettledBest RunRecord::open() {
 void RunRecord::tell_of_disk() const {
   const auto* prediction = memory_.prediction();
   const auto& options = context_.setup.options;
-  const bool saves = !options.no_final_save || options.save_every > 0 || options.save_interval_minutes > 0;
+  const bool saves = !options.no_final_save || !options.save_every.never() || options.save_interval_minutes > 0;
   if (prediction == nullptr || !saves) return;
   std::error_code error;
   const auto room = fs::space(context_.setup.checkpoints(), error);

@@ -176,6 +176,8 @@ void plan_length(RunSetup& setup) {
     setup.total_steps = plan_steps(options, rows, setup.batches.rows_per_step);
     if (options.max_steps <= 0)
       setup.total_samples = static_cast<std::int64_t>(std::llround(options.max_epochs * static_cast<double>(rows)));
+    setup.save_every = options.save_every.in_steps(rows, setup.batches.rows_per_step);
+    setup.eval_every = options.eval_every.in_steps(rows, setup.batches.rows_per_step);
   }
   setup.schedule = plan_schedule(options, setup.total_steps);
 }

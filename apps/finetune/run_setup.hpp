@@ -78,6 +78,8 @@ struct RunSetup {
   std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations
   DecidingMetric deciding;
   std::int64_t total_steps = 0;    ///< of the whole run, including steps before a restart
+  double save_every = 0;           ///< steps between saves, see falls_on()
+  double eval_every = 0;           ///< steps between validations
   std::int64_t total_samples = 0;  ///< of the whole run; the largest int64 when --max-steps decides
   LrSchedule schedule;
 
@@ -132,10 +134,7 @@ struct RunContext {
     return manifest;
   }
   /// True when an --eval-every validation is due for the current state.
-  bool validates_here() const {
-    const auto& options = setup.options;
-    return options.eval_every > 0 && trainer.state().step % options.eval_every == 0 && setup.validates();
-  }
+  bool validates_here() const { return falls_on(trainer.state().step, setup.eval_every) && setup.validates(); }
   double current_lr() const { return setup.schedule.at(std::max<std::int64_t>(1, trainer.state().step)); }
 };
 

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "apps/memprobe/run_cost.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
@@ -99,7 +100,7 @@ StepTime SpeedReporter::time_of(std::int64_t tokens_per_row) const {
   return time_of_step(work, outcome_.rates, outcome_.share);
 }
 
-void SpeedReporter::predict(double peak_flops) {
+void SpeedReporter::predict(double peak_flops, std::int64_t steps_to_go) {
   const auto share = share_of_rank();
   peak_flops = world_.all_reduce(peak_flops, Reduce::max);
   if (memory_.request() == nullptr) return;  // also on all ranks but rank 0
@@ -143,6 +144,26 @@ void SpeedReporter::predict(double peak_flops) {
   log_.info(fmt::format("speed     predicted {} tok/s, {:.3g} s a step: {}   by {}",
                         format_count(static_cast<std::int64_t>(tokens / outcome_.predicted.seconds)),
                         outcome_.predicted.seconds, describe_causes(outcome_.predicted), outcome_.rates.source));
+  const auto length = predicted(steps_to_go);
+  const bool of_gpus = outcome_.rates.is_gpu;
+  const auto paid = length[of_gpus ? "gpu_hours" : "node_hours"].get<double>();
+  constexpr double kWorthSaying_hours = 0.1;
+  log_.info(fmt::format(
+      "length    {} to go: about {}{}", format_count_of(steps_to_go, "step"), format_duration(length["seconds"]),
+      paid < kWorthSaying_hours ? "" : fmt::format(", {:.3g} {}-hours", paid, of_gpus ? "GPU" : "node")));
+}
+
+nlohmann::json SpeedReporter::predicted(std::int64_t steps_to_go) const {
+  if (!is_predicted_) return nullptr;
+  const double seconds = outcome_.predicted.seconds * static_cast<double>(steps_to_go);
+  const bool of_gpus = outcome_.rates.is_gpu;
+  constexpr double kSecondsPerHour = 3600;
+  return {{"seconds_per_step", outcome_.predicted.seconds},
+          {"tokens_per_second", memory_.prediction()->tokens_per_step / outcome_.predicted.seconds},
+          {"steps", steps_to_go},
+          {"seconds", seconds},
+          {of_gpus ? "gpu_hours" : "node_hours",
+           paid_hours(seconds / kSecondsPerHour, world_.size(), setup_.ranks_on_node, of_gpus)}};
 }
 
 void SpeedReporter::after_step(const StepReport& step, bool) {

@@ -34,17 +34,22 @@ class PartTimer final : public EngineObserver {
 class SpeedReporter final : public StepObserver {
  public:
   SpeedReporter(const RunContext& context, const MemoryReporter& memory, const PartTimer& timer)
-      : world_(context.world),
-        setup_(context.setup),
+      : SpeedReporter(context.world, context.setup, memory, timer, context.log, context.progress, context.nccl_log) {}
+  SpeedReporter(ProcessGroup& world, const RunSetup& setup, const MemoryReporter& memory, const PartTimer& timer,
+                const Logger& log, Progress& progress, NcclLog* nccl_log = nullptr)
+      : world_(world),
+        setup_(setup),
         memory_(memory),
         timer_(timer),
-        log_(context.log),
-        progress_(context.progress),
-        nccl_log_(context.nccl_log) {}
+        log_(log),
+        progress_(progress),
+        nccl_log_(nccl_log) {}
 
-  /// Predicts and logs the time of the run's steps on rank 0. Collective.
+  /// Predicts and logs the time of a step and of the steps to go, on rank 0. Collective.
   /// \param peak_flops  FLOP/s of a rank's device, measured on CPUs; 0: unknown
-  void predict(double peak_flops);
+  void predict(double peak_flops, std::int64_t steps_to_go);
+  /// What predict() found: seconds of a step and of the steps to go, and hours that are charged for; null if nothing.
+  nlohmann::json predicted(std::int64_t steps_to_go) const;
   void after_step(const StepReport& step, bool last) override;
   /// Writes the prediction error to RUN/speed.json on rank 0.
   void report(nlohmann::json& report);

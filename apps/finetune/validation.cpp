@@ -14,6 +14,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/base/utf8.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
@@ -194,6 +195,21 @@ std::vector<Prompt> sample_prompts(const RunSetup& setup) {
   return prompts;
 }
 
+namespace {
+
+/// The beginning of a sample with its prompt, for one line of the log.
+std::string beginning_of(const nlohmann::json& sample) {
+  constexpr std::size_t kMost_bytes = 100;
+  auto text = sample.value("prompt", std::string()) + sample.value("text", std::string());
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  if (text.size() <= kMost_bytes) return printable(text);
+  text.resize(kMost_bytes);
+  text.resize(utf8_printable_prefix(text));
+  return printable(text) + " ...";
+}
+
+}  // namespace
+
 bool write_samples(const RunContext& context, RunRecord& record, const std::function<bool()>& stopped) {
   const auto& options = context.setup.options;
   SamplingOptions sampling;
@@ -205,6 +221,7 @@ bool write_samples(const RunContext& context, RunRecord& record, const std::func
     if (stopped()) return false;
     nlohmann::json sample{{"step", context.trainer.state().step}};
     write_text(context.runtime, tokenizer, prompt, sampling, /*print=*/false, sample);
+    context.progress.keep("sample    " + beginning_of(sample));
     record.add_sample(sample, ++number);
   }
   return true;
@@ -252,14 +269,13 @@ DecidingMetric check_validation_options(const TrainOptions& options) {
       throw UsageError(
           fmt::format("--val-data: {} is no name of a set, since it is a metric of --val-chess", set.name));
   }
-  if (options.eval_every < 0) throw UsageError("--eval-every must not be negative (0: at the end only)");
   for (const auto& [given, option] :
        {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
     if (!given || !deciding.is_loss() || !options.val_sets.empty()) continue;
     throw UsageError(fmt::format("{} needs --val-data to go by{}", option,
                                  v.games.data.empty() ? "" : ", or --keep-best chess_legal or chess_accuracy"));
   }
-  if (v.patience > 0 && options.eval_every == 0)
+  if (v.patience > 0 && options.eval_every.never())
     throw UsageError("--patience needs --eval-every: without it there is a validation at the end only");
   if (v.ends_with_best && !v.keeps_best()) throw UsageError("--final best needs --keep-best");
   if (!deciding.is_loss() && v.games.data.empty())

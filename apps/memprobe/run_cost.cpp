@@ -18,6 +18,10 @@ std::string number(double x) { return x < 100 ? fmt::format("{:.3g}", x) : forma
 
 }  // namespace
 
+double paid_hours(double hours, int ranks, int ranks_per_node, bool of_gpus) {
+  return hours * (of_gpus ? ranks : (ranks + ranks_per_node - 1) / ranks_per_node);
+}
+
 std::optional<RunCost> run_cost(const Combination& combination, const std::optional<StepSpeed>& speed,
                                 const MemprobeOptions& options, const MemoryBudget& budget) {
   if (!speed || !length_is_known(options)) return std::nullopt;
@@ -26,8 +30,7 @@ std::optional<RunCost> run_cost(const Combination& combination, const std::optio
       options.run_tokens > 0 ? options.run_tokens : speed->tokens * static_cast<double>(options.train.max_steps);
   cost.hours = cost.tokens / speed->tokens_per_second / kSecondsPerHour;
   cost.of_gpus = budget.gpu.has_value();
-  const int nodes = (combination.ranks + combination.ranks_per_node - 1) / combination.ranks_per_node;
-  cost.paid_hours = cost.hours * (cost.of_gpus ? combination.ranks : nodes);
+  cost.paid_hours = paid_hours(cost.hours, combination.ranks, combination.ranks_per_node, cost.of_gpus);
   cost.price = cost.paid_hours * options.price;
   return cost;
 }

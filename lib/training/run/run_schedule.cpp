@@ -12,8 +12,6 @@ namespace {
 using namespace run_event;
 using enum RunActionKind;
 
-bool falls_on(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
-
 /// Answers one event.
 class Decision {
  public:

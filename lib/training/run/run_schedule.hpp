@@ -13,14 +13,15 @@
 
 #include "lib/training/record/run_manifest.hpp"
 #include "lib/training/step/nonfinite_steps.hpp"
+#include "lib/training/step/step_interval.hpp"
 
 namespace fsdp {
 
 /// The options of a run that decide about its actions.
 struct RunRules {
-  std::int64_t save_every = 0;  ///< steps between saves; 0: none but the last
+  double save_every = 0;        ///< steps between saves, see falls_on(); 0: none but the last
   bool saves_pass = false;      ///< a checkpoint that is not the last one goes when a newer one is there
-  std::int64_t eval_every = 0;  ///< steps between validations; 0: none but the last
+  double eval_every = 0;        ///< steps between validations; 0: none but the last
   bool has_validation = false;  ///< a validation has something to compute or to write
   bool final_save = true;       ///< the last state is saved; a run that is stopped saves its state in any case
   bool exports = false;         ///< files are written from the last state

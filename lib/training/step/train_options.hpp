@@ -15,6 +15,7 @@
 #include "lib/files/transform/grow_vocabulary.hpp"
 #include "lib/text/chat/conversation_options.hpp"
 #include "lib/training/data/validation_sets.hpp"
+#include "lib/training/step/step_interval.hpp"
 
 namespace fsdp {
 
@@ -108,7 +109,7 @@ struct TrainOptions {
   std::string out_dir = "runs";
   std::string restart_checkpoint;  ///< a checkpoint directory or file, a link, or "latest"; empty: from the start
   std::optional<std::int64_t> restart_epoch;  ///< finished epochs of a foreign checkpoint; none: as it says
-  std::int64_t save_every = 0;                ///< optimizer steps; 0: at the end only
+  StepInterval save_every;                    ///< never: at the end only
   double save_interval_minutes = 30;          ///< 0: never by time
   bool interval_saves_pass = false;           ///< the checkpoints of save_interval_minutes go when a newer one is there
   int keep_last = 0;                          ///< checkpoints kept; 0: all
@@ -119,7 +120,7 @@ struct TrainOptions {
   std::string save_final_full;     ///< .pt or .safetensors file to write at the end of the run; empty: none
   std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none
   std::string save_final_adapter;  ///< directory as peft writes it; empty: none but the run's own
-  std::int64_t eval_every = 0;     ///< optimizer steps; 0: at the end only
+  StepInterval eval_every;         ///< never: at the end only
   ValidationOptions validation;
   std::int64_t log_every = 10;
   double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
