@@ -265,7 +265,12 @@ int parse(OptionTable& app, int argc, char** argv) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       return run_alone([&] {
         std::ostringstream text;
-        app.exit(error, text, text);
+        if (error.get_name() == "CallForHelp")
+          text << app.help_text();
+        else if (error.get_name() == "CallForAllHelp")
+          text << app.help();
+        else
+          app.exit(error, text, text);
         if (speaks_for_the_job()) print_on_stdout(text.str());
       });
     }

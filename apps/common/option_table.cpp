@@ -200,6 +200,23 @@ const OptionFacts& OptionTable::facts(const CLI::Option* option) const {
   return found == facts_.end() ? none : found->second;
 }
 
+void OptionTable::set_short_help(std::vector<std::pair<std::string, std::string>> rows) {
+  for (const auto& [typed, words] : rows) (void)get_option(typed.substr(0, typed.find(' ')));  // throws where none is
+  short_help_ = std::move(rows);
+  set_help_all_flag("--help-all", "print all options and exit");
+}
+
+std::string OptionTable::help_text() const {
+  if (short_help_.empty()) return help();
+  const auto formatter = std::dynamic_pointer_cast<const CLI::Formatter>(get_formatter());
+  auto text = get_description() + "\n" + (formatter == nullptr ? "" : formatter->make_usage(this, get_name()));
+  std::size_t width = 0;
+  for (const auto& row : short_help_) width = std::max(width, row.first.size());
+  for (const auto& [typed, words] : short_help_) text += fmt::format("  {:<{}}  {}\n", typed, width, words);
+  const auto all = get_options([](const CLI::Option* option) { return !option->get_group().empty(); }).size();
+  return text + fmt::format("All {} options and their defaults: {} --help-all\n", all, get_name());
+}
+
 void OptionTable::set(const std::string& name, const std::string& value) {
   auto* option = get_option(name);
   option->clear();

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lib/base/named_values.hpp"
@@ -123,6 +124,12 @@ class OptionTable : public CLI::App {
   /// project's variables.
   std::string describe();
 
+  /// Makes --help a page of 25 lines that has these options alone; --help-all has all.
+  /// \param rows  an option as it is typed ("--model DIR") and what it is for, in one line
+  void set_short_help(std::vector<std::pair<std::string, std::string>> rows);
+  /// The text of --help.
+  std::string help_text() const;
+
   /// Gives the option this value alone, as if the user had.
   void set(const std::string& name, const std::string& value);
 
@@ -138,6 +145,7 @@ class OptionTable : public CLI::App {
 
   Rewrite rewrite_ = nullptr;
   std::string section_ = "Options";
+  std::vector<std::pair<std::string, std::string>> short_help_;
   std::map<const CLI::Option*, OptionFacts> facts_;
 };
 

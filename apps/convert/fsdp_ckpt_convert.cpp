@@ -172,6 +172,19 @@ int main(int argc, char** argv) {
   add_modes(app, options);
   add_run_options(app, options);
   app.add_config("file to read options from");
+  app.set_short_help({{"--to FORMAT", "torch, safetensors, hf, dcp, megatron or gguf; default: by OUT's name"},
+                      {"--dtype TYPE", "type of the tensors in OUT: bfloat16, float32, ..."},
+                      {"--model-only", "omit optimizer, scheduler and counters"},
+                      {"--merge-adapter DIR", "add an adapter in peft's format to the matrices"},
+                      {"--include PATTERN", "convert only these names; --exclude, --rename REGEX=NEW"},
+                      {"--quantize nf4", "4-bit matrices; --dequantize undoes them"},
+                      {"--shards N", "with --to dcp and megatron: ranks to write for"},
+                      {"--overwrite", "replace an existing OUT when the new one is complete"},
+                      {"--inspect", "print what IN holds"},
+                      {"--check", "read all of IN and look for NaN and infinite elements"},
+                      {"--verify", "compare two checkpoints"},
+                      {"--dry-run", "say what would be written"},
+                      {"--json", "print the result as JSON"}});
   app.set_version_flag("--version", version_text);
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   return fsdp::run_job(options.job, fsdp::load_mpi,

@@ -122,6 +122,15 @@ void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
       "keep the matrices of the blocks in 4-bit form: nf4 or none; weights that are stored so stay in 4-bit form");
   fsdp::add_runtime_options(t, o.runtime);
   t.add_config("file to read options from");
+  t.set_short_help({{"--data DATA", "data to compute loss and perplexity on"},
+                    {"--adapter DIR", "adapter in peft's format to apply to the model"},
+                    {"--prompt TEXT", "text to go on from; --temperature, --top-p, --num-tokens, --stop"},
+                    {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
+                    {"--chat", "talk to the model; --system TEXT"},
+                    {"--runs DIR...", "compare runs of fsdp-finetune; --html FILE, --watch"},
+                    {"--compare A B", "compare two checkpoints on the same data"},
+                    {"--precision TYPE", "float32, bf16 or fp16"},
+                    {"--json", "print the result as JSON"}});
   t.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
 }
 

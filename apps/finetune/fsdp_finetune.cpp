@@ -25,6 +25,22 @@ int main(int argc, char** argv) {
           "that holds several",
           {.path = fsdp::PathKind::folder})
       ->configurable(false);
+  app.set_short_help(
+      {{"--model NAME", "a folder with weights, ORG/NAME in the cache of fsdp-download, or mingpt"},
+       {"--train-data DATA", "text as .txt, JSON Lines, Parquet or CSV, conversations, or token IDs (.h5)"},
+       {"--val-data DATA", "validation data; --val-split 0.05 takes a part of --train-data"},
+       {"--seq-len N", "longest sequence in tokens"},
+       {"--batch-size N", "sequences of a rank at once; --total-batch-size: of a step on all ranks"},
+       {"--max-epochs X", "length of the training; or --max-steps N"},
+       {"--lr X", "peak learning rate; --lr-schedule, --warmup-steps"},
+       {"--precision TYPE", "float32, bf16 or fp16"},
+       {"--lora-rank N", "train adapters of this rank; --quantize nf4 keeps the weights in 4 bits"},
+       {"--sharding WORD", "full-shard, grad-shard, no-shard, ...; --activation-checkpointing saves memory"},
+       {"--run-name NAME", "the run's folder is runs/NAME: checkpoints, metrics, loss.svg"},
+       {"--restart PATH", "go on from a checkpoint: latest, best or a path"},
+       {"--save-final-hf DIR", "write a folder that transformers opens at the end"},
+       {"--dry-run", "say what the job would do, its memory and its hours, and end"},
+       {"--config FILE", "read options from a file, as --print-config writes it"}});
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (const int code = fsdp::run_alone([&] { fsdp::normalize_finetune_options(app, arguments); }); code != 0)

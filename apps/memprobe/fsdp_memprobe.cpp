@@ -52,6 +52,15 @@ int main(int argc, char** argv) {
       "fsdp-memprobe"};
   fsdp::MemprobeArguments arguments;
   fsdp::add_memprobe_options(app, arguments);
+  app.set_short_help({{"--model NAME", "a folder with config.json, ORG/NAME in the cache, or mingpt"},
+                      {"--gpu NAME", "a100-40g, a100-80g, h100, h200, l40s, ..., or its memory (79GiB)"},
+                      {"--ranks N", "GPUs of the job; --ranks-per-node N, --nodes 1,2,8"},
+                      {"--seq-len N", "longest sequence in tokens; --batch-size N: sequences of a GPU at once"},
+                      {"--search", "find the largest batch (model: most layers; ranks: fewest GPUs)"},
+                      {"--sharding WORD", "a strategy, a list of them, or all"},
+                      {"--lora-rank N", "adapters; --quantize nf4; --optimizer, --offload-optimizer"},
+                      {"--tokens N", "length of the run, for hours and GPU hours; --price X: of an hour"},
+                      {"--plan FILE", "write the options that fit for fsdp-finetune --config"}});
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-memprobe"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (const int code = fsdp::run_alone([&] { fsdp::normalize_spellings(app); }); code != 0) return code;

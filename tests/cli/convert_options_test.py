@@ -21,10 +21,10 @@ class Options(ConvertCase):
         self.assert_refused(self.program(*arguments, code=code), code, *words)
 
     def test_help_teaches(self):
-        text = self.program("--help").out
+        text = self.program("--help-all").out
         for word in ("Usage: fsdp-ckpt-convert IN OUT", "--inspect", "--verify", "--check", "Examples", "--shards", "mpiexec"):
             self.assertIn(word, text)
-        self.assertEqual(self.program("--help", ranks=2).out, text, "once per job")
+        self.assertEqual(self.program("--help-all", ranks=2).out, text, "once per job")
 
     def test_version_names_the_mpi_that_a_launcher_would_load(self):
         self.assertRegex(self.program("--version").out, r"fsdp-ckpt-convert \d+\.\d+\.\d+\nMPI \w+ \d")

@@ -1,6 +1,7 @@
 """Options of the programs, as processes see them. What they mean is asked in one process: tests/unit/apps/common."""
 
 import platform
+import re
 import signal
 import subprocess
 import time
@@ -23,6 +24,23 @@ class Options(fsdp_cli.Case):
             self.assertEqual((alone.code, alone.err), (0, ""))
             self.assertIn(program, alone.out)
             self.assertEqual(fsdp_cli.run(program, [option], ranks=2).out, alone.out)
+
+    def test_help_is_a_page_and_help_all_has_every_option(self):
+        for program in ("fsdp-finetune", "fsdp-eval", "fsdp-memprobe", "fsdp-ckpt-convert"):
+            with self.subTest(program):
+                page = fsdp_cli.run(program, ["--help"])
+                self.assertEqual((page.code, page.err), (0, ""))
+                lines = page.out.splitlines()
+                self.assertLessEqual(len(lines), 25)
+                self.assertLess(max(map(len, lines)), 120)
+                count = re.fullmatch(rf"All (\d+) options and their defaults: {program} --help-all", lines[-1])[1]
+                every = fsdp_cli.run(program, ["--help-all"]).out
+                options = set(re.findall(r"^  (-[\w-]+)", every, re.M))
+                # The positional arguments have no dash.
+                self.assertLessEqual(int(count) - len(options), 1)
+                for option in re.findall(r"^  (--[\w-]+)", page.out, re.M):
+                    self.assertRegex(every, rf"(^  |,){option}\b")
+        self.assertGreater(len(fsdp_cli.run("fsdp-download", ["--help"]).out), 1000)
 
     def test_a_program_that_starts_loaded_ends_as_itself(self):
         """Compares programs that run() starts by loaded_programs.cpp with the programs themselves."""

@@ -71,9 +71,9 @@ std::string underscored(std::string name) {
   return name;
 }
 
-/// Returns what --help says, without its line breaks.
+/// Returns what --help-all says, without its line breaks.
 std::string help_of(const CommandLine& program) {
-  const auto run = run_program(program + CommandLine{"--help"});
+  const auto run = run_program(program + CommandLine{"--help-all"});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
   return std::regex_replace(run.out, std::regex("\\s+"), " ");
