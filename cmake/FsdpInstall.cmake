@@ -24,7 +24,7 @@ install(DIRECTORY scripts/jobs scripts/gpu_check DESTINATION ${CMAKE_INSTALL_DAT
   USE_SOURCE_PERMISSIONS PATTERN __pycache__ EXCLUDE)
 install(FILES tests/fixtures/tokenizers/tokenizer.model DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data/tiny_llama
   COMPONENT rest)
-install(PROGRAMS scripts/gpu-check scripts/lessons scripts/site-check scripts/tiny_falcon scripts/tiny_llama
+install(PROGRAMS scripts/gpu-check scripts/lessons scripts/site-check scripts/tiny_adder scripts/tiny_falcon scripts/tiny_llama
   scripts/tiny_qwen
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
 install(DIRECTORY data/shakespeare data/gpt2 data/chess DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)

@@ -111,7 +111,7 @@ class Examples(fsdp_cli.Case):
         self.assertEqual((made.returncode, made.stdout), (0, "tiny-llama\n"), made.stderr)
         again = subprocess.run([ROOT / "scripts/tiny_llama", "tiny-llama"], cwd=self.folder, capture_output=True, text=True, check=False)
         self.assertEqual(again.returncode, 2)
-        for name, lacks in (("tiny_llama", "tokenizer.model"), ("tiny_qwen", "scripts/tiny_llama"), ("tiny_falcon", "scripts/tiny_qwen")):
+        for name, lacks in (("tiny_llama", "tokenizer.model"), ("tiny_qwen", "scripts/tiny_llama"), ("tiny_falcon", "scripts/tiny_qwen"), ("tiny_adder", "scripts/tiny_qwen")):
             alone = self.folder / "copied" / "bin" / name
             alone.parent.mkdir(parents=True, exist_ok=True)
             alone.write_text((ROOT / "scripts" / name).read_text())
