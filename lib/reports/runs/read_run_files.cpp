@@ -191,8 +191,9 @@ void read_settings(RunFiles& run) {
         {whole(save, "step"), number(save, "bytes", 0), number(save, "seconds", 0), number(save, "waited_seconds", 0)});
   }
   run.ended_early = words(job, "ended_early");
-  if (words(job, "outcome") == "done") run.state = RunState::done;
-  if (words(job, "outcome") == "stopped") run.state = RunState::stopped;
+  if (words(job, "outcome") == "done") run.state = RunStatus::done;
+  if (words(job, "outcome") == "pruned") run.state = RunStatus::pruned;
+  if (words(job, "outcome") == "stopped") run.state = RunStatus::stopped;
 }
 
 /// Derives the state from the claim on the folder if the job did not record how it ended.
@@ -209,17 +210,18 @@ void judge_state(RunFiles& run) {
   }
   const bool all_steps = run.total_steps > 0 && !run.steps.empty() && run.steps.back().step >= run.total_steps;
   if (newest == 0) {
-    if (run.state == RunState::unknown && all_steps) run.state = RunState::done;
+    if (run.state == RunStatus::unknown && all_steps) run.state = RunStatus::done;
     return;
   }
   if (owner_state(folder, newest) == OwnerState::gone) {
-    if (run.state == RunState::unknown && run.total_steps > 0) run.state = all_steps ? RunState::done : RunState::ended;
+    if (run.state == RunStatus::unknown && run.total_steps > 0)
+      run.state = all_steps ? RunStatus::done : RunStatus::ended;
     return;
   }
   const auto beat = fs::last_write_time(folder / fmt::format("claim.{}", newest), error);
   const auto silence = std::chrono::duration<double>(fs::file_time_type::clock::now() - beat).count();
   run.owner = owner_words(folder, newest);
-  run.state = !error && silence < kHeartbeatSilence ? RunState::running : RunState::silent;
+  run.state = !error && silence < kHeartbeatSilence ? RunStatus::running : RunStatus::silent;
 }
 
 bool is_run(const fs::path& folder) {
@@ -266,21 +268,23 @@ std::vector<fs::path> runs_below(const fs::path& folder) {
 
 }  // namespace
 
-const char* to_string(RunState state) {
+const char* to_string(RunStatus state) {
   switch (state) {
-    case RunState::done:
+    case RunStatus::done:
       return "done";
-    case RunState::stopped:
+    case RunStatus::pruned:
+      return "pruned";
+    case RunStatus::stopped:
       return "stopped";
-    case RunState::ended:
+    case RunStatus::ended:
       return "ended";
-    case RunState::failed:
+    case RunStatus::failed:
       return "failed";
-    case RunState::running:
+    case RunStatus::running:
       return "running";
-    case RunState::silent:
+    case RunStatus::silent:
       return "silent";
-    case RunState::unknown:
+    case RunStatus::unknown:
       break;
   }
   return "unknown";
@@ -362,8 +366,8 @@ RunFiles RunReader::read() {
   read_settings(run);
   read_memory(run);
   judge_state(run);
-  const bool is_over = run.state != RunState::running && run.state != RunState::silent;
-  if (is_over && !run.steps.empty() && !std::isfinite(run.steps.back().loss)) run.state = RunState::failed;
+  const bool is_over = run.state != RunStatus::running && run.state != RunStatus::silent;
+  if (is_over && !run.steps.empty() && !std::isfinite(run.steps.back().loss)) run.state = RunStatus::failed;
   return run;
 }
 

@@ -41,8 +41,9 @@ struct SaveLine {
   double bytes = 0, seconds = 0, waited_seconds = 0;
 };
 
-enum class RunState {
+enum class RunStatus {
   done,     ///< all steps were made
+  pruned,   ///< ended before that, since it was worse than other runs of its sweep
   stopped,  ///< its job ended in order before that
   ended,    ///< its job was killed or failed
   failed,   ///< the run has ended, and its last loss is not a number
@@ -50,12 +51,12 @@ enum class RunState {
   silent,  ///< its job may be running, but has no recent heartbeat
   unknown
 };
-const char* to_string(RunState state);
+const char* to_string(RunStatus state);
 
 struct RunFiles {
   std::filesystem::path directory;
   std::string name;
-  RunState state = RunState::unknown;
+  RunStatus state = RunStatus::unknown;
   std::string owner;        ///< process that holds the run's folder; "" for none
   std::string ended_early;  ///< why the run ended before its last step; "" if it did not
   std::vector<StepLine> steps;

@@ -420,7 +420,7 @@ class Problems {
     const auto& f = run_.files;
     const auto last = f.steps.empty() ? 0 : f.steps.back().step;
     const auto where = fmt::format("step {} of {}", last, f.total_steps > 0 ? std::to_string(f.total_steps) : "?");
-    const bool failed = f.state == RunState::failed;
+    const bool failed = f.state == RunStatus::failed;
     const auto resume =
         checkpoints.resume_command(failed ? first_without_loss() : std::numeric_limits<std::int64_t>::max());
     const std::string again =
@@ -432,12 +432,12 @@ class Problems {
                   " with a lower --lr, a longer --warmup-steps or a smaller --clip-grad-norm; look at the gradient "
                   "norm before it."),
           resume);
-    } else if (f.state == RunState::ended) {
+    } else if (f.state == RunStatus::ended) {
       add("Its job ended without a last word after " + where + ": it was killed, or met an error.",
           "The job's log says why: most often memory, the time limit or a node. " + again, resume);
-    } else if (f.state == RunState::stopped) {
+    } else if (f.state == RunStatus::stopped) {
       add("It was stopped in order after " + where + ".", again, resume);
-    } else if (f.state == RunState::silent) {
+    } else if (f.state == RunStatus::silent) {
       add("Nothing was heard of its job for two minutes, after " + where + ".",
           "See whether the job still runs (" + f.owner + "). If it does not: " + again, resume);
     }
@@ -445,7 +445,7 @@ class Problems {
 
   void steps() {
     const auto skipped = std::ranges::count_if(run_.files.steps, [](const StepLine& step) { return step.skipped; });
-    if (skipped > 0 && run_.files.state != RunState::failed)
+    if (skipped > 0 && run_.files.state != RunStatus::failed)
       add(format_count_of(skipped, "step") + " changed nothing, because the loss or the gradient norm was not finite.",
           "A few are usual with fp16, whose loss scale adapts. Otherwise lower --lr, or take bf16.");
   }

@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::size_t kFewestSteps = 3;
 
-/// True for settings that affect the training itself.
-bool is_about_training(const std::string& name) {
+}  // namespace
+
+bool is_about_training(const std::string& setting) {
   static const std::set<std::string> others{"run-name",
                                             "out-dir",
                                             "log-every",
@@ -48,8 +49,10 @@ bool is_about_training(const std::string& name) {
                                             "sample-tokens",
                                             "gradient-accumulation-steps",
                                             "tokens-per-row"};
-  return !others.contains(name);
+  return !others.contains(setting);
 }
+
+namespace {
 
 template <typename Value>
 Spread spread_over(const std::vector<SpeedSample>& steps, const Value& value) {
@@ -127,7 +130,7 @@ bool same_settings(const RunFiles& a, const RunFiles& b) {
 
 /// Adds a run with the same settings to a pool: steps are appended, memory figures are maxima over all runs.
 void join(RunSummary& run, RunSummary other) {
-  if (run.runs == 1 && run.files.state != RunState::done) run.unfinished = {run};
+  if (run.runs == 1 && run.files.state != RunStatus::done) run.unfinished = {run};
   ++run.runs;
   run.speed_steps.insert(run.speed_steps.end(), other.speed_steps.begin(), other.speed_steps.end());
   auto& a = run.files;
@@ -140,7 +143,7 @@ void join(RunSummary& run, RunSummary other) {
   larger(a.alloc_retries, b.alloc_retries);
   a.saves.insert(a.saves.end(), b.saves.begin(), b.saves.end());
   a.bad_lines += b.bad_lines;
-  if (b.state != RunState::done) {
+  if (b.state != RunStatus::done) {
     a.state = b.state;
     run.unfinished.push_back(std::move(other));
   }

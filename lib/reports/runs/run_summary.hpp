@@ -2,6 +2,7 @@
 // Statistics of a run, and the comparison of several runs.
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,9 @@ RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
 /// the highest speed. What has nothing there comes last. \throws UsageError naming the columns
 void sort_runs(RunComparison& comparison, const std::string& column);
 
+/// True for settings that affect the training itself.
+bool is_about_training(const std::string& setting);
+
 /// The value shown for a setting of a run that left neither job.json nor a checkpoint.
 inline constexpr const char* kUnknownSetting = "?";
 /// Value of a setting, or its default ("-" for none) when it was not given; kUnknownSetting when the run has no
@@ -77,6 +81,21 @@ std::string setting_of(const RunFiles& run, const std::string& name);
 /// Names the best run in validation, then compares each run with the first in sentences: speed, memory, communication,
 /// loss. Differences within both spreads or below one percent count as none.
 std::vector<std::string> comparison_sentences(const RunComparison& comparison);
+
+/// The best run of a comparison, and the one after it. Points into the comparison.
+struct BestRun {
+  const RunSummary* run = nullptr;
+  const RunSummary* next = nullptr;  ///< null: no other has such a loss
+  bool by_validation = true;         ///< false: by the last loss in training
+  std::string set = {};              ///< of the validation; "": the only one
+  double loss = kNoNumber, next_loss = kNoNumber;
+  std::int64_t step = 0;  ///< at which the run had its loss
+};
+/// The run with the lowest loss in validation; where none has validated, with the lowest last loss in training. Nothing
+/// where no run has a loss, or where they were validated on different data.
+std::optional<BestRun> best_run(const RunComparison& comparison);
+/// "Best validation: a, 2.1000 at step 40; next b, 0.1000 higher."
+std::string best_run_sentence(const BestRun& best);
 
 /// A column of the table of runs.
 struct TableColumn {

@@ -42,11 +42,11 @@ std::string state_line(const RunSummary& run) {
   const auto& f = run.files;
   const auto last = f.steps.empty() ? 0 : f.steps.back().step;
   auto text = fmt::format("{}   {}", printable(run.label),
-                          f.steps.empty() && f.state == RunState::running ? "starting" : to_string(f.state));
+                          f.steps.empty() && f.state == RunStatus::running ? "starting" : to_string(f.state));
   if (f.total_steps <= 0) return text + fmt::format("   step {}", last);
   const double share = static_cast<double>(last) / static_cast<double>(f.total_steps);
   text += fmt::format("   {}   step {}/{}   {:.0f} %", progress_bar(share), last, f.total_steps, 100 * share);
-  if (f.state == RunState::running && run.step_seconds.count > 0) {
+  if (f.state == RunStatus::running && run.step_seconds.count > 0) {
     const double left = static_cast<double>(f.total_steps) - static_cast<double>(last);
     text += "   eta " + duration_text(run.step_seconds.median * left);
   }
@@ -130,7 +130,7 @@ Screen screen_now() {
 }
 
 bool goes_on(const RunSummary& run) {
-  return run.files.state == RunState::running || run.files.state == RunState::silent;
+  return run.files.state == RunStatus::running || run.files.state == RunStatus::silent;
 }
 
 /// Reads the runs in `paths` again; keeps readers between calls so that only new records are parsed.

@@ -170,8 +170,8 @@ TEST_SUITE("runs/run_summary") {
          "16100000");
     auto comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
     CHECK(comparison.differ == std::vector<std::string>{"lr", "batch-size", "sharding", "adam-beta1"});
-    CHECK(comparison.runs[0].files.state == fsdp::RunState::done);
-    CHECK(comparison.runs[2].files.state == fsdp::RunState::failed);
+    CHECK(comparison.runs[0].files.state == fsdp::RunStatus::done);
+    CHECK(comparison.runs[2].files.state == fsdp::RunStatus::failed);
     const auto words_of = [](const std::string& text, std::size_t line) {
       std::istringstream lines(text);
       std::string found;
@@ -340,7 +340,7 @@ TEST_SUITE("runs/run_summary") {
                                        R"(","activation-checkpointing":"\u001b]0;x","ranks":"\u001b[3"}})");
     }
     auto comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
-    for (auto& run : comparison.runs) run.files.state = fsdp::RunState::running;
+    for (auto& run : comparison.runs) run.files.state = fsdp::RunStatus::running;
     REQUIRE(comparison.differ.size() == 1);
 
     const auto text = fsdp::run_comparison_to_text(comparison) + fsdp::run_comparison_to_markdown(comparison) +
@@ -371,7 +371,7 @@ TEST_SUITE("runs/watch") {
     std::vector<fsdp::RunSummary> runs(6);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       runs[i].label = "run-" + std::to_string(i);
-      runs[i].files.state = i == 4 ? fsdp::RunState::running : fsdp::RunState::done;
+      runs[i].files.state = i == 4 ? fsdp::RunStatus::running : fsdp::RunStatus::done;
       runs[i].files.steps.resize(3);
     }
     const auto view_lines = [&](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
