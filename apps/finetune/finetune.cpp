@@ -442,7 +442,7 @@ class Training {
          .stop_wanted =
              [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; },
          .needs_state = [this] { return life_.needs_state(); },
-         .ends_early = [this] { return life_.out_of_patience(); }});
+         .ends_early = [this] { return life_.ends_early(); }});
     const bool saves_before_a_step = loop.is_over() || context_.trainer.optimizer().is_choosing_child();
     if (saves_before_a_step) context_.world.end_waits({});
     bool stopped = !choose_child(
@@ -461,7 +461,8 @@ class Training {
     life_.handle(run_event::Reported{});
     stopped = life_.life().is_stopped;
     fill(report, stopped);
-    record_.end_job(stopped, life_.why_early());
+    const bool pruned = life_.life().is_pruned && !life_.why_early().empty();
+    record_.end_job(stopped ? "stopped" : pruned ? "pruned" : "done", life_.why_early());
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 
@@ -570,7 +571,7 @@ class Training {
   /// Says what a job that found no steps left made nevertheless.
   std::string done_without_steps() const {
     const auto& options = context_.setup.options;
-    const bool validated = !life_.out_of_patience() || validation_.result();
+    const bool validated = !life_.ends_early() || validation_.result();
     const bool has_data = !context_.setup.validation.empty() || context_.setup.games;
     std::vector<std::string> made;
     if (validated && has_data) made.emplace_back("the validation");
@@ -586,10 +587,9 @@ class Training {
     if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
     const auto early = life_.why_early();
     if (losses_.steps() == 0 && !early.empty()) {
-      context_.log.info(
-          fmt::format("done      {}; the run was ended early at step {} of {}, since {}; a "
-                      "larger --patience, or 0 for none, goes on",
-                      done_without_steps(), step, context_.setup.total_steps, early));
+      context_.log.info(fmt::format("done      {}; the run was ended early at step {} of {}, since {}{}",
+                                    done_without_steps(), step, context_.setup.total_steps, early,
+                                    life_.life().is_pruned ? "" : "; a larger --patience, or 0 for none, goes on"));
       return ExitCode::ok;
     }
     if (!early.empty())

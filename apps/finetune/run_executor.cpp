@@ -147,7 +147,8 @@ void RunExecutor::execute(const RunAction& action) {
       const bool whole = validation_.run([&] {
         if (life_.pending) end_save(false);
       });
-      return whole ? handle(Validated{validation_.deciding_value()}) : handle(ValidationCut{});
+      return whole ? handle(Validated{validation_.deciding_value(), validation_.falls_behind()})
+                   : handle(ValidationCut{});
     }
     case tell_validation:
       return validation_.tell(verdict_words(life_.verdict, life_.validation, rules_.validation));
@@ -227,7 +228,8 @@ void RunExecutor::end_without_state(const std::string& why) {
 }
 
 std::string RunExecutor::why_early() const {
-  if (!out_of_patience() || life_.step >= context_.setup.total_steps) return "";
+  if (!ends_early() || life_.step >= context_.setup.total_steps) return "";
+  if (life_.is_pruned) return validation_.why_behind();
   return why_out_of_patience(context_.setup, life_.validation, rules_.validation);
 }
 

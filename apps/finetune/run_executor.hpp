@@ -41,8 +41,9 @@ class RunExecutor {
   void handle(const RunEvent& event);
 
   const RunLife& life() const { return life_; }
-  bool out_of_patience() const { return fsdp::out_of_patience(life_.validation, rules_.validation); }
-  /// The reason why --patience ended the run before its last step, for messages; empty when it did not.
+  bool ends_early() const { return fsdp::ends_early(life_, rules_); }
+  /// The reason why --patience or the pruning of a sweep ended the run before its last step, for messages; empty when
+  /// neither did.
   std::string why_early() const;
 
  private:

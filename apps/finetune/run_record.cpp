@@ -202,8 +202,8 @@ void RunRecord::add_sample(const nlohmann::json& sample, int number) {
   if (events_) events_->add_text(fmt::format("samples/{}", number), sample_markdown(sample), step);
 }
 
-void RunRecord::end_job(bool stopped, const std::string& why_early) {
-  if (job_) job_->end(stopped ? "stopped" : "done", why_early);
+void RunRecord::end_job(std::string_view outcome, const std::string& why_early) {
+  if (job_) job_->end(outcome, why_early);
 }
 
 double RunRecord::seconds_since_save() const { return seconds_since(last_save_); }

@@ -30,7 +30,7 @@ class JobFile {
   JobFile(const RunContext& context, std::int64_t first_step, std::int64_t predicted_bytes);
 
   void add_save(const SaveResult& save, std::int64_t step);
-  /// \param outcome    "done" or "stopped"
+  /// \param outcome    "done", "stopped" or "pruned"
   /// \param why_early  why the run is done before its last step; empty when it is not
   void end(std::string_view outcome, const std::string& why_early);
 
@@ -88,8 +88,9 @@ class RunRecord {
   /// Draws RUN/loss.svg on rank 0.
   void draw_losses() const;
   /// Ends this job's use of the run's folder.
+  /// \param outcome    as for JobFile::end()
   /// \param why_early  why the run is done before its last step; empty when it is not
-  void end_job(bool stopped, const std::string& why_early);
+  void end_job(std::string_view outcome, const std::string& why_early);
 
  private:
   bool old_run_is_there() const;

@@ -44,6 +44,13 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
                      result.seconds);
 }
 
+/// The middle value, or the mean of the two middle ones. \pre values is not empty
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
 /// Returns the name of the deciding set in the form that ValidationState keeps.
 std::string deciding_set(const RunSetup& setup) {
   const auto& [metric, set] = setup.deciding;
@@ -121,6 +128,27 @@ std::optional<DecidingValue> Validation::deciding_value() const {
     value.count = score.count;
   }
   return value;
+}
+
+/// Losses of earlier runs at this step; empty where they are too few to compare with.
+std::vector<double> Validation::losses_to_beat() const {
+  constexpr std::size_t kFewest = 2;
+  const auto& all = context_.setup.options.validation.losses_to_beat;
+  const auto here = all.find(context_.trainer.state().step);
+  return here == all.end() || here->second.size() < kFewest ? std::vector<double>() : here->second;
+}
+
+bool Validation::falls_behind() const {
+  const auto others = losses_to_beat();
+  if (others.empty() || !result_ || result_->sets.empty()) return false;
+  return !(result_->sets.at(context_.setup.deciding.set).loss <= median_of(others));
+}
+
+std::string Validation::why_behind() const {
+  const auto others = losses_to_beat();
+  return fmt::format("its validation loss {:.4f} is above {:.4f}, the median of {} of the sweep at this step",
+                     result_->sets.at(context_.setup.deciding.set).loss, median_of(others),
+                     format_count_of(static_cast<std::int64_t>(others.size()), "earlier run"));
 }
 
 void Validation::tell(const std::string& verdict) {

@@ -45,6 +45,10 @@ class Validation {
   bool run(const std::function<void()>& poll);
   /// The value of the newest result that decides; nothing when there is no result.
   std::optional<DecidingValue> deciding_value() const;
+  /// True if the newest loss is above the median of what earlier runs of a sweep had at this step.
+  bool falls_behind() const;
+  /// The reason, for messages. \pre falls_behind()
+  std::string why_behind() const;
   /// Logs the newest result. \param verdict  words about the value that decides
   void tell(const std::string& verdict);
   /// Result of the last validation; empty: there was none.
@@ -52,6 +56,7 @@ class Validation {
 
  private:
   std::optional<ValidationResult> compute(const std::function<void()>& poll);
+  std::vector<double> losses_to_beat() const;
   void tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict);
 
   const RunContext& context_;

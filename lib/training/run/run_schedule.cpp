@@ -117,6 +117,7 @@ class Decision {
       if (rules_.validation.decide() || was_due) record_validation();
       life_.phase = RunPhase::done;
     } else {
+      life_.is_pruned = e.falls_behind;
       record_validation();
       life_.phase = RunPhase::training;
     }
@@ -260,11 +261,11 @@ class Decision {
     if (life_.is_open && (life_.is_stopped || !rules_.ends_with_best) && !std::exchange(life_.adapter_is_written, true))
       add(write_adapter);
     if (life_.is_stopped) return;
-    if (rules_.has_validation && !out_of_patience(life_.validation, rules_.validation)) {
+    if (rules_.has_validation && !ends_early(life_, rules_)) {
       add(validate, life_.step);
       return;
     }
-    // Patience ended the run, whose last validation was of this state; or there is nothing to validate.
+    // Patience or pruning ended the run, whose last validation was of this state; or there is nothing to validate.
     if (rules_.validation.decide() || life_.validation_due) record_validation();
     life_.phase = RunPhase::done;
   }
@@ -346,6 +347,10 @@ bool validates_after(std::int64_t step, const RunRules& rules) {
 }  // namespace
 
 bool validates_here(const RunLife& life, const RunRules& rules) { return validates_after(life.step, rules); }
+
+bool ends_early(const RunLife& life, const RunRules& rules) {
+  return life.is_pruned || out_of_patience(life.validation, rules.validation);
+}
 
 bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules) {
   return !life.is_open || life.nonfinite.any() || life.save_waits || falls_on(step, rules.save_every) ||

@@ -55,6 +55,7 @@ struct RunLife {
   bool is_open = false;           ///< the run's folder is written; before, an older run of the name may have the folder
   bool is_stopped = false;        ///< by a signal or a time limit
   bool is_cut = false;            ///< a validation had to be left to the next job
+  bool is_pruned = false;         ///< a validation was so much worse than those of other runs that this one ends
   std::int64_t step = 0;          ///< of the present state
   bool is_saved = false;          ///< a checkpoint of the present state exists or is being written
   bool is_here = false;           ///< and lies in the run's folder
@@ -125,9 +126,11 @@ struct Amended {
 struct Pruned {
   bool until_proven;  ///< one more checkpoint goes once a newer one is proven
 };
-/// \param value  of the deciding metric; nothing: none decides
+/// \param value         of the deciding metric; nothing: none decides
+/// \param falls_behind  the run is to end here, unless it has made its last step
 struct Validated {
   std::optional<DecidingValue> value;
+  bool falls_behind = false;
 };
 /// The job has to end before the validation: no result of the validation counts.
 struct ValidationCut {};
@@ -199,6 +202,9 @@ std::vector<RunAction> links_of_pending(const RunLife& life);
 
 /// True when an --eval-every validation falls on the present step.
 bool validates_here(const RunLife& life, const RunRules& rules);
+
+/// True if no further step is made although some are left: --patience is over, or the run is pruned.
+bool ends_early(const RunLife& life, const RunRules& rules);
 
 /// True if no other step may begin before life has seen `step`, which has begun: what follows it needs the state after
 /// it, or its loss may matter to the next one.

@@ -56,6 +56,9 @@ struct ValidationOptions {
   bool sample_chat = false;                 ///< they are what a user says
   std::int64_t sample_tokens = 64;          ///< at the most
   bool ends_with_best = false;              ///< what is written at the end is of checkpoints/best
+  /// By step: losses of earlier runs of a sweep. Where a step has two or more, a run ends at its validation there if
+  /// its own loss is above their median.
+  std::map<std::int64_t, std::vector<double>> losses_to_beat;
 
   bool keeps_best() const { return !keep_best.empty() && keep_best != "none"; }
 };

@@ -51,8 +51,8 @@ class Run {
   RunRules rules;
   RunLife life{3};
   double value = 5;  ///< of the next validation
-  bool cut = false, saves = true, links = true, writes_at_once = true, amends = true, interval_over = false,
-       until_proven = false;
+  bool cut = false, behind = false, saves = true, links = true, writes_at_once = true, amends = true,
+       interval_over = false, until_proven = false;
   double probed = 1;
   std::int64_t fisher_batches = 0;
   bool is_over = false;  ///< given up
@@ -96,7 +96,7 @@ class Run {
         return handle(Pruned{until_proven});
       case validate:
         if (cut) return handle(ValidationCut{});
-        return handle(Validated{DecidingValue{.step = life.step, .set = "", .count = 10, .value = value}});
+        return handle(Validated{DecidingValue{.step = life.step, .set = "", .count = 10, .value = value}, behind});
       case probe:
         return handle(Probed{std::isfinite(probed)});
       case give_up:
@@ -558,6 +558,33 @@ TEST_SUITE("run/run_schedule") {
     CHECK(fsdp::out_of_patience(run.life.validation, rules.validation));
     CHECK(run.end() == Actions{"probe 4", "save 4", "finish save", "latest 4", "prune", "require saved", "go on",
                                "write adapter", "amend 4", "prune"});
+  }
+
+  TEST_CASE("a run of a sweep that falls behind saves its state and is not validated again") {
+    auto rules = validating();
+    rules.validation = {};
+    Run run(rules);
+    run.start();
+    run.step();
+    run.step();
+    run.step();
+    CHECK_FALSE(fsdp::ends_early(run.life, rules));
+    run.behind = true;
+    CHECK(run.step() == Actions{"validate 4", "tell validation 4"});
+    CHECK(fsdp::ends_early(run.life, rules));
+    CHECK(run.end() ==
+          Actions{"probe 4", "save 4", "finish save", "latest 4", "prune", "require saved", "go on", "write adapter"});
+  }
+
+  TEST_CASE("the validation after the last step ends no run") {
+    auto rules = validating();
+    rules.validation = {};
+    Run run(rules);
+    run.start();
+    run.step();
+    run.behind = true;
+    run.end();
+    CHECK_FALSE(fsdp::ends_early(run.life, rules));
   }
 
   TEST_CASE("another metric or other data: the former best stays as a regular checkpoint, patience begins anew") {
