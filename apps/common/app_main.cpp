@@ -70,8 +70,8 @@ void tell_unknown_variables() {
   }
 }
 
-/// Returns the long option of `app` whose name is closest to `name` ("--lerning-rate" or "lerning-rate"), without
-/// leading dashes; "" when none is close.
+}  // namespace
+
 std::string nearest_option(const CLI::App& app, const std::string& name) {
   const auto wanted = plain(name);
   std::string nearest;
@@ -89,6 +89,8 @@ std::string nearest_option(const CLI::App& app, const std::string& name) {
   }
   return nearest;
 }
+
+namespace {
 
 /// Returns "; did you mean NAME?" when the error is about an unknown option and another option's name is close; else
 /// "".

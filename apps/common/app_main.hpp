@@ -31,6 +31,10 @@ void check_plot_file(const std::string& file);
 /// Runs `body` before there are ranks and prints its error once per job. \return the exit code
 int run_alone(const std::function<void()>& body);
 
+/// Returns the long option of `app` whose name is closest to `name` ("--lerning-rate" or "lerning-rate"), without
+/// leading dashes; "" when none is close.
+std::string nearest_option(const CLI::App& app, const std::string& name);
+
 /// Implements --print-config: writes the options as a config file to stdout. \return the exit code
 int print_config(const CLI::App& app);
 

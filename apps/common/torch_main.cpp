@@ -65,22 +65,31 @@ std::string torch_version_text(const std::string& program) {
                      lacks_cuda ? " (no libfsdp_cuda.so here: CPUs only)" : "");
 }
 
-int run_torch_job(const RuntimeOptions& options, const JobBody& body) {
+ExitCode with_torch_errors(const std::function<ExitCode()>& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    throw RuntimeFailure(
+        "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less");
+  } catch (const c10::Error& error) {
+    throw RuntimeFailure(error.what_without_backtrace());
+  }
+}
+
+int run_torch_job(const RuntimeOptions& options, const JobBody& body,
+                  const std::function<void(RankEnvironment&)>& started) {
   // Without this setting MKL may choose its code path by the alignment of the operands, and a resumed run would differ
   // in the last bits.
   ::setenv("MKL_CBWR", "AUTO", 0);
   end_without_destructors();
-  const auto start_ranks = [](const MpiOptions& mpi) { return std::make_unique<MpiEnvironment>(mpi); };
+  const auto start_ranks = [&](const MpiOptions& mpi) {
+    auto ranks = std::make_unique<MpiEnvironment>(mpi);
+    if (started) started(*ranks);
+    return ranks;
+  };
   return run_job(options, start_ranks, [&](ProcessGroup& world, const Logger& log, nlohmann::json& report) {
-    try {
-      tell_what_is_not_followed(log);
-      return body(world, log, report);
-    } catch (const std::bad_alloc&) {
-      throw RuntimeFailure(
-          "out of memory; a smaller --batch-size, --activation-checkpointing, more ranks or a smaller model take less");
-    } catch (const c10::Error& error) {
-      throw RuntimeFailure(error.what_without_backtrace());
-    }
+    tell_what_is_not_followed(log);
+    return with_torch_errors([&] { return body(world, log, report); });
   });
 }
 

@@ -11,7 +11,12 @@ void add_runtime_options(OptionTable& table, RuntimeOptions& options);
 /// Returns the text of --version: program, LibTorch, MPI and device back ends.
 std::string torch_version_text(const std::string& program);
 
-/// Calls run_job() with MPI linked in and turns LibTorch's errors into readable messages.
-int run_torch_job(const RuntimeOptions& options, const JobBody& body);
+/// Runs `body` and turns LibTorch's errors and a lack of memory into errors with readable messages.
+ExitCode with_torch_errors(const std::function<ExitCode()>& body);
+
+/// Calls run_job() with MPI linked in, and `body` with_torch_errors().
+/// \param started  receives the connection to the other ranks before `body` runs, if there are any
+int run_torch_job(const RuntimeOptions& options, const JobBody& body,
+                  const std::function<void(RankEnvironment&)>& started = {});
 
 }  // namespace fsdp

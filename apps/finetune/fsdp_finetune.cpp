@@ -5,6 +5,8 @@
 #include "apps/common/runs_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/finetune/finetune_job.hpp"
+#include "apps/finetune/sweep.hpp"
+#include "apps/finetune/sweep_plan.hpp"
 #include "lib/base/signal_thread.hpp"
 
 int main(int argc, char** argv) {
@@ -19,6 +21,10 @@ int main(int argc, char** argv) {
       "fsdp-finetune"};
   fsdp::FinetuneArguments arguments;
   fsdp::add_finetune_options(app, arguments);
+  fsdp::SweepArguments sweep;
+  fsdp::add_sweep_options(app, sweep);
+  app.section("Options");
+  app.rewrite_with(fsdp::replace_finetune_words);
   fsdp::RunsArguments watched;
   app.add("watch", watched.runs,
           "train nothing; show the runs in these folders, on a terminal until they end: folders of runs, or a folder "
@@ -49,8 +55,22 @@ int main(int argc, char** argv) {
   if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
   if (arguments.print_config) return fsdp::print_config(app);
   arguments.options.program = argv[0];
-  return fsdp::run_torch_job(arguments.options.runtime,
-                             [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-                               return fsdp::run_finetune_job(app, arguments, world, log, report);
-                             });
+  fsdp::SweepPlan plan;
+  if (const int code = fsdp::run_alone([&] {
+        plan = fsdp::plan_sweep(app, arguments, sweep, {argv + 1, argv + argc});
+      });
+      code != 0)
+    return code;
+  fsdp::RankEnvironment* ranks = nullptr;
+  const auto failed_alike = [&] { return ranks == nullptr || ranks->everyone_failed(std::chrono::milliseconds(1500)); };
+  return fsdp::run_torch_job(
+      arguments.options.runtime,
+      [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
+        if (!plan.runs.empty()) {
+          fsdp::require_same_options(world, app);
+          return fsdp::run_sweep(plan, world, log, failed_alike, report);
+        }
+        return fsdp::run_finetune_job(app, arguments, world, log, report);
+      },
+      [&](fsdp::RankEnvironment& started) { ranks = &started; });
 }

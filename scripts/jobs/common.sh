@@ -96,25 +96,30 @@ option_variables() {
 }
 
 # --- a run that continues from its newest checkpoint: run_dir is its folder -------------------------------------------
-# Prints the name of the checkpoint that --restart-checkpoint-file latest takes: the link's or, where latest is no link, the
-# step-N with the highest N. Prints nothing if there is none.
+# newest_checkpoint [FOLDER of a run, by default run_dir]: prints the name of the checkpoint that --restart-checkpoint-file
+# latest takes: the link's or, where latest is no link, the step-N with the highest N. Prints nothing if there is none.
 newest_checkpoint() {
-    local manifest name=''
-    if [[ -L $run_dir/checkpoints/latest && -d $run_dir/checkpoints/latest/ ]]; then
-        name=$(readlink "$run_dir/checkpoints/latest")
+    local folder=${1:-$run_dir} manifest name=''
+    if [[ -L $folder/checkpoints/latest && -d $folder/checkpoints/latest/ ]]; then
+        name=$(readlink "$folder/checkpoints/latest")
     else
-        for manifest in "$run_dir"/checkpoints/step-*/run.json; do
+        for manifest in "$folder"/checkpoints/step-*/run.json; do
             if [[ -e $manifest ]]; then name=${manifest%/run.json}; fi
         done
     fi
     name=${name%/}
     echo "${name##*/}"
 }
-newest_step() { # prints 0 if there is no checkpoint
-    local name
-    name=$(newest_checkpoint)
-    name=${name##*step-}
-    echo $((10#${name:-0}))
+newest_step() { # prints 0 if there is no checkpoint; of a sweep (--sweep), the sum over its runs
+    local folder name steps=0
+    local -a folders=("$run_dir")
+    if [[ -e $run_dir/sweep.json ]]; then folders=("$run_dir"/*/); fi
+    for folder in "${folders[@]}"; do
+        name=$(newest_checkpoint "$folder")
+        name=${name##*step-}
+        steps=$((steps + 10#${name:-0}))
+    done
+    echo "$steps"
 }
 
 # go_on_from_own ARGUMENTS of fsdp-finetune: a run that was given the checkpoint to start from, under whatever name of the

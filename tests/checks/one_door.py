@@ -21,7 +21,7 @@ DOORS = [
     ("which checkpoint of a run is the newest", r"(checkpoints_of_run|folder_of_newest|checkpoint_in_run)\(",
      ["lib/files/transform/run_values.cpp", "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp",
       "lib/files/transform/convert_job.cpp", "lib/training/evaluate/subject.cpp", "lib/training/checkpoints/checkpoint.cpp",
-      "apps/finetune/run_executor.cpp"],
+      "apps/finetune/run_executor.cpp", "apps/finetune/sweep.cpp"],
      # The link is written by saves, kept by --prune, and shown by pages of runs, which read no checkpoint.
      r'/ "latest"', ["lib/files/transform/run_values.cpp", "lib/training/checkpoints/save.cpp", "lib/training/checkpoints/checkpoint.cpp",
                      "lib/files/transform/prune_run.cpp", "lib/reports/runs", "apps/finetune/run_executor.cpp"]),
