@@ -53,7 +53,6 @@ int main(int argc, char** argv) {
     return code;
   watched.watch = !watched.runs.empty();
   if (watched.watch) return fsdp::show_runs(watched, arguments.options.runtime);
-  if (arguments.print_config) return fsdp::print_config(app);
   arguments.options.program = argv[0];
   fsdp::SweepPlan plan;
   if (const int code = fsdp::run_alone([&] {
@@ -61,6 +60,7 @@ int main(int argc, char** argv) {
       });
       code != 0)
     return code;
+  if (arguments.print_config) return fsdp::print_config(app);
   fsdp::RankEnvironment* ranks = nullptr;
   const auto failed_alike = [&] { return ranks == nullptr || ranks->everyone_failed(std::chrono::milliseconds(1500)); };
   return fsdp::run_torch_job(

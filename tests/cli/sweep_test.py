@@ -98,6 +98,20 @@ class Sweep(fsdp_cli.Case):
                 self.assertIn("lr-3e-3   goes on", result.err)
                 self.assertLess(fsdp_cli.difference(self.losses(f"{name}/lr-3e-3"), self.losses("alone")), 1e-9 if ranks == 0 else 1e-3)
 
+    def test_a_killed_run_comes_after_the_others_and_goes_on(self):
+        arguments = ["--max-steps", 200, "--save-every", 10, "--keep-last", 1, "--sweep", "lr=1e-2,3e-3"]
+        log = self.folder / "killed.log"
+        process = fsdp_cli.start("fsdp-finetune", self.train_arguments("killed", *arguments), 0, log)
+        self.addCleanup(fsdp_cli.end_group, process)
+        fsdp_cli.wait_for(process, log, (self.checkpoints("killed/lr-1e-2") / "latest").exists)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        self.assertNotIn("outcome", self.job("killed", "lr-1e-2"))
+        said = self.train("killed", *arguments).err
+        self.assertLess(said.index("run 2 of 2   lr-3e-3"), said.index("run 1 of 2   lr-1e-2   goes on"))
+        self.train("not-killed", "--max-steps", 200, "--lr", "1e-2")
+        self.assertEqual(self.losses("killed/lr-1e-2"), self.losses("not-killed"))
+
     def test_pruning(self):
         arguments = self.validated("--sweep", "lr=1e-2,8e-3,1e-7,9e-3", "--sweep-prune", "--json")
         result = self.train("prune", *arguments)
@@ -158,6 +172,8 @@ class Sweep(fsdp_cli.Case):
                 self.assert_refused(result, 2, *told)
                 self.assertFalse(self.run_directory("refused").exists())
         self.assert_refused(self.train("refused", "--sweep-prune", code=2), 2, "--sweep")
+        # Job scripts ask so before they submit.
+        self.assert_refused(self.train("refused", "--sweep", "lr=fast", "--print-config", code=2), 2, "lr-fast")
 
 
 if __name__ == "__main__":
