@@ -253,6 +253,31 @@ TEST_SUITE("runs/run_summary") {
     CHECK(first().starts_with("Against high: "));
   }
 
+  TEST_CASE("where nothing was validated the best run has the lowest last loss in training; a pruned run says so") {
+    const fsdp::test::TempDir folder;
+    const auto read = [&] { return fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false); };
+    write_text(folder.path() / "short" / "metrics.jsonl", step(1, 1, 100));
+    write_text(folder.path() / "short" / "job.json",
+               R"({"format":"fsdp-job","options":{"lr":"1"},"outcome":"pruned","total_steps":9})");
+    auto comparison = read();
+    CHECK(comparison.runs[0].files.state == fsdp::RunStatus::pruned);
+    auto best = fsdp::best_run(comparison);
+    REQUIRE(best);
+    CHECK(best->next == nullptr);
+    CHECK(fsdp::best_run_sentence(*best) == "Best last loss in training: short, 4.9000 at step 1.");
+    write_text(folder.path() / "long" / "metrics.jsonl", step(1, 1, 100) + step(2, 2, 100));
+    comparison = read();
+    best = fsdp::best_run(comparison);
+    REQUIRE(best);
+    CHECK_FALSE(best->by_validation);
+    CHECK(fsdp::best_run_sentence(*best) ==
+          "Best last loss in training: long, 4.8000 at step 2; next short, 0.1000 higher.");
+    for (const auto& sentence : fsdp::comparison_sentences(comparison)) CHECK_FALSE(sentence.starts_with("Best "));
+    write_text(folder.path() / "short" / "metrics.jsonl", "");
+    write_text(folder.path() / "long" / "metrics.jsonl", "");
+    CHECK_FALSE(fsdp::best_run(read()));
+  }
+
   TEST_CASE("a path from the root and the path that it ends with are one setting") {
     const fsdp::test::TempDir folder;
     const auto differ = [&](const std::string& a, const std::string& b) {
