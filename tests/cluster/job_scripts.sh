@@ -91,6 +91,17 @@ expect 0 "--restart-checkpoint-file latest" pbs RUN_NAME=copied LAUNCHER=env END
 cp -r runs/copied/checkpoints/step-00000010 runs/copied/checkpoints/latest
 expect 0 "--restart-checkpoint-file latest" pbs RUN_NAME=copied LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 [[ $(<runs/copied/starts) == "20 1" ]] || fail "the newest step is $(<runs/copied/starts)"
+# A sweep goes on by itself; the steps of all its runs count.
+mkdir runs/swept
+touch runs/swept/sweep.json
+cp -r runs/d runs/swept/lr-1
+cp -r runs/copied runs/swept/lr-2
+expect 0 "stopped at step 40, requeueing" slurm RUN_NAME=swept END_WITH=85
+if slurm RUN_NAME=swept END_WITH=85 | grep -q -e --restart-checkpoint-file; then fail "a sweep was given a checkpoint"; fi
+mkdir runs/swept/lr-2/checkpoints/step-00000030
+touch runs/swept/lr-2/checkpoints/step-00000030/run.json
+expect 0 "requeueing" slurm RUN_NAME=swept END_WITH=85
+[[ $(<runs/swept/starts) == "50 0" ]] || fail "a sweep stands at $(<runs/swept/starts)"
 expect 0 "again RUN e" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again RUN \$RUN_NAME"
 expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
 expect 0 "again" pbs RUN_NAME=e LAUNCHER=env END_WITH=85 "RESUBMIT=echo again"
