@@ -195,6 +195,10 @@ std::vector<std::size_t> Sweep::order() const {
 }
 
 ExitCode Sweep::run(nlohmann::json& report) {
+  // Checks are silent, and the first one encodes texts, which may take minutes.
+  if (!dry_run_)
+    log_.info(fmt::format("sweep     {}, checked first",
+                          format_count_of(static_cast<std::int64_t>(plan_.runs.size()), "run")));
   for (std::size_t i = 0; i < standings_.size(); ++i) {
     const bool finished = standings_[i] == Standing::finished;
     if (dry_run_ || finished) tell(i, finished ? "is done" : "");
