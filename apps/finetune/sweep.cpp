@@ -55,7 +55,7 @@ class Sweep {
  private:
   std::vector<Standing> look() const;
   void note_options() const;
-  void check(std::size_t index) const;
+  ExitCode check(std::size_t index) const;
   bool has_checkpoint(std::size_t index) const;
   std::unique_ptr<ParsedRun> parse(std::size_t index) const;
   void tell(std::size_t index, const std::string& what) const {
@@ -170,14 +170,15 @@ std::unique_ptr<ParsedRun> Sweep::parse(std::size_t index) const {
   return parsed;
 }
 
-/// Does what --dry-run does; its lines are printed for --dry-run only. \throws Error subclasses that name the run
-void Sweep::check(std::size_t index) const {
+/// Does what --dry-run does; its lines are printed for --dry-run only. \return answer_no when the run does not fit
+/// \throws Error subclasses that name the run
+ExitCode Sweep::check(std::size_t index) const {
   const auto parsed = parse(index);
   parsed->arguments.options.dry_run = true;
   nlohmann::json unused;
   const Logger quiet(world_.rank(), LogLevel::error);
   try {
-    with_torch_errors(
+    return with_torch_errors(
         [&] { return run_finetune_job(parsed->table, parsed->arguments, world_, dry_run_ ? log_ : quiet, unused); });
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("run {} of the sweep: {}", plan_.runs[index].label, error.what()));
@@ -199,17 +200,20 @@ ExitCode Sweep::run(nlohmann::json& report) {
   if (!dry_run_)
     log_.info(fmt::format("sweep     {}, checked first",
                           format_count_of(static_cast<std::int64_t>(plan_.runs.size()), "run")));
+  auto fit = ExitCode::ok;
   for (std::size_t i = 0; i < standings_.size(); ++i) {
     const bool finished = standings_[i] == Standing::finished;
     if (dry_run_ || finished) tell(i, finished ? "is done" : "");
     if (signalled()) return stop(report);
     // A run that has a checkpoint was checked when it began.
-    if (dry_run_ || (!finished && !has_checkpoint(i))) check(i);
+    if (!dry_run_ && (finished || has_checkpoint(i))) continue;
+    if (check(i) == ExitCode::answer_no) fit = ExitCode::answer_no;
   }
   if (dry_run_) {
     report["dry_run"] = true;
+    report["fits"] = fit == ExitCode::ok;
     for (const auto& run : plan_.runs) report["runs"].push_back(run.label);
-    return ExitCode::ok;
+    return fit;
   }
   note_options();
   for (const auto i : order()) {
