@@ -298,7 +298,8 @@ void require_same_options(ProcessGroup& world, const CLI::App& app) {
   }
 }
 
-int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body) {
+int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body,
+            const JobListener& listener) {
   // A write beyond the file-size limit then fails with an error message, and the checkpoints before it are kept.
   std::signal(SIGXFSZ, SIG_IGN);
   const auto level = options.quiet ? LogLevel::warning : LogLevel::info;
@@ -317,7 +318,10 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     const Logger log(world->rank(), level);
     nlohmann::json report;
     code = static_cast<int>(body(*world, log, report));
-    if (world->rank() == 0) print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
+    if (world->rank() == 0) {
+      print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
+      if (listener.ended) listener.ended(code, "", log);
+    }
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
     failure = error.what();
@@ -334,13 +338,13 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     if (rank == 0) log.error(*failure);
     // When all ranks met an error, rank 0 has reported it and the job ends. Otherwise this rank reports its error and
     // aborts the job.
-    if (ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500))) {
-      if (rank != 0) log.error(*failure);
-      ranks->abort_job(code);
-    }
+    const bool alone = ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500));
+    if (alone && rank != 0) log.error(*failure);
+    if (listener.ended && (rank == 0 || alone)) listener.ended(code, *failure, log);
+    if (alone) ranks->abort_job(code);
   }
   world.reset();
-  if (ranks != nullptr) ranks->set_exit_code(code);
+  if (ranks != nullptr) ranks->set_exit(code, kExitPatience + listener.longest);
   return code;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Start-up code that all programs share and that does not need LibTorch: how options are parsed, exit codes,
 // and the end of a job that failed.
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -50,9 +51,18 @@ void require_same_options(ProcessGroup& world, const CLI::App& app);
 using JobBody = std::function<ExitCode(ProcessGroup& world, const Logger& log, nlohmann::json& report)>;
 using StartRanks = std::function<std::unique_ptr<RankEnvironment>(const MpiOptions&)>;
 
+/// Hears how a job has ended; may take some time.
+struct JobListener {
+  /// \param failure  the error's message; "" when there was none
+  std::function<void(int exit_code, const std::string& failure, const Logger& log)> ended;
+  std::chrono::seconds longest{0};  ///< time that it takes at the most
+};
+
 /// Runs `body` on the job's ranks and turns exceptions into messages and exit codes.
 /// Ends the whole job when some ranks fail and others do not.
 /// \param start_ranks  how MPI starts; called only when a launcher started this process
-int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body);
+/// \param listener     called on rank 0 when the job has ended, and on a rank that failed alone before it ends the job
+int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobBody& body,
+            const JobListener& listener = {});
 
 }  // namespace fsdp

@@ -218,7 +218,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         {.at_restart = saved});
 }
 
-void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit) {
+void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit, std::string& on_event) {
   t.section("Output, checkpoints, stopping");
   t.add("out-dir", o.out_dir, "directory of all runs, which all nodes share",
         {.path = folder, .at_restart = checkpoint});
@@ -262,6 +262,9 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
   t.add(
       "time-limit", time_limit,
       "time after which the run stops with a checkpoint and exit code 85: minutes or [H:]M:S; default: Slurm's limit");
+  t.add("on-event", on_event,
+        "command for /bin/sh that runs when the job starts, is done, stops early or fails, with FSDP_EVENT and other "
+        "variables that tell about it");
   t.add(
       "dry-run", o.dry_run,
       "print layout, gradient accumulation, predicted memory, speed and length, then end; exit code 3 if the job does "
@@ -315,7 +318,7 @@ void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
   add_validation_options(t, a.options);
   add_optimizer_options(t, a.options);
   add_method_options(t, a.options);
-  add_output_options(t, a.options, a.time_limit);
+  add_output_options(t, a.options, a.time_limit, a.on_event);
   auto* compared = a.compared ? &*a.compared : nullptr;
   add_sharding_options(t, a.options.sharding, compared);
   add_precision_options(t, a.options.sharding, compared);

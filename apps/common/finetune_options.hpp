@@ -24,6 +24,7 @@ struct FinetuneArguments {
   TrainOptions options;
   std::optional<ComparedOptions> compared;  ///< set: options take lists; the first value counts
   std::string time_limit;
+  std::string on_event;     ///< command for a shell; "": none
   std::string environment;  ///< --environment of the tutorials' scripts; accepted without effect
   bool print_config = false;
 };

@@ -13,7 +13,7 @@ class NoRanks : public RankEnvironment {
  public:
   std::unique_ptr<ProcessGroup> world() override { return make_single_group(); }
   bool everyone_failed(std::chrono::milliseconds) override { return true; }
-  void set_exit_code(int) override {}
+  void set_exit(int, std::chrono::milliseconds) override {}
   [[noreturn]] void abort_job(int exit_code) override { std::exit(exit_code); }
 };
 

@@ -76,7 +76,7 @@ ExitCode with_torch_errors(const std::function<ExitCode()>& body) {
   }
 }
 
-int run_torch_job(const RuntimeOptions& options, const JobBody& body,
+int run_torch_job(const RuntimeOptions& options, const JobBody& body, const JobListener& listener,
                   const std::function<void(RankEnvironment&)>& started) {
   // Without this setting MKL may choose its code path by the alignment of the operands, and a resumed run would differ
   // in the last bits.
@@ -87,10 +87,11 @@ int run_torch_job(const RuntimeOptions& options, const JobBody& body,
     if (started) started(*ranks);
     return ranks;
   };
-  return run_job(options, start_ranks, [&](ProcessGroup& world, const Logger& log, nlohmann::json& report) {
+  const auto run = [&](ProcessGroup& world, const Logger& log, nlohmann::json& report) {
     tell_what_is_not_followed(log);
     return with_torch_errors([&] { return body(world, log, report); });
-  });
+  };
+  return run_job(options, start_ranks, run, listener);
 }
 
 }  // namespace fsdp

@@ -15,8 +15,9 @@ std::string torch_version_text(const std::string& program);
 ExitCode with_torch_errors(const std::function<ExitCode()>& body);
 
 /// Calls run_job() with MPI linked in, and `body` with_torch_errors().
-/// \param started  receives the connection to the other ranks before `body` runs, if there are any
-int run_torch_job(const RuntimeOptions& options, const JobBody& body,
+/// \param listener  as in run_job()
+/// \param started   receives the connection to the other ranks before `body` runs, if there are any
+int run_torch_job(const RuntimeOptions& options, const JobBody& body, const JobListener& listener = {},
                   const std::function<void(RankEnvironment&)>& started = {});
 
 }  // namespace fsdp

@@ -409,8 +409,9 @@ std::string write_trace(ProcessGroup& world, const std::string& file, const Trac
 class Training {
  public:
   Training(const RunContext& context, RunStart& start, MemoryReporter& memory, const PartTimer& timer,
-           const std::optional<RestartPoint>& taken)
+           JobEvents& events, const std::optional<RestartPoint>& taken)
       : context_(context),
+        events_(events),
         clock_(start.clock),
         memory_(memory),
         taken_(taken),
@@ -432,7 +433,7 @@ class Training {
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
-        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_},
+        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_},
         {.measured =
              [this](const StepReport& step) {
                context_.world.end_waits({});
@@ -553,15 +554,16 @@ class Training {
     report["stopped_early"] = stopped;
   }
 
-  ExitCode say_stopped(const std::string& trace_error) const {
+  ExitCode say_stopped(const std::string& trace_error) {
     const auto& log = context_.log;
     const auto total_steps = context_.setup.total_steps;
     if (!trace_error.empty()) log.warning("no trace: " + trace_error);
     const auto reason = clock_.reason(context_.world);
+    const auto step = context_.trainer.state().step;
+    events_.set_message(fmt::format("{}, at step {} of {}", reason, step, total_steps));
     log.info(record_.is_open()
-                 ? fmt::format("stopped   {}   step {} of {}; to resume, on any number of ranks: {}", reason,
-                               context_.trainer.state().step, total_steps,
-                               restart_command(context_.setup.options, context_.world.size()))
+                 ? fmt::format("stopped   {}   step {} of {}; to resume, on any number of ranks: {}", reason, step,
+                               total_steps, restart_command(context_.setup.options, context_.world.size()))
                  : fmt::format("stopped   {}   before the first step of {}: nothing to save, and the earlier run in {} "
                                "is as it was; start again in the same way",
                                reason, total_steps, context_.setup.directory.string()));
@@ -581,11 +583,14 @@ class Training {
     return made.empty() ? "nothing to do" : fmt::format("no step was left; made: {}", fmt::join(made, ", "));
   }
 
-  ExitCode say_done(const std::string& trace_error) const {
+  ExitCode say_done(const std::string& trace_error) {
     const auto step = context_.trainer.state().step;
     const auto problem = context_.world.broadcast_text(trace_error, 0);
     if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
     const auto early = life_.why_early();
+    events_.set_message(early.empty()
+                            ? fmt::format("step {} of {}", step, context_.setup.total_steps)
+                            : fmt::format("step {} of {} is the last: {}", step, context_.setup.total_steps, early));
     if (losses_.steps() == 0 && !early.empty()) {
       context_.log.info(fmt::format("done      {}; the run was ended early at step {} of {}, since {}{}",
                                     done_without_steps(), step, context_.setup.total_steps, early,
@@ -608,6 +613,7 @@ class Training {
   }
 
   const RunContext& context_;
+  JobEvents& events_;
   RunClock& clock_;
   MemoryReporter& memory_;
   const std::optional<RestartPoint>& taken_;
@@ -640,7 +646,8 @@ std::string without_room(const c10::OutOfMemoryError& error, const RecordingCoun
 }  // namespace detail
 
 ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
-                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report) {
+                      const nlohmann::json& saved_options, JobEvents& events, const Logger& log,
+                      nlohmann::json& report) {
   using namespace detail;
   install_host_allocator();
   const auto setup = set_up_run(world, start, options, saved_options, log);
@@ -675,11 +682,12 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   }
   if (start.restart) start.restart->checkpoint.reset();  // closes it, because its index may be as large as the job
   Progress progress(log, world.rank() == 0 && !options.runtime.quiet, static_cast<double>(options.log_every));
+  events.start(trainer ? trainer->state().step : 0, setup.total_steps, log);
   try {
     auto code = ExitCode::ok;
     if (trainer) {
       const RunContext context{world, log, setup, runtime, *trainer, progress, products, nccl_log.get()};
-      code = Training(context, start, memory, timer, taken).run(trace, report);
+      code = Training(context, start, memory, timer, events, taken).run(trace, report);
     } else if (setup.validates()) {
       const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
       const auto step = taken ? taken->manifest.state.step : 0;

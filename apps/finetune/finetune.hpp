@@ -2,6 +2,7 @@
 // The training job behind fsdp-finetune: one options struct in, an exit code out.
 #include <nlohmann/json_fwd.hpp>
 
+#include "apps/finetune/job_events.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
 #include "lib/ranks/process_group.hpp"
@@ -13,10 +14,12 @@ namespace fsdp {
 /// Trains, or only evaluates, as the options say. Collective over `world`.
 /// \param start          made from these options before the checkpoint's options were applied
 /// \param saved_options  options as text by long name, kept in checkpoints for resuming
+/// \param events         hears of the start and of each step
 /// \param report         receives the result that --json prints (rank 0)
 /// \return ok, or stopped_early after a signal or time limit with a good checkpoint
 /// \throws Error subclasses; then the caller must end the job on all ranks
 ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& options,
-                      const nlohmann::json& saved_options, const Logger& log, nlohmann::json& report);
+                      const nlohmann::json& saved_options, JobEvents& events, const Logger& log,
+                      nlohmann::json& report);
 
 }  // namespace fsdp

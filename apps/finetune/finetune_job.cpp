@@ -40,13 +40,15 @@ class EndedWaits {
 
 }  // namespace
 
-ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
-                          nlohmann::json& report) {
+ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEvents& events, ProcessGroup& world,
+                          const Logger& log, nlohmann::json& report) {
   auto& options = arguments.options;
   require_same_options(world, app);
+  events.set_run(world, options);
   note_given_sizes(app, options.model);
   resolve_names(options);  // report a missing input before a folder is claimed
   RunStart start(world, options, log);
+  if (events.is_wanted()) start.clock.reserve(JobEvents::kLimit_seconds);
   const EndedWaits until_the_first_step(world, start);
   if (start.restart) {
     options.left_behind = options_left_behind(app, *start.restart);
@@ -59,7 +61,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, Proces
   options.repeated = collect_repeated_words(app);
   options.as_given = collect_all_options(app);
   resolve_names(options);  // names that came from the checkpoint
-  return run_finetune(world, start, options, saved, log, report);
+  return run_finetune(world, start, options, saved, events, log, report);
 }
 
 }  // namespace fsdp

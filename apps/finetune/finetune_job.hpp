@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/common/finetune_options.hpp"
+#include "apps/finetune/job_events.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
 #include "lib/ranks/process_group.hpp"
@@ -13,9 +14,10 @@ namespace fsdp {
 /// Collective over `world`.
 /// \param app        parsed, with the options of add_finetune_options()
 /// \param arguments  normalize_finetune_options() has been called
+/// \param events     hears of the start and of each step
 /// \param report     receives the result that --json prints (rank 0)
 /// \throws Error subclasses; then the caller must end the job on all ranks
-ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, ProcessGroup& world, const Logger& log,
-                          nlohmann::json& report);
+ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEvents& events, ProcessGroup& world,
+                          const Logger& log, nlohmann::json& report);
 
 }  // namespace fsdp

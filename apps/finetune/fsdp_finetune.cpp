@@ -5,6 +5,7 @@
 #include "apps/common/runs_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/finetune/finetune_job.hpp"
+#include "apps/finetune/job_events.hpp"
 #include "apps/finetune/sweep.hpp"
 #include "apps/finetune/sweep_plan.hpp"
 #include "lib/base/signal_thread.hpp"
@@ -63,14 +64,20 @@ int main(int argc, char** argv) {
   if (arguments.print_config) return fsdp::print_config(app);
   fsdp::RankEnvironment* ranks = nullptr;
   const auto failed_alike = [&] { return ranks == nullptr || ranks->everyone_failed(std::chrono::milliseconds(1500)); };
+  fsdp::JobEvents events(arguments.options.dry_run ? "" : arguments.on_event);
+  fsdp::JobListener listener;
+  if (events.is_wanted()) {
+    listener.ended = [&](int code, const std::string& failure, const fsdp::Logger& log) {
+      events.end(code, failure, log);
+    };
+    listener.longest = events.longest_end();
+  }
   return fsdp::run_torch_job(
       arguments.options.runtime,
       [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
-        if (!plan.runs.empty()) {
-          fsdp::require_same_options(world, app);
-          return fsdp::run_sweep(plan, world, log, failed_alike, report);
-        }
-        return fsdp::run_finetune_job(app, arguments, world, log, report);
+        if (plan.runs.empty()) return fsdp::run_finetune_job(app, arguments, events, world, log, report);
+        fsdp::require_same_options(world, app);
+        return fsdp::run_sweep(plan, world, log, failed_alike, events, report);
       },
-      [&](fsdp::RankEnvironment& started) { ranks = &started; });
+      listener, [&](fsdp::RankEnvironment& started) { ranks = &started; });
 }

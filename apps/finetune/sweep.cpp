@@ -178,8 +178,10 @@ ExitCode Sweep::check(std::size_t index) const {
   nlohmann::json unused;
   const Logger quiet(world_.rank(), LogLevel::error);
   try {
-    return with_torch_errors(
-        [&] { return run_finetune_job(parsed->table, parsed->arguments, world_, dry_run_ ? log_ : quiet, unused); });
+    JobEvents none("");
+    return with_torch_errors([&] {
+      return run_finetune_job(parsed->table, parsed->arguments, none, world_, dry_run_ ? log_ : quiet, unused);
+    });
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("run {} of the sweep: {}", plan_.runs[index].label, error.what()));
   }
@@ -235,7 +237,9 @@ ExitCode Sweep::train(std::size_t index) {
     if (options.time_limit_seconds > 0)
       options.time_limit_seconds = std::max(1e-3, options.time_limit_seconds - seconds_since(begin_));
     nlohmann::json unused;
-    return with_torch_errors([&] { return run_finetune_job(parsed->table, parsed->arguments, world_, log_, unused); });
+    JobEvents none("");
+    return with_torch_errors(
+        [&] { return run_finetune_job(parsed->table, parsed->arguments, none, world_, log_, unused); });
   } catch (const Error& failed) {
     if (failed.code() == ExitCode::stopped_early) throw;
     failure = failed.what();
@@ -338,7 +342,11 @@ void Sweep::compare(nlohmann::json& report) const {
 }  // namespace
 
 ExitCode run_sweep(const SweepPlan& plan, ProcessGroup& world, const Logger& log,
-                   const std::function<bool()>& failed_alike, nlohmann::json& report) {
+                   const std::function<bool()>& failed_alike, JobEvents& events, nlohmann::json& report) {
+  auto whole = plan.parse(plan.runs.front())->arguments.options;
+  whole.run_name = plan.name;
+  events.set_run(world, whole);
+  events.start(0, 0, log);
   return Sweep(plan, world, log, failed_alike).run(report);
 }
 

@@ -264,7 +264,7 @@ MpiEnvironment::~MpiEnvironment() {
   const int exit_code = exit_code_;
   failure_group_.reset();
   // Some MPICH releases hang in MPI_Finalize across hosts (pmodels/mpich PR 6596). All work is complete at this point.
-  const Watchdog watchdog(std::chrono::seconds(10), [exit_code] { ::_exit(exit_code); });
+  const Watchdog watchdog(exit_patience_, [exit_code] { ::_exit(exit_code); });
   MPI_Finalize();
 }
 

@@ -21,7 +21,10 @@ class MpiEnvironment final : public RankEnvironment {
   /// A duplicate of MPI_COMM_WORLD as a group.
   std::unique_ptr<ProcessGroup> world() override;
   bool everyone_failed(std::chrono::milliseconds patience) override;
-  void set_exit_code(int exit_code) override { exit_code_ = exit_code; }
+  void set_exit(int exit_code, std::chrono::milliseconds patience) override {
+    exit_code_ = exit_code;
+    exit_patience_ = patience;
+  }
   void abort_job(int exit_code) override { abort(exit_code); }
 
   [[noreturn]] static void abort(int exit_code);
@@ -32,6 +35,7 @@ class MpiEnvironment final : public RankEnvironment {
  private:
   MpiOptions options_;
   int exit_code_ = 0;
+  std::chrono::milliseconds exit_patience_ = kExitPatience;
   std::unique_ptr<ProcessGroup> failure_group_;  ///< own communicator, so that its messages cannot match a collective's
 };
 

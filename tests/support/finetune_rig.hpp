@@ -89,7 +89,8 @@ inline FinetuneOutcome finetune(const std::filesystem::path& folder, int ranks, 
       normalize_finetune_options(app, parsed);
       nlohmann::json report;
       const Logger log(world.rank(), LogLevel::debug);
-      const auto code = run_finetune_job(app, parsed, world, log, report);
+      JobEvents events("");
+      const auto code = run_finetune_job(app, parsed, events, world, log, report);
       if (world.rank() != 0) return;
       outcome.code = code;
       outcome.report = std::move(report);

@@ -76,6 +76,6 @@ int main(int argc, char** argv) {
   if (world->rank() == 0)
     std::cout << world->size() << " ranks, failures on " << failed << " of the other " << world->size() - 1
               << std::endl;
-  environment.set_exit_code(worst);
+  environment.set_exit(worst, fsdp::kExitPatience);
   return worst;
 }

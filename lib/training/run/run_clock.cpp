@@ -40,7 +40,7 @@ double RunClock::seconds_left() const {
   double left = std::numeric_limits<double>::infinity();
   if (time_limit_seconds_ > 0) left = time_limit_seconds_ - seconds();
   if (end_) left = std::min(left, std::chrono::duration<double>(*end_ - std::chrono::system_clock::now()).count());
-  return left;
+  return left - reserved_seconds_;
 }
 
 /// With something in hand for a slower one.

@@ -84,6 +84,8 @@ class RunClock final : public StepObserver {
   /// A line about an end of the job that was over when the run began: of an earlier job, and not followed. Else "".
   const std::string& warning() const { return warning_; }
 
+  /// Keeps time for what follows the end of the run: each limit is so much earlier.
+  void reserve(double seconds) { reserved_seconds_ = seconds; }
   bool signalled() const { return signal_.received() != 0; }
   /// This rank's word: a signal, or too little time for another step and the last save.
   /// \param steps_under_way  that must end first
@@ -107,6 +109,7 @@ class RunClock final : public StepObserver {
   double seconds_to_save() const;
 
   double time_limit_seconds_;
+  double reserved_seconds_ = 0;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   StopSignal signal_;
   std::optional<std::chrono::system_clock::time_point> end_;  ///< of the job
