@@ -33,6 +33,7 @@
 #include "lib/training/evaluate/generate.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/restart_command.hpp"
+#include "lib/training/run/status_writer.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/throughput.hpp"
 
@@ -422,7 +423,9 @@ class Training {
         validation_(context, record_, memory, clock_),
         life_(context, record_, validation_, memory, taken && !begins_a_run(context.setup, taken),
               {[this] { save_adapters(); }, [this] { return write_exports(); }}),
-        offload_(context) {
+        offload_(context),
+        status_(context.world, context.setup.directory, context.setup.device.backend.get(),
+                context.setup.device.device.index(), context.log) {
     life_.start(taken ? taken->candidates.front() : std::filesystem::path(), taken && taken->is_ours);
     speed_.predict(peak_flops_, context.setup.total_steps - context.trainer.state().step);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement
@@ -433,11 +436,12 @@ class Training {
     const auto stop_wanted = [this] { return clock_.stop_wanted(); };
     TrainLoop loop(
         context_.trainer, {setup.total_steps, setup.total_samples},
-        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_},
+        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_, &status_},
         {.measured =
              [this](const StepReport& step) {
                context_.world.end_waits({});
                life_.step_measured(step);
+               if (record_.is_open()) status_.open();
              },
          .done = [this](bool last) { life_.step_done(last); },
          .stop_wanted =
@@ -464,6 +468,7 @@ class Training {
     fill(report, stopped);
     const bool pruned = life_.life().is_pruned && !life_.why_early().empty();
     record_.end_job(stopped ? "stopped" : pruned ? "pruned" : "done", life_.why_early());
+    status_.remove();
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 
@@ -625,6 +630,7 @@ class Training {
   Validation validation_;
   RunExecutor life_;
   OffloadReporter offload_;
+  StatusWriter status_;
   std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };
 

@@ -15,6 +15,7 @@
 #include "lib/base/text_format.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/reports/runs/rank_status.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -103,6 +104,7 @@ SettledBest RunRecord::open() {
   const auto& setup = context_.setup;
   check_owner(true);
   if (resume_step_ < 0 && old_run_is_there()) set_old_run_aside();
+  if (context_.world.rank() == 0) remove_node_status(setup.directory);  // of an earlier job's ranks
   if (setup.new_tokenizer) run_agreed(context_.world, [&] { setup.new_tokenizer->keep(); });
   context_.world.barrier();
   saver_ = std::make_unique<CheckpointSaver>(context_.runtime, context_.trainer.optimizer(), setup.checkpoints(),
@@ -244,7 +246,7 @@ std::optional<bool> RunRecord::finish_save(bool wait, const std::function<void()
     if (metrics_) metrics_->sync();
     if (samples_) samples_->sync();
     last_checkpoint_ = result.path;
-    if (job_) job_->add_save(result, saved_step_);
+    if (job_) job_->add_save(result, saved_step_, seconds_since_save());
     context_.progress.keep(fmt::format("saved     {}   {} in {:.1f} s (training waited {:.2f} s)", result.path.string(),
                                        format_bytes(static_cast<double>(result.size_bytes)), result.seconds,
                                        result.blocked_seconds));
@@ -318,15 +320,19 @@ JobFile::JobFile(const RunContext& context, std::int64_t first_step, std::int64_
   content_["first_step"] = first_step;
   content_["total_steps"] = setup.total_steps;
   content_["predicted_bytes"] = predicted_bytes;
+  content_["save_every"] = setup.options.save_every;
+  content_["save_interval_minutes"] = setup.options.save_interval_minutes;
+  content_["final_save"] = !setup.options.no_final_save;
   content_["started"] = unix_seconds();
   content_["saves"] = nlohmann::json::array();
   write();
 }
 
-void JobFile::add_save(const SaveResult& save, std::int64_t step) {
+void JobFile::add_save(const SaveResult& save, std::int64_t step, double age_seconds) {
   auto& saves = content_["saves"];
   if (saves.size() >= kMostSaves) saves.erase(0);
   saves.push_back({{"step", step},
+                   {"started", unix_seconds() - age_seconds},
                    {"bytes", save.size_bytes},
                    {"seconds", save.seconds},
                    {"waited_seconds", save.blocked_seconds}});

@@ -29,7 +29,8 @@ class JobFile {
   /// \param predicted_bytes  predicted peak memory of a rank; 0: unknown
   JobFile(const RunContext& context, std::int64_t first_step, std::int64_t predicted_bytes);
 
-  void add_save(const SaveResult& save, std::int64_t step);
+  /// \param age_seconds  since the save began
+  void add_save(const SaveResult& save, std::int64_t step, double age_seconds);
   /// \param outcome    "done", "stopped" or "pruned"
   /// \param why_early  why the run is done before its last step; empty when it is not
   void end(std::string_view outcome, const std::string& why_early);

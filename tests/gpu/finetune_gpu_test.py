@@ -34,6 +34,27 @@ class Gpu(fsdp_cli.Case):
         return self.run_on(card, "fsdp-finetune", [*MODEL, "--train-data", self.tokens, "--batch-size", 2, "--max-steps", 3, "--no-save", "--out-dir",
                                                    self.runs, "--run-name", name, "--device", "cuda", *more], ranks=ranks, outside=outside, env=env)
 
+    def test_what_the_card_tells_is_in_the_view(self):
+        """NVML is tests/support/stub_nvml.cpp; the cards are full of what others use."""
+        log = self.folder / "watch.log"
+        env = {"LD_PRELOAD": os.environ["FSDP_STUB_CUDA"], "FSDP_STUB_GPU": "a100-40g", "FSDP_STUB_OUTSIDE": str(OUTSIDE),
+               "LD_LIBRARY_PATH": os.environ["FSDP_STUB_NVML_FOLDER"]}
+        arguments = [*MODEL, "--train-data", self.tokens, "--batch-size", 2, "--max-steps", 1000000, "--no-save", "--no-tensorboard", "--out-dir", self.runs,
+                     "--run-name", "watch", "--device", "cuda", "--log-every", 1000000]
+        with open(log, "wb") as file:
+            process = subprocess.Popen(fsdp_cli.command("fsdp-finetune", arguments, 2), stdout=file, stderr=file, env=fsdp_cli.environment(env), start_new_session=True)
+        self.addCleanup(fsdp_cli.end_group, process)
+        status = self.run_directory("watch") / "status" / "ranks-0.json"
+        # The first record may be older than the second rank's first look at its GPU.
+        fsdp_cli.wait_for(process, log, lambda: status.exists() and len(json.loads(status.read_text())["ranks"]) == 2)
+        ranks = json.loads(status.read_text())["ranks"]
+        for rank in ranks:
+            self.assertEqual([rank[key] for key in ("gpu_use", "card_bytes", "watts", "celsius")], [0.87, 12 * 2**30, 312.5, 61])
+            self.assertTrue(0 < rank["gpu_bytes"] <= rank["peak_gpu_bytes"] < 40 * 2**30, rank)
+        view = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("watch"), "--watch"]).out
+        self.assertRegex(view, r"(?m)^ranks     rank   gpu +memory +peak +card  power  temp  cores +resident +peak$")
+        self.assertRegex(view, r"(?m)^             1  87 % +[\d.]+ MiB +[\d.]+ MiB  12.00 GiB  312 W  61 C +[\d.]+ +[\d.]+ .iB +[\d.]+ .iB$")
+
     def outcome(self, name):
         return json.loads((self.run_directory(name) / "memory.json").read_text())
 

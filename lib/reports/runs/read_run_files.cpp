@@ -184,9 +184,14 @@ void read_settings(RunFiles& run) {
   run.parameters = number(job, "parameters");
   run.total_steps = whole(job, "total_steps");
   if (const double predicted = number(job, "predicted_bytes", 0); predicted > 0) run.predicted_bytes = predicted;
+  run.save_every = whole(job, "save_every", -1);
+  run.save_interval_seconds = 60 * number(job, "save_interval_minutes", 0);
+  run.saves_at_the_end = flag(job, "final_save");
+  run.last_save_time = number(job, "started");
   const auto saves = job.value("saves", Json::array());
   for (const auto& save : saves) {
     if (!save.is_object()) continue;
+    run.last_save_time = number(save, "started", run.last_save_time);
     run.saves.push_back(
         {whole(save, "step"), number(save, "bytes", 0), number(save, "seconds", 0), number(save, "waited_seconds", 0)});
   }
@@ -354,6 +359,7 @@ RunFiles RunReader::read_metrics() {
   }
   const auto written = fs::last_write_time(path, error);
   if (!error) run.age_seconds = std::chrono::duration<double>(fs::file_time_type::clock::now() - written).count();
+  if (!run.steps.empty() && !between_.after_a_break) run.step_age_seconds = run.age_seconds;
   return run;
 }
 
@@ -368,6 +374,10 @@ RunFiles RunReader::read() {
   judge_state(run);
   const bool is_over = run.state != RunStatus::running && run.state != RunStatus::silent;
   if (is_over && !run.steps.empty() && !std::isfinite(run.steps.back().loss)) run.state = RunStatus::failed;
+  run.nodes = read_node_status(directory_);
+  // metrics.jsonl was last written at the end of a validation: the first rank's record is older, but of the step.
+  if (!run.nodes.empty() && !std::isfinite(run.step_age_seconds))
+    run.step_age_seconds = run.nodes.front().age_seconds + run.nodes.front().ranks.front().step_age_seconds;
   return run;
 }
 

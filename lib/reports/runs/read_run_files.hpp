@@ -1,6 +1,6 @@
 #pragma once
-// Reads the files in a training run's folder: metrics.jsonl, job.json, memory.json, and run.json of its newest
-// checkpoint (docs/formats.md). The run may still be active.
+// Reads the files in a training run's folder: metrics.jsonl, job.json, memory.json, status, and run.json of its
+// newest checkpoint (docs/formats.md). The run may still be active.
 #include <sys/types.h>
 
 #include <cstdint>
@@ -10,6 +10,8 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include "lib/reports/runs/rank_status.hpp"
 
 namespace fsdp {
 
@@ -65,6 +67,13 @@ struct RunFiles {
   std::int64_t bad_lines = 0;      ///< of metrics.jsonl that are no records; a last one without its end is not counted
   std::int64_t total_steps = 0;    ///< 0: not known
   double age_seconds = kNoNumber;  ///< time since metrics.jsonl was last written
+  double step_age_seconds = kNoNumber;  ///< time since the end of the last step
+
+  std::int64_t save_every = -1;      ///< steps between saves; 0: not by steps; -1: the job does not tell when it saves
+  double save_interval_seconds = 0;  ///< 0: not by time
+  bool saves_at_the_end = false;
+  double last_save_time = kNoNumber;  ///< when the last save began, or else the job; seconds since 1970
+  std::vector<NodeStatus> nodes;      ///< what the ranks use, while the job runs or after it was killed
 
   double peak_bytes = kNoNumber;       ///< of a rank: of its steps where memory.json tells, else of all it did
   double predicted_bytes = kNoNumber;  ///< of its steps

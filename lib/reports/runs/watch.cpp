@@ -1,6 +1,7 @@
 #include "lib/reports/runs/watch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
+#include "lib/reports/runs/rank_table.hpp"
 
 namespace fsdp {
 namespace {
@@ -106,6 +108,40 @@ std::string saves_line(const RunFiles& f) {
                      format_bytes(last.bytes), last.seconds, last.waited_seconds);
 }
 
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// When the next checkpoint is saved; "" where the job does not tell.
+std::string next_save_text(const RunSummary& run) {
+  const auto& f = run.files;
+  if (f.save_every < 0 || f.steps.empty()) return "";
+  const auto last = f.steps.back().step;
+  const auto left = f.total_steps > last ? f.total_steps - last : 0;
+  const double step_seconds = run.step_seconds.median;
+  const double end_seconds = step_seconds * static_cast<double>(left);
+  std::vector<std::string> when;
+  if (f.save_every > 0 && f.save_every - last % f.save_every < left) {
+    const auto steps = f.save_every - last % f.save_every;
+    when.push_back(fmt::format("in {} ({})", format_count_of(steps, "step"),
+                               duration_text(step_seconds * static_cast<double>(steps))));
+  }
+  const double wait_seconds = std::max(0.0, f.last_save_time + f.save_interval_seconds - now_seconds());
+  if (f.save_interval_seconds > 0 && std::isfinite(wait_seconds) && !(wait_seconds > end_seconds))
+    when.push_back("in " + duration_text(wait_seconds));
+  if (when.empty() && !f.saves_at_the_end) return "no further save";
+  if (when.empty()) when.push_back(fmt::format("at the end ({})", duration_text(end_seconds)));
+  return fmt::format("next save {}", fmt::join(when, " or "));
+}
+
+/// The time since the last step, and the next save.
+std::string step_line(const RunSummary& run) {
+  const auto save = next_save_text(run);
+  const auto& age = run.files.step_age_seconds;
+  if (!std::isfinite(age)) return save.empty() ? "" : "next      " + save;
+  return fmt::format("last step {} ago{}{}", duration_text(std::max(0.0, age)), save.empty() ? "" : "   ", save);
+}
+
 /// Truncates to `width` UTF-8 characters.
 std::string cut(const std::string& line, int width) {
   int characters = 0;
@@ -181,7 +217,7 @@ std::string detail::sparkline(const std::vector<double>& values, int width) {
   return line;
 }
 
-std::string run_view(const RunSummary& run, int width) {
+std::string run_view(const RunSummary& run, int width, int rank_rows) {
   const auto& f = run.files;
   std::vector<std::string> lines{state_line(run), settings_line(f)};
   if (!f.steps.empty()) {
@@ -202,6 +238,10 @@ std::string run_view(const RunSummary& run, int width) {
   }
   if (!f.saves.empty()) lines.push_back(saves_line(f));
   if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));
+  if (goes_on(run)) lines.push_back(step_line(run));
+  if (f.state != RunState::done && f.state != RunState::stopped) {
+    for (const auto& line : rank_table(f.nodes, width, rank_rows)) lines.push_back(line);
+  }
   if (goes_on(run) && std::isfinite(f.age_seconds))
     lines.push_back(
         fmt::format("heard     {} ago   {}", duration_text(std::max(0.0, f.age_seconds)), printable(f.owner)));
@@ -219,14 +259,24 @@ std::string detail::screen_of(const std::vector<RunSummary>& runs, int width, in
   const auto room = static_cast<std::size_t>(std::max(rows, kFewestRows) - 1);
   const std::size_t shown = order.size() > room ? room - 1 : order.size();
   std::size_t left = room - shown - (shown < order.size() ? 1 : 0);  // lines left after giving each run one line
+  const auto lines_of = [](const std::string& view) {
+    return static_cast<std::size_t>(std::count(view.begin(), view.end(), '\n'));
+  };
+  std::size_t in_full = 0;
+  for (; in_full < shown; ++in_full) {
+    const auto more = lines_of(run_view(*order[in_full], width, 0)) - (in_full == 0 ? 1 : 0);
+    if (more > left) break;
+    left -= more;
+  }
   std::string text;
-  bool in_full = true;
   for (std::size_t i = 0; i < shown; ++i) {
-    const auto view = run_view(*order[i], width);
-    const auto more = static_cast<std::size_t>(std::count(view.begin(), view.end(), '\n')) - (i == 0 ? 1 : 0);
-    in_full = in_full && more <= left;
-    left -= in_full ? more : 0;
-    text += in_full ? (text.empty() ? "" : "\n") + view : cut(state_line(*order[i]), width) + "\n";
+    if (i >= in_full) {
+      text += cut(state_line(*order[i]), width) + "\n";
+      continue;
+    }
+    const auto view = run_view(*order[i], width, static_cast<int>(left));  // what is still left is for ranks
+    left -= lines_of(view) - lines_of(run_view(*order[i], width, 0));
+    text += (text.empty() ? "" : "\n") + view;
   }
   if (shown < order.size()) text += cut(fmt::format("and {} more", order.size() - shown), width) + "\n";
   return text;

@@ -1,5 +1,6 @@
 #pragma once
 // Live view of runs in a terminal: progress, losses, speed and memory.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,8 @@
 namespace fsdp {
 
 /// A few lines about a run. \param width  maximum characters per line
-std::string run_view(const RunSummary& run, int width);
+/// \param rank_rows  most lines about its ranks, see rank_table()
+std::string run_view(const RunSummary& run, int width, int rank_rows = std::numeric_limits<int>::max());
 
 /// Shows the runs of `paths` on stdout. On a terminal, the view is refreshed every two seconds (less often if reading
 /// the runs takes long) until no run is active; otherwise it is printed once.
