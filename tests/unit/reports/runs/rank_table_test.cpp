@@ -128,7 +128,7 @@ TEST_SUITE("runs/rank_table") {
     fsdp::RunSummary run;
     run.label = "run";
     auto& f = run.files;
-    f.state = fsdp::RunState::running;
+    f.state = fsdp::RunStatus::running;
     f.total_steps = 300;
     f.steps.resize(1);
     f.steps[0].step = 140;
@@ -169,10 +169,10 @@ TEST_SUITE("runs/rank_table") {
       if (left >= lines(plain)) left -= lines(plain);
       CHECK((screen.find("ranks     rank") != std::string::npos) == (left >= 3));
     }
-    f.state = fsdp::RunState::done;
+    f.state = fsdp::RunStatus::done;
     CHECK(line_of("last step").empty());
     CHECK(line_of("ranks").empty());
-    f.state = fsdp::RunState::ended;
+    f.state = fsdp::RunStatus::ended;
     CHECK_FALSE(line_of("ranks").empty());
   }
 }
