@@ -15,7 +15,7 @@ DOORS = [
     ("which tensors does this model have", r"(parameter_table|quantized_table|find_model_tensors)\(",
      ["lib/models/config", "lib/models/layers/decoder.cpp", "lib/planning/memory/prediction.cpp", "lib/training/checkpoints/plan_load.cpp",
       "lib/files/transform/model_tensors.cpp", "lib/files/transform/convert_job_output.cpp", "lib/files/transform/parameter_shapes.cpp",
-      "lib/files/transform/megatron_source.cpp", "lib/files/transform/megatron_export.cpp", "lib/files/transform/gguf_model.cpp",
+      "lib/files/transform/megatron_source.cpp", "lib/files/transform/megatron_export.cpp", "lib/files/transform/gguf_model.cpp", "lib/files/transform/gguf_weights.cpp",
       "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp", "lib/files/read/trainer_source.cpp", "apps/memprobe/memprobe_search.cpp", "apps/memprobe/memprobe.cpp"],
      r"(decoder|falcon)_parameter_table\(", ["lib/models/config"]),
     ("which checkpoint of a run is the newest", r"(checkpoints_of_run|folder_of_newest|checkpoint_in_run)\(",

@@ -28,11 +28,10 @@ class NamedInputs(llama_cli.WeightsCase, ConvertCase):
     def evaluated(self, *arguments, code=4, words=()):
         self.assert_refused(fsdp_cli.run("fsdp-eval", [*arguments, "--data", self.val_data, "--device", "cpu"]), code, *words)
 
-    def test_a_gguf_file_is_no_model_to_read(self):
+    def test_a_file_is_no_model_to_train(self):
         file = self.folder / "model.gguf"
         self.program(self.model, file)
-        self.evaluated(file, words=["model.gguf", "GGUF"])
-        self.assert_refused(self.train("gguf", "--model", file, code=4), 4, "model.gguf", "GGUF")
+        self.assert_refused(self.train("gguf", "--model", file, code=4), 4, "model.gguf", "GGUF", "--to hf")
         weights = self.snapshot("weights") / "model.safetensors"
         self.assert_refused(self.train("gguf", "--model", weights, code=4), 4, "model.safetensors", "folder")
 

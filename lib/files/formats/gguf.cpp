@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lib/base/error.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/base/utf8.hpp"
-#include "lib/files/formats/little_endian.hpp"
 
 namespace fsdp {
 namespace {
@@ -18,11 +19,11 @@ namespace {
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 32;
 constexpr const char* kAlignmentKey = "general.alignment";
-constexpr std::size_t kMostDims = 4;                  // GGML_MAX_DIMS
-constexpr std::uint64_t kMostStringBytes = 1u << 26;  // a chat template has some ten thousand bytes
+constexpr std::size_t kMostDims = 4;  // GGML_MAX_DIMS
 constexpr std::uint64_t kLargestAlignment = 1u << 20;
 
-enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+using ValueType = GgufValueType;
+using Cursor = GgufCursor;
 
 constexpr std::array kTypes{GgufType{0, "F32", 1, 4, DType::f32},  GgufType{1, "F16", 1, 2, DType::f16},
                             GgufType{2, "Q4_0", 32, 18},           GgufType{3, "Q4_1", 32, 20},
@@ -100,103 +101,11 @@ struct ValueAppender {
 };
 
 // --- reading ---------------------------------------------------------------------------------------------------------
-/// Reads the header from its beginning on, some bytes at a time.
-class Cursor {
- public:
-  explicit Cursor(const File& file) : file_(file), name_(file.path().string()), size_(file.size_bytes()) {}
-
-  std::uint64_t at() const { return at_; }
-  std::uint64_t rest() const { return size_ - at_; }
-  [[noreturn]] void fail(const std::string& problem) const { throw FormatError(name_, at_, problem); }
-
-  /// Throws when fewer than `count` things of at least `each` bytes can follow.
-  void expect(std::uint64_t count, std::uint64_t each, const char* what) const {
-    if (count > rest() / each)
-      fail(fmt::format("says that {} {} follow, but only {} bytes do: the file was cut short or is damaged", count,
-                       what, rest()));
-  }
-  /// The bytes are valid until the next call.
-  std::string_view take(std::uint64_t bytes) {
-    expect(bytes, 1, "bytes");
-    if (at_ + bytes > begin_ + buffer_.size()) {
-      constexpr std::uint64_t buffer_bytes = 64u << 10;
-      buffer_.resize(std::min(rest(), std::max(bytes, buffer_bytes)));
-      file_.read_at(at_, std::as_writable_bytes(std::span(buffer_.data(), buffer_.size())));
-      begin_ = at_;
-    }
-    const auto taken = std::string_view(buffer_).substr(at_ - begin_, bytes);
-    at_ += bytes;
-    return taken;
-  }
-  void skip(std::uint64_t bytes) {
-    expect(bytes, 1, "bytes");
-    at_ += bytes;
-  }
-  template <typename Integer>
-  Integer integer() {
-    return detail::read_le<Integer>(take(sizeof(Integer)), 0);
-  }
-  std::string string() {
-    const auto bytes = integer<std::uint64_t>();
-    if (bytes > kMostStringBytes) fail(fmt::format("has a text of {} bytes", bytes));
-    return std::string(take(bytes));
-  }
-
- private:
-  const File& file_;
-  std::string name_;
-  std::uint64_t size_, at_ = 0, begin_ = 0;
-  std::string buffer_;
-};
-
-/// Bytes of a number; 0 for a string or an array.
-std::uint64_t bytes_of(ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-    case ValueType::i8:
-    case ValueType::boolean:
-      return 1;
-    case ValueType::u16:
-    case ValueType::i16:
-      return 2;
-    case ValueType::u32:
-    case ValueType::i32:
-    case ValueType::f32:
-      return 4;
-    case ValueType::u64:
-    case ValueType::i64:
-    case ValueType::f64:
-      return 8;
-    default:
-      return 0;
-  }
-}
-
 std::string number_text(Cursor& cursor, ValueType type) {
-  switch (type) {
-    case ValueType::u8:
-      return std::to_string(cursor.integer<std::uint8_t>());
-    case ValueType::i8:
-      return std::to_string(cursor.integer<std::int8_t>());
-    case ValueType::boolean:
-      return cursor.integer<std::uint8_t>() != 0 ? "true" : "false";
-    case ValueType::u16:
-      return std::to_string(cursor.integer<std::uint16_t>());
-    case ValueType::i16:
-      return std::to_string(cursor.integer<std::int16_t>());
-    case ValueType::u32:
-      return std::to_string(cursor.integer<std::uint32_t>());
-    case ValueType::i32:
-      return std::to_string(cursor.integer<std::int32_t>());
-    case ValueType::f32:
-      return fmt::format("{}", std::bit_cast<float>(cursor.integer<std::uint32_t>()));
-    case ValueType::u64:
-      return std::to_string(cursor.integer<std::uint64_t>());
-    case ValueType::i64:
-      return std::to_string(cursor.integer<std::int64_t>());
-    default:
-      return fmt::format("{}", std::bit_cast<double>(cursor.integer<std::uint64_t>()));
-  }
+  // A float32 is shown in its own digits, which differ from a double's in form only.
+  if (type == ValueType::f32) return fmt::format("{}", std::bit_cast<float>(cursor.integer<std::uint32_t>()));
+  if (type == ValueType::f64) return fmt::format("{}", std::bit_cast<double>(cursor.integer<std::uint64_t>()));
+  return cursor.number(type).dump();
 }
 
 std::string readable(std::string text) {
@@ -204,19 +113,13 @@ std::string readable(std::string text) {
   return fmt::format("({} bytes that are no UTF-8)", text.size());
 }
 
-ValueType read_type(Cursor& cursor) {
-  const auto number = cursor.integer<std::uint32_t>();
-  if (number > static_cast<std::uint32_t>(ValueType::f64)) cursor.fail(fmt::format("has a value of type {}", number));
-  return static_cast<ValueType>(number);
-}
-
 std::string value_text(Cursor& cursor, ValueType type, int depth = 0) {
   if (type == ValueType::string) return readable(cursor.string());
   if (type != ValueType::array) return number_text(cursor, type);
   constexpr int deepest = 4;
   if (depth == deepest) cursor.fail("has an array inside four others");
-  const auto element = read_type(cursor);
-  const auto count = cursor.integer<std::uint64_t>(), bytes = bytes_of(element);
+  const auto element = cursor.value_type();
+  const auto count = cursor.integer<std::uint64_t>(), bytes = gguf_value_bytes(element);
   constexpr std::uint64_t length_bytes = 8, shown = 8;
   cursor.expect(count, bytes == 0 ? length_bytes : bytes, "elements of an array");
   std::vector<std::string> texts;
@@ -233,7 +136,7 @@ void read_metadata(Cursor& cursor, std::uint64_t count, std::map<std::string, st
   cursor.expect(count, least_bytes, "key-value pairs");
   for (std::uint64_t i = 0; i < count; ++i) {
     auto key = readable(cursor.string());
-    const auto type = read_type(cursor);
+    const auto type = cursor.value_type();
     if (metadata.contains(key)) cursor.fail("has the key '" + key.substr(0, 200) + "' twice");
     metadata.emplace(std::move(key), value_text(cursor, type));
   }
@@ -249,10 +152,13 @@ GgufTensor read_tensor(Cursor& cursor) {
   if (tensor.name.empty() || !is_utf8(tensor.name)) fail_tensor(cursor, tensor.name, "has no proper name");
   const auto num_dims = cursor.integer<std::uint32_t>();
   if (num_dims > kMostDims) fail_tensor(cursor, tensor.name, fmt::format("has {} dims", num_dims));
+  std::int64_t most = 1;  // elements if no size were 0
   for (std::uint32_t i = 0; i < num_dims; ++i) {
     const auto size = cursor.integer<std::uint64_t>();
     if (size > std::uint64_t{1} << 62) fail_tensor(cursor, tensor.name, "has an impossible size");
     tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(size));
+    if (__builtin_mul_overflow(most, std::max(std::int64_t{1}, static_cast<std::int64_t>(size)), &most))
+      fail_tensor(cursor, tensor.name, "has more elements than 64 bits can count");
   }
   const auto number = cursor.integer<std::uint32_t>();
   tensor.type = find_type([&](const GgufType& type) { return type.number == number; });
@@ -323,12 +229,7 @@ GgufPlan plan_gguf(std::span<const GgufItem> tensors, std::span<const GgufEntry>
 
 GgufHeader read_gguf_header(const File& file) {
   Cursor cursor(file);
-  if (cursor.take(kGgufMagic.size()) != kGgufMagic) cursor.fail("is no GGUF file");
-  const auto version = cursor.integer<std::uint32_t>();
-  if (version != 2 && version != kVersion)
-    cursor.fail(fmt::format("is GGUF of version {}, and 2 and 3 are read{}", version,
-                            version % 65536 == 0 ? " (is it big-endian?)" : ""));
-  const auto num_tensors = cursor.integer<std::uint64_t>(), num_entries = cursor.integer<std::uint64_t>();
+  const auto num_tensors = cursor.num_tensors(), num_entries = cursor.num_entries();
   GgufHeader header;
   read_metadata(cursor, num_entries, header.metadata);
   constexpr std::uint64_t least_bytes = 8 + 1 + 4 + 4 + 8;

@@ -13,6 +13,7 @@
 
 #include "lib/base/dtype.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/files/formats/shard_record.hpp"
 
 namespace fsdp {
@@ -66,8 +67,5 @@ struct GgufHeader {
 };
 /// Reads and validates the header: every tensor lies inside the file. \throws FormatError, IoError
 GgufHeader read_gguf_header(const File& file);
-
-/// The first bytes of a file.
-inline constexpr std::string_view kGgufMagic = "GGUF";
 
 }  // namespace fsdp

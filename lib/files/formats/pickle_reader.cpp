@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/base/utf8.hpp"
-#include "lib/files/formats/little_endian.hpp"
 #include "lib/files/formats/pickle_value.hpp"
 
 namespace fsdp {

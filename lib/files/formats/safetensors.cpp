@@ -10,10 +10,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/base/shared_write.hpp"
 #include "lib/files/formats/byte_sink.hpp"
 #include "lib/files/formats/inside_directory.hpp"
-#include "lib/files/formats/little_endian.hpp"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "lib/base/error.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/little_endian.hpp"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
-#include "lib/files/formats/little_endian.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/files/formats/pickle_reader.hpp"
 
 namespace fsdp {

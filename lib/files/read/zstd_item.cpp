@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/little_endian.hpp"
 #include "lib/files/formats/block.hpp"
 #include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/little_endian.hpp"
 #include "lib/files/formats/pickle_reader.hpp"
 #include "lib/files/read/tensor_in_file.hpp"
 

@@ -22,6 +22,7 @@
 #include "lib/files/transform/base_weights.hpp"
 #include "lib/files/transform/convert_job.hpp"
 #include "lib/files/transform/gguf_model.hpp"
+#include "lib/files/transform/gguf_weights.hpp"
 #include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/model_tensors.hpp"
@@ -394,7 +395,8 @@ HfTargetOptions carried_beside(const ConvertOptions& options, const Source& orig
   // A file that holds its run says itself which model it is; a config.json that lies beside it may be of another one.
   const auto run = run_in_values(original);
   const bool is_beside = original.info().files.size() == 1 && run.is_object() && run.contains("model");
-  if (!original.info().directory.empty() && !is_beside) hf.carry_from.push_back(original.info().directory);
+  const bool has_files = !original.info().directory.empty() && original.info().format != kGgufMagic;
+  if (has_files && !is_beside) hf.carry_from.push_back(original.info().directory);
   return hf;
 }
 
@@ -545,7 +547,7 @@ void refuse_other_types(const Source& source) {
       throw FormatError(fmt::format("{}: tensor \"{}\" is of type {}, which {}leave it out with --exclude",
                                     source.info().directory.string(), tensor.name, tensor.other->name,
                                     source.info().format == kGgufMagic
-                                        ? "only GGUF can hold: convert the model that it was made of, or "
+                                        ? "only GGUF can hold: --to hf makes numbers of it, or "
                                         : "only safetensors can hold: convert to safetensors or hf, or "));
 }
 
@@ -574,6 +576,17 @@ std::optional<ModelConfig> model_of_output(const ConvertOptions& options, const 
   }
 }
 
+/// A GGUF file keeps llama.cpp's names, except where the output is a model of others.
+std::shared_ptr<const Source> model_of_gguf(std::shared_ptr<const Source> gguf, OutputKind kind,
+                                            const ConvertOptions& options) {
+  if (kind == OutputKind::gguf)
+    throw UsageError(fmt::format(
+        "{0}: is a GGUF file already: for another type make a model of it first (fsdp-ckpt-convert {0} DIR --to hf)",
+        options.paths[0]));
+  const bool is_model = kind == OutputKind::hf || kind == OutputKind::megatron;
+  return is_model && options.input.map != "none" ? gguf_as_model(std::move(gguf)) : std::move(gguf);
+}
+
 Plan make_plan(const ConvertOptions& options, const Logger& log) {
   Plan plan;
   plan.kind = kind_of(options);
@@ -587,6 +600,7 @@ Plan make_plan(const ConvertOptions& options, const Logger& log) {
   plan.input = std::make_shared<TrackedSource>(open_input(options.paths[0], input, true));
   std::shared_ptr<const Source> original = plan.input;
   refuse_nothing(*original, *original, options.paths[0]);
+  if (is_gguf_source(*original)) original = model_of_gguf(std::move(original), plan.kind, options);
   const bool is_model = plan.kind == OutputKind::hf || plan.kind == OutputKind::megatron || is_gguf;
   const auto names = is_model && input.map != "none" ? model_of_output(options, *original) : std::nullopt;
   if (names) refuse_adapters_inside(*original);

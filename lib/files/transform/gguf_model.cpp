@@ -57,21 +57,6 @@ constexpr std::array<NamePart, 19> kOfBlock{{{"self_attn.q_proj", "attn_q"},
                                              {"mlp.c_fc", "ffn_up"},
                                              {"mlp.c_proj", "ffn_down"}}};
 
-/// llama.cpp's name of a parameter.
-std::string ggml_name(const ParameterSpec& spec, const DecoderTraits& traits) {
-  const auto dot = spec.name.rfind('.');
-  std::string_view part = std::string_view(spec.name).substr(0, dot);
-  const auto suffix = spec.name.substr(dot);
-  const auto find = [&](std::span<const NamePart> parts) {
-    return std::string(std::ranges::find(parts, part, &NamePart::ours)->ggml);
-  };
-  if (spec.block < 0) return find(kOutside) + suffix;
-  const auto number = std::to_string(spec.block);
-  part.remove_prefix(part.find("." + number + ".") + number.size() + 2);
-  const bool is_post_norm = traits.post_norms && part == "post_attention_layernorm";
-  return "blk." + number + "." + (is_post_norm ? "post_attention_norm" : find(kOfBlock)) + suffix;
-}
-
 /// Masks and frequencies, which older programs stored and no model needs.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
@@ -124,27 +109,6 @@ class Q8Blocks {
 
   FloatConverter to_half_{DType::f32, DType::f16};
 };
-
-/// The factors by which llama.cpp multiplies the wavelengths of Llama 3.1. Source: convert_hf_to_gguf.py
-/// (generate_extra_tensors), in float32 as there.
-std::vector<float> rope_factors(const ModelConfig& config) {
-  auto plain = config;
-  plain.rope_scaling.clear();
-  rope_frequencies(config);  // throws when a number is missing
-  const auto scaling = parse_json(config.rope_scaling, "rope_scaling");
-  const auto number = [&](const char* name) { return scaling.at(name).get<float>(); };
-  const float factor = number("factor"), low = number("low_freq_factor"), high = number("high_freq_factor"),
-              trained_length = number("original_max_position_embeddings");
-  std::vector<float> factors;
-  for (const auto frequency : rope_frequencies(plain)) {
-    const float wavelength = 1 / frequency * (2 * std::numbers::pi_v<float>);
-    const float smooth = (1 / wavelength * trained_length - low) / (high - low);
-    factors.push_back(wavelength < trained_length / high  ? 1
-                      : wavelength > trained_length / low ? factor
-                                                          : 1 / ((1 - smooth) / factor + smooth));
-  }
-  return factors;
-}
 
 class GgufModelSource final : public DecoratedSource {
  public:
@@ -202,7 +166,7 @@ class GgufModelSource final : public DecoratedSource {
   };
 
   void add_rope_factors() {
-    rope_factors_ = rope_factors(config_);
+    rope_factors_ = gguf_rope_factors(config_);
     const auto size = static_cast<std::int64_t>(rope_factors_.size());
     add(kNoTensor, {.name = "rope_freqs.weight", .path = {}, .shape = {size}}, {});
   }
@@ -274,7 +238,7 @@ class GgufModelSource final : public DecoratedSource {
     change.adds_one = config_.traits.offset_norms && spec.name.ends_with("norm.weight");
     if (architecture_ == "llama" && spec.name.find(".q_proj.") != std::string::npos) change.heads = config_.num_heads;
     if (architecture_ == "llama" && spec.name.find(".k_proj.") != std::string::npos) change.heads = config_.kv_heads();
-    tensor.name = ggml_name(spec, config_.traits);
+    tensor.name = gguf_name(spec, config_.traits);
     set_type(tensor);
     add(inner, std::move(tensor), change);
   }
@@ -367,6 +331,39 @@ class GgufModelSource final : public DecoratedSource {
 };
 
 }  // namespace
+
+std::string gguf_name(const ParameterSpec& spec, const DecoderTraits& traits) {
+  const auto dot = spec.name.rfind('.');
+  std::string_view part = std::string_view(spec.name).substr(0, dot);
+  const auto suffix = spec.name.substr(dot);
+  const auto find = [&](std::span<const NamePart> parts) {
+    return std::string(std::ranges::find(parts, part, &NamePart::ours)->ggml);
+  };
+  if (spec.block < 0) return find(kOutside) + suffix;
+  const auto number = std::to_string(spec.block);
+  part.remove_prefix(part.find("." + number + ".") + number.size() + 2);
+  const bool is_post_norm = traits.post_norms && part == "post_attention_layernorm";
+  return "blk." + number + "." + (is_post_norm ? "post_attention_norm" : find(kOfBlock)) + suffix;
+}
+
+std::vector<float> gguf_rope_factors(const ModelConfig& config) {
+  auto plain = config;
+  plain.rope_scaling.clear();
+  rope_frequencies(config);  // throws when a number is missing
+  const auto scaling = parse_json(config.rope_scaling, "rope_scaling");
+  const auto number = [&](const char* name) { return scaling.at(name).get<float>(); };
+  const float factor = number("factor"), low = number("low_freq_factor"), high = number("high_freq_factor"),
+              trained_length = number("original_max_position_embeddings");
+  std::vector<float> factors;
+  for (const auto frequency : rope_frequencies(plain)) {
+    const float wavelength = 1 / frequency * (2 * std::numbers::pi_v<float>);
+    const float smooth = (1 / wavelength * trained_length - low) / (high - low);
+    factors.push_back(wavelength < trained_length / high  ? 1
+                      : wavelength > trained_length / low ? factor
+                                                          : 1 / ((1 - smooth) / factor + smooth));
+  }
+  return factors;
+}
 
 GgufFileType parse_gguf_type(const std::string& text) {
   if (text == "q8_0") return GgufFileType::q8_0;

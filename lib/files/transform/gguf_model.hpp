@@ -29,6 +29,13 @@ GgufFileType gguf_type_of(const Source& model);
 /// traits
 std::string gguf_architecture(const ModelConfig& config);
 
+/// llama.cpp's name of a parameter.
+std::string gguf_name(const ParameterSpec& spec, const DecoderTraits& traits);
+
+/// The factors by which llama.cpp multiplies the wavelengths of Llama 3.1 (rope_freqs.weight), of a model whose
+/// rope_scaling is llama3. Source: convert_hf_to_gguf.py (generate_extra_tensors), in float32 as there.
+std::vector<float> gguf_rope_factors(const ModelConfig& config);
+
 /// A remark on rotary positions that not every llama.cpp computes as transformers does; empty: none.
 std::string gguf_rope_remark(const ModelConfig& config);
 

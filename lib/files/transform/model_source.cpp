@@ -12,6 +12,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/read/stored_quantization.hpp"
+#include "lib/files/transform/gguf_weights.hpp"
 #include "lib/files/transform/megatron_source.hpp"
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/select.hpp"
@@ -487,6 +488,7 @@ namespace {
 
 std::unique_ptr<Source> as_model_source(std::unique_ptr<Source> source, const std::filesystem::path& path,
                                         const std::filesystem::path& config) {
+  if (is_gguf_source(*source)) return gguf_as_model(std::move(source));
   refuse_other_quantization(*source);
   refuse_adapters_inside(*source);
   if (is_megatron(*source)) return megatron_as_hf(std::move(source), config);

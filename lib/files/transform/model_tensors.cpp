@@ -103,7 +103,8 @@ std::string advice_for(std::string_view name) {
   if (name.starts_with("tok_embeddings.") || name.find(".attention.wq.") != std::string_view::npos)
     return ": it has one of Meta's names, of which fsdp-ckpt-convert --map llama-to-hf makes transformers'";
   if (name.starts_with("blk.") || name.starts_with("token_embd.") || name.starts_with("output_norm."))
-    return ": it has one of llama.cpp's names: convert the model that the GGUF file was made of";
+    return ": it has one of llama.cpp's names: make a model of the GGUF file with fsdp-ckpt-convert FILE.gguf DIR --to "
+           "hf";
   return "";
 }
 

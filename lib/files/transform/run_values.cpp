@@ -10,10 +10,12 @@
 #include <variant>
 
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/torch_blob.hpp"
 #include "lib/files/read/trainer_source.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/text/tokenizer/gguf_tokenizer.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -166,7 +168,7 @@ OwnTokenizer tokenizer_of(const std::filesystem::path& input, const nlohmann::js
   const auto path = checkpoint_in_run(input);
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(path, error);
-  if (is_folder && has_tokenizer(path)) return {path.string(), ""};
+  if (has_tokenizer(path)) return {path.string(), ""};
   const auto data = run.is_null() ? data_of_manifest(path / "run.json") : run;
   // The run may have been moved, and another run may have its old place.
   const auto folder = std::filesystem::weakly_canonical(path, error).parent_path();
@@ -208,6 +210,8 @@ ExportTokenizer find_export_tokenizer(const std::string& name, std::int64_t voca
     found.files = gpt2_tokenizer_files();
   } else if (!has_tokenizer(name)) {
     found.missing = fmt::format("the run used that of {}, where there is none now", name);
+  } else if (is_gguf_file(name)) {
+    found.files = gguf_tokenizer_files(name);
   } else {
     found.directory = name;
   }

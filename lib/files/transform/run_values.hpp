@@ -54,10 +54,10 @@ struct OwnTokenizer {
   std::string gone;  ///< the directory that the run names, where there is none now
 };
 
-/// Which tokenizer belongs to an input: the one in its folder (a model's or an adapter's), else the run's. Of a run
-/// that added tokens this is RUN/tokenizer beside its checkpoints or adapter, wherever the run lies now; else run.json
-/// names it. \param input  a model, an adapter, a checkpoint or a run's folder; empty: none \param run  run_data_of()
-/// the input; null: that of run.json in its folder. \throws FormatError
+/// Which tokenizer belongs to an input: the one in its folder (a model's or an adapter's) or GGUF file, else the run's.
+/// Where a run added tokens, this is RUN/tokenizer beside its checkpoints or adapter, wherever the run lies now; else
+/// run.json names it. \param input  a model, an adapter, a checkpoint or a run's folder; empty: none \param run
+/// run_data_of() the input; null: that of run.json in its folder. \throws FormatError
 OwnTokenizer tokenizer_of(const std::filesystem::path& input, const nlohmann::json& run);
 
 /// The same of a base with an adapter: the adapter's, else the base's. An adapter's "gpt2" may be a default, so the
@@ -66,7 +66,7 @@ OwnTokenizer tokenizer_of(const std::filesystem::path& base, const nlohmann::jso
                           const std::filesystem::path& adapter);
 
 struct ExportTokenizer {
-  std::map<std::string, std::string> files;        ///< files of the built-in tokenizer
+  std::map<std::string, std::string> files;        ///< files of the built-in tokenizer, or made from a GGUF file
   std::optional<std::filesystem::path> directory;  ///< directory with the tokenizer files
   std::string missing;                             ///< why there is no tokenizer, for a message; "" when there is one
 };

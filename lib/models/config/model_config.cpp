@@ -6,12 +6,12 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string_view>
 #include <utility>
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
@@ -248,14 +248,11 @@ namespace {
 
 /// Weights are given in place of the folder that they are in.
 void refuse_other_file(const std::filesystem::path& path) {
-  const auto file = File::open_read(path);
-  std::array<char, 4> first{};
-  if (file.size_bytes() < first.size()) return;
-  file.read_at(0, std::as_writable_bytes(std::span(first)));
-  if (std::string_view(first.data(), first.size()) == "GGUF")
-    throw FormatError(path.string() +
-                      ": is a GGUF file, which is written here (fsdp-ckpt-convert --to gguf) and not read as a model: "
-                      "give the folder with config.json and safetensors that it was made of");
+  if (is_gguf_file(path))
+    throw FormatError(
+        fmt::format("{0}: is a GGUF file, and a folder with config.json and weights was expected, which "
+                    "fsdp-ckpt-convert {0} DIR --to hf makes of it",
+                    path.string()));
   const auto suffix = path.extension();
   if (suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth" || suffix == ".bin")
     throw FormatError(path.string() + ": holds weights; the folder with config.json and the weights was expected");

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
+#include "lib/text/tokenizer/gguf_tokenizer.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 
 namespace fsdp {
@@ -26,7 +28,7 @@ std::vector<std::filesystem::path> chat_template_files(const std::filesystem::pa
 std::vector<NamedTemplate> chat_templates_in(const std::filesystem::path& config) {
   std::error_code ignored;
   if (!std::filesystem::exists(config, ignored)) return {};
-  const auto json = read_json_object(config);
+  const auto json = is_gguf_file(config) ? gguf_tokenizer_config(config) : read_json_object(config);
   const auto value = JsonValue(json, config.string()).get("chat_template");
   if (value.is_null()) return {};
   if (value.is_string()) return {{"default", value.string(), config}};
@@ -41,6 +43,7 @@ std::vector<NamedTemplate> chat_templates_in(const std::filesystem::path& config
 }
 
 std::vector<NamedTemplate> read_chat_templates(const std::filesystem::path& directory) {
+  if (has_gguf_tokenizer(directory)) return chat_templates_in(directory);
   std::vector<NamedTemplate> templates;
   for (const auto& file : chat_template_files(directory)) {
     const auto name = file.filename() == kFile && file.parent_path() == directory ? "default" : file.stem().string();

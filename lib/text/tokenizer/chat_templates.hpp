@@ -19,8 +19,8 @@ struct NamedTemplate {
 /// chat_template.jinja, which is "default", and *.jinja in additional_chat_templates, sorted; those that are there.
 std::vector<std::filesystem::path> chat_template_files(const std::filesystem::path& directory);
 
-/// chat_template of a tokenizer_config.json: a text, which is "default", a list of {"name", "template"}, or an object
-/// of texts. Empty when there is no such file or key. \throws FormatError; IoError
+/// chat_template of a tokenizer_config.json or a GGUF file: a text, which is "default", a list of {"name", "template"},
+/// or an object of texts. Empty when there is no such file or key. \throws FormatError; IoError
 std::vector<NamedTemplate> chat_templates_in(const std::filesystem::path& config);
 
 /// The texts of chat_template_files(); when there are none, those in tokenizer_config.json. \throws FormatError;

@@ -11,6 +11,7 @@
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/text/tokenizer/chat_templates.hpp"
+#include "lib/text/tokenizer/gguf_pre_tokenizer.hpp"
 #include "lib/text/tokenizer/json_file.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_model.hpp"
@@ -23,50 +24,7 @@ namespace {
 constexpr float kAddedScore = -1000;     // of an added token
 constexpr float kMissingScore = -10000;  // of an id without a token
 
-// Split patterns of tokenizer.json, as their makers write them.
-constexpr std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
-                                            R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
-                                           R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kTekkenPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kDigits = "digits";  // a step Digits of single digits
 constexpr const char* kGpt2End = "<|endoftext|>";
-constexpr std::string_view kGpt2Step = "GPT-2";  // the pattern that ByteLevel itself has
-
-struct PreName {
-  std::vector<std::string_view> steps;
-  std::string_view name;
-};
-
-/// llama.cpp's name of a pre-tokenizer that splits alike. Source: llama-vocab.cpp (llm_tokenizer_bpe).
-std::optional<std::string> pre_name(const JsonValue& pre_tokenizer, bool ignores_merges) {
-  const auto type_of = [](const JsonValue& step) { return step.optional_string("type").value_or(""); };
-  const auto list = type_of(pre_tokenizer) == "Sequence" ? pre_tokenizer.at("pretokenizers").elements()
-                                                         : std::vector<JsonValue>{pre_tokenizer};
-  std::vector<std::string> steps;
-  for (const auto& step : list) {
-    const auto type = type_of(step);
-    if (type == "ByteLevel") {
-      if (step.boolean("use_regex", true)) steps.emplace_back(kGpt2Step);
-    } else if (type == "Digits") {
-      steps.emplace_back(step.boolean("individual_digits", false) ? kDigits : "runs of digits");
-    } else {
-      steps.push_back(step.get("pattern").optional_string("Regex").value_or(type));
-    }
-  }
-  const std::vector<PreName> names{{.steps = {kGpt2Step}, .name = "gpt-2"},
-                                   {.steps = {kLlama3Pattern}, .name = ignores_merges ? "llama-bpe" : "dbrx"},
-                                   {.steps = {kQwen2Pattern}, .name = "qwen2"},
-                                   {.steps = {kTekkenPattern}, .name = "tekken"},
-                                   {.steps = {kDigits, kGpt2Step}, .name = "smollm"}};
-  const auto found = std::find_if(names.begin(), names.end(), [&](const PreName& known) {
-    return std::equal(steps.begin(), steps.end(), known.steps.begin(), known.steps.end());
-  });
-  return found == names.end() ? std::nullopt : std::optional(std::string(found->name));
-}
 
 /// True for names that makers use for control tokens without saying that these are special.
 bool looks_special(std::string_view text) {
@@ -375,7 +333,7 @@ BpeParts read_bpe(const std::filesystem::path& directory, const JsonValue& token
   const auto config = read_tokenizer_config(directory);
   if (!tokenizer.is_null()) {
     BpeParts parts{.vocabulary = read_json_vocabulary(tokenizer, config), .pre = {}, .where = tokenizer.where()};
-    parts.pre = pre_name(tokenizer.get("pre_tokenizer"), parts.vocabulary.ignore_merges);
+    parts.pre = gguf_pre_name(tokenizer.get("pre_tokenizer"), parts.vocabulary.ignore_merges);
     return parts;
   }
   const auto file = directory / "vocab.json";

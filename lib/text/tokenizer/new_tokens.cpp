@@ -9,8 +9,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/utf8.hpp"
+#include "lib/text/tokenizer/gguf_tokenizer.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
@@ -60,6 +62,7 @@ Json json_of(const AddedToken& token) {
 /// The names and contents of a tokenizer's files.
 std::map<std::string, std::string> files_of(const std::string& name) {
   if (name == kBuiltInTokenizer) return gpt2_tokenizer_files();
+  if (is_gguf_file(name)) return gguf_tokenizer_files(name);
   constexpr std::uint64_t kLimit_bytes = std::uint64_t{256} << 20;
   std::map<std::string, std::string> files;
   for (const auto& file : tokenizer_files(name)) {

@@ -6,8 +6,10 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/text/tokenizer/byte_level_bpe.hpp"
+#include "lib/text/tokenizer/gguf_tokenizer.hpp"
 #include "lib/text/tokenizer/sentencepiece_tokenizer.hpp"
 #include "lib/text/tokenizer/token_texts.hpp"
 #include "lib/text/tokenizer/tokenizer_json.hpp"
@@ -15,10 +17,10 @@
 namespace fsdp {
 namespace {
 
-enum class TokenizerKind { none, sentencepiece, json, byte_level };
+enum class TokenizerKind { none, sentencepiece, json, byte_level, gguf };
 
 /// The files that are read, in the order of transformers: tokenizer.json, else tokenizer.model, else vocab.json with
-/// merges.txt.
+/// merges.txt; or a GGUF file.
 TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
   const auto has = [&](const char* name) {
     std::error_code ignored;
@@ -26,7 +28,8 @@ TokenizerKind tokenizer_kind(const std::filesystem::path& directory) {
   };
   if (has("tokenizer.json")) return TokenizerKind::json;
   if (has("tokenizer.model")) return TokenizerKind::sentencepiece;
-  return has("vocab.json") && has("merges.txt") ? TokenizerKind::byte_level : TokenizerKind::none;
+  if (has("vocab.json") && has("merges.txt")) return TokenizerKind::byte_level;
+  return has_gguf_tokenizer(directory) ? TokenizerKind::gguf : TokenizerKind::none;
 }
 
 /// Opens tokenizer.json, or tokenizer.model beside it when tokenizer.json is of an unsupported kind. A damaged
@@ -78,11 +81,13 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   const TokenizerConfig config = read_tokenizer_config(directory);
   if (kind == TokenizerKind::sentencepiece) return make_sentencepiece_tokenizer(directory / "tokenizer.model", config);
   if (kind == TokenizerKind::json) return open_json(directory, config);
+  if (kind == TokenizerKind::gguf) return make_tokenizer_json(gguf_tokenizer_json(directory), name, config);
   return make_byte_level_bpe(directory / "vocab.json", directory / "merges.txt", config);
 }
 
 std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& directory) {
   if (directory == kBuiltInTokenizer) return {};
+  if (is_gguf_file(directory)) return {directory};
   std::vector<std::filesystem::path> files;
   // config.json names the class of the tokenizer when tokenizer_config.json does not.
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json",
@@ -97,6 +102,7 @@ namespace {
 
 /// Contents of tokenizer_files() by name, without config.json, which is the model's.
 std::map<std::string, std::string> contents_of(const std::filesystem::path& directory) {
+  if (is_gguf_file(directory)) return gguf_tokenizer_files(directory);
   std::map<std::string, std::string> files;
   for (const auto& file : tokenizer_files(directory))
     if (file.filename() != "config.json") files[file.filename().string()] = read_text_file(file);

@@ -14,13 +14,14 @@ namespace fsdp {
 inline constexpr const char* kBuiltInTokenizer = "gpt2";
 inline constexpr int gpt2_vocab_size = 50257;
 
-/// \param name  kBuiltInTokenizer, or the directory of a model. Read is tokenizer.json, as by the fast tokenizers of
+/// \param name  kBuiltInTokenizer, a GGUF file, or the directory of a model. Read is tokenizer.json, as by the fast
+/// tokenizers of
 ///   transformers; else, or if it contains something unsupported, SentencePiece's tokenizer.model; else vocab.json with
 ///   merges.txt. tokenizer_config.json and added_tokens.json beside them define marks and added tokens.
 /// \throws IoError naming the directory and the expected files when there is none; FormatError
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
-/// True when `directory` holds files that open_tokenizer() reads.
+/// True when `directory` holds files that open_tokenizer() reads, or is a GGUF file with a tokenizer.
 bool has_tokenizer(const std::filesystem::path& directory);
 
 /// Lists the existing files in `directory` that decide the ids of texts, in a fixed order. Empty for kBuiltInTokenizer.

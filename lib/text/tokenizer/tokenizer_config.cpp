@@ -10,6 +10,9 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
+#include "lib/base/gguf_metadata.hpp"
+#include "lib/base/json_text.hpp"
+#include "lib/text/tokenizer/gguf_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -254,6 +257,8 @@ std::map<std::int32_t, AddedToken> read_added_file(const std::filesystem::path& 
 
 /// An optional JSON file, read twice: for access by key, and with its keys in order.
 struct OptionalFile {
+  OptionalFile(std::string of, nlohmann::json value)
+      : name(std::move(of)), json(std::move(value)), ordered(nlohmann::ordered_json::parse(json_text(json))) {}
   explicit OptionalFile(const std::filesystem::path& path) : name(path.string()) {
     if (!std::filesystem::exists(path)) return;
     json = read_json_object(path);
@@ -309,7 +314,8 @@ AddedToken read_added_token(const JsonValue& value) {
 
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& directory) {
   TokenizerConfig config;
-  const OptionalFile file(directory / "tokenizer_config.json");
+  const auto file = is_gguf_file(directory) ? OptionalFile(directory.string(), gguf_tokenizer_config(directory))
+                                            : OptionalFile(directory / "tokenizer_config.json");
   const auto added_file = directory / "added_tokens.json";
   const JsonValue root = file.root();
   read_class(root, directory, config);

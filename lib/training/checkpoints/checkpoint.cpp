@@ -11,7 +11,6 @@
 #include <set>
 
 #include "lib/base/error.hpp"
-#include "lib/files/formats/gguf.hpp"
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/run_values.hpp"
@@ -126,9 +125,6 @@ void Checkpoint::find_model() {
   if (prefixes.empty()) prefixes = prefixes_of(kMarksOfTied);
   if (prefixes.empty()) {
     const bool gpt2 = tensors_.contains("wte.weight");
-    if (source_->info().format == kGgufMagic)
-      throw FormatError(path_.string() +
-                        ": is a GGUF file, which is written here and not read as a model: give what it was made of");
     throw FormatError(
         fmt::format("{}: holds neither '{}' nor '{}', so no model that can be trained here (minGPT, or Llama with "
                     "Hugging Face's names){}",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/base/gguf_metadata.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
@@ -207,11 +208,22 @@ std::vector<std::int32_t> read_ends(const std::filesystem::path& file) {
   return ends;
 }
 
+/// The ends of a text and of a turn that a GGUF file names.
+std::vector<std::int32_t> ends_of_gguf(const std::filesystem::path& file) {
+  const auto json = read_gguf_metadata(file);
+  const JsonValue root(json, file.string());
+  std::vector<std::int32_t> ends;
+  for (const auto* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"})
+    if (const auto value = root.get(key); !value.is_null()) ends.push_back(read_id(value));
+  return ends;
+}
+
 }  // namespace
 
 std::vector<std::int32_t> generation_ends(const std::vector<std::filesystem::path>& directories) {
   for (const auto& directory : directories) {
     if (directory.empty() || directory == kBuiltInTokenizer) continue;  // no model's: the built-in tokenizer
+    if (is_gguf_file(directory)) return ends_of_gguf(directory);
     for (const char* name : {"generation_config.json", "config.json"}) {
       std::error_code ignored;
       if (std::filesystem::exists(directory / name, ignored)) return read_ends(directory / name);

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
 #include "lib/base/error.hpp"
 #include "tests/unit/files/formats/formats_test_support.hpp"
 
@@ -77,5 +81,50 @@ TEST_SUITE("formats/gguf") {
     CHECK_THROWS_WITH_AS(read(directory, big_endian), doctest::Contains("big-endian"), FormatError);
     const std::vector<GgufItem> twice(2, {.name = "a", .type = find_gguf_type(DType::f32), .shape = {0}});
     CHECK_THROWS_AS(read(directory, plan_gguf(twice, {}).head), FormatError);
+  }
+
+  TEST_CASE("read_gguf_header: a size beyond 64 bits names file and tensor") {
+    const test::TempDir directory;
+    const std::vector<GgufItem> items{{.name = "wide", .type = find_gguf_type(DType::f32), .shape = {1, 1}}};
+    auto head = plan_gguf(items, {}).head;
+    const auto dims = head.find("wide") + 4 + 4;
+    head.replace(dims, 16, std::string(6, '\0') + "\x80" + '\0' + std::string(6, '\0') + "\x80" + '\0');
+    try {
+      read(directory, head);
+      FAIL("was read");
+    } catch (const FormatError& error) {
+      CHECK(std::string(error.what()).find("x.gguf") != std::string::npos);
+      CHECK(std::string(error.what()).find("'wide'") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("read_gguf_metadata: values as they were written, numbers by their shortest text") {
+    const test::TempDir directory;
+    auto entries = some_entries();
+    entries.push_back({"llama.epsilon", 1e-5f});
+    test::write_file(directory / "x.gguf", plan_gguf({}, entries).head);
+    const auto found = read_gguf_metadata(directory / "x.gguf");
+    CHECK(found.size() == entries.size());
+    CHECK(found.at("general.architecture") == "llama");
+    CHECK(found.at("llama.block_count") == 2);
+    CHECK(found.at("llama.epsilon") == 1e-5);  // the float32 is another double
+    CHECK(found.at("tokenizer.ggml.add_bos_token") == true);
+    CHECK(found.at("tokenizer.ggml.tokens").size() == 9);
+    CHECK(found.at("tokenizer.ggml.scores").at(1) == -1.5);
+    CHECK(found.at("tokenizer.ggml.token_type").at(1) == -2);
+    CHECK(is_gguf_file(directory / "x.gguf"));
+    CHECK_FALSE(is_gguf_file(directory / "none"));
+    CHECK_FALSE(is_gguf_file(directory / "."));
+  }
+
+  TEST_CASE("read_gguf_metadata: refuses a key twice, bytes that are no UTF-8, and more elements than any vocabulary") {
+    const test::TempDir directory;
+    const auto refused = [&](const std::vector<GgufEntry>& entries, const std::string& word) {
+      test::write_file(directory / "x.gguf", plan_gguf({}, entries).head);
+      CHECK_THROWS_WITH_AS(read_gguf_metadata(directory / "x.gguf"), doctest::Contains(word.c_str()), FormatError);
+    };
+    refused({{"a.key", true}, {"a.key", false}}, "'a.key' twice");
+    refused({{"a.key", std::string("\xff")}}, "'a.key'");
+    refused({{"a.key", std::vector<std::string>((1u << 22) + 1)}}, "'a.key' has 4194305 elements");
   }
 }
