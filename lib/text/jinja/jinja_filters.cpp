@@ -1,5 +1,6 @@
 // Filters and tests of lists, numbers and other values.
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <charconv>
@@ -287,9 +288,25 @@ Value joined_filter(Call& call) {
 
 // Numbers
 
+/// A text without white space at its ends, and with the decimal digits of all scripts as ASCII's, as Python takes them.
+std::string with_ascii_digits(std::string_view text) {
+  const auto is_digit = [](char32_t c) {
+    return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+  };
+  auto all = characters(strip(text));
+  for (auto& one : all) {
+    if (one < 0x80 || !is_digit(one)) continue;
+    char32_t before = 0;  // digits come in tens, of which the first is 0
+    while (is_digit(one - before - 1)) ++before;
+    one = U'0' + before % 10;
+  }
+  return utf8_of(all);
+}
+
 /// Reads a whole number as Python's int(). \return nothing when the text is none
-std::optional<Integer> parse_integer(std::string_view text, std::int64_t base) {
-  text = strip(text);
+std::optional<Integer> parse_integer(std::string_view given, std::int64_t base) {
+  const auto digits = with_ascii_digits(given);
+  std::string_view text = digits;
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   const auto has_prefix = [&](char letter) { return text.size() > 1 && text[0] == '0' && (text[1] | 0x20) == letter; };
@@ -321,9 +338,8 @@ std::optional<Integer> parse_integer(std::string_view text, std::int64_t base) {
 }
 
 std::optional<double> parse_double(std::string_view text) {
-  text = strip(text);
-  if (text.starts_with('+')) text.remove_prefix(1);
-  std::string digits(text);
+  auto digits = with_ascii_digits(text);
+  if (digits.starts_with('+')) digits.erase(0, 1);
   std::erase(digits, '_');
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
