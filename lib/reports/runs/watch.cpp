@@ -239,7 +239,7 @@ std::string run_view(const RunSummary& run, int width, int rank_rows) {
   if (!f.saves.empty()) lines.push_back(saves_line(f));
   if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));
   if (goes_on(run)) lines.push_back(step_line(run));
-  if (f.state != RunStatus::done && f.state != RunState::stopped) {
+  if (f.state != RunStatus::done && f.state != RunStatus::stopped) {
     for (const auto& line : rank_table(f.nodes, width, rank_rows)) lines.push_back(line);
   }
   if (goes_on(run) && std::isfinite(f.age_seconds))
