@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -320,7 +321,7 @@ JobFile::JobFile(const RunContext& context, std::int64_t first_step, std::int64_
   content_["first_step"] = first_step;
   content_["total_steps"] = setup.total_steps;
   content_["predicted_bytes"] = predicted_bytes;
-  content_["save_every"] = setup.options.save_every;
+  content_["save_every"] = static_cast<std::int64_t>(std::ceil(setup.save_every));
   content_["save_interval_minutes"] = setup.options.save_interval_minutes;
   content_["final_save"] = !setup.options.no_final_save;
   content_["started"] = unix_seconds();

@@ -322,6 +322,9 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
   if (!options.model.directory.empty()) {
     const auto path = saved_path(options.model.directory);
     if (path) manifest.data["weights"] = *path;
+  } else if (setup.restart && setup.restart->knows_run) {
+    const auto began_with = setup.restart->manifest.data.value("weights", std::string());
+    if (!began_with.empty()) manifest.data["weights"] = began_with;
   }
   manifest.world_size = world_size;
   return manifest;

@@ -47,6 +47,17 @@ class Output(llama_cli.Case):
         self.tune("again", self.games, *OPTIONS, "--batch-size", 6, "--no-save", model=self.hf)
         self.assertLess(abs(self.losses("again")[0] - self.whole[-1]), 0.5)
 
+    def test_a_run_that_was_resumed_twice_knows_its_model(self):
+        half = self.checkpoints("whole") / "step-00000003"
+        name = ["--out-dir", self.runs, "--run-name", "twice", "--batch-size", 3, *fsdp_cli.COMMON]
+        again = self.folder / "again-hf"
+        for more in (["--restart", half, "--max-steps", 4], ["--restart", "latest", "--max-steps", 5], ["--restart", "latest", "--save-final-hf", again]):
+            result = fsdp_cli.run("fsdp-finetune", [*more, *name], 2)
+            self.assertEqual(result.code, 0, str(result))
+        self.assertEqual((again / "config.json").read_text(), (self.hf / "config.json").read_text())
+        table = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("whole"), self.run_directory("twice"), "--json"]).json()
+        self.assertEqual([run["settings"]["model"] for run in table["runs"]], [str(self.model), str(self.model)])
+
     def test_generated_bytes_are_the_text_of_transformers(self):
         """At this temperature many ids stand for single bytes, and most runs of these are no UTF-8."""
         try:
