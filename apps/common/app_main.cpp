@@ -155,6 +155,9 @@ std::vector<std::string> config_names_in(const CLI::App& app, int argc, char** a
 std::string words_of(const CLI::App& app, int argc, char** argv, std::string text) {
   const auto missing = text.find(": 1 required ");
   if (missing != std::string::npos && text.ends_with(" missing")) text = text.substr(0, missing) + " needs a value";
+  // CLI11 turns the order of the words round.
+  if (text.starts_with("The following argument"))
+    text = text.substr(0, text.find(": ") + 2) + CLI::detail::join(app.remaining(), " ");
   constexpr std::string_view kOfReader = "--config: ", kUnknown = "INI was not able to parse ";
   constexpr std::string_view kUnreadable = " was not readable (missing?)",
                              kNotThere = ": This option is not allowed in";

@@ -72,6 +72,8 @@ class Options(fsdp_cli.Case):
             self.assert_refused(result, 2, wrong, "did you mean")
             self.assertEqual(result.out, "")
         self.assert_refused(self.train("wrong", "--betas", "0.9", ranks=2, code=2), 2, "--betas")
+        result = fsdp_cli.run("fsdp-finetune", ["--bach-size", 4, "--lr", 1, "--fou", 7, "x"])
+        self.assert_refused(result, 2, "not expected: --bach-size 4 --fou 7 x; did you mean --batch-size?")
 
     def test_a_wrong_value_of_a_variable_ends_each_program(self):
         for program, words in (("fsdp-finetune", []), ("fsdp-memprobe", []), ("fsdp-eval", ["x"]), ("fsdp-ckpt-convert", ["a", "b"]),
