@@ -70,12 +70,8 @@ void StepLog::after_step(const StepReport& made, bool) {
                                 : step.skipped ? "   skipped (not finite)"
                                                : "");
   const auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
-  // Keep the line format that scripts around the chess fine-tune parse, and the one for runs from scratch.
-  const auto line =
-      context_.setup.config.architecture != Architecture::mingpt
-          ? fmt::format("({}/{}) loss={} ({:.3f}s/step)   {}", step.step, total_steps, loss, step.seconds, rest)
-          : fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest);
-  context_.progress.step(step.step, total_steps, line, step.seconds);
+  context_.progress.step(step.step, total_steps,
+                         fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest), step.seconds);
 }
 
 void StepLog::tell_of_graphs() {
