@@ -187,8 +187,8 @@ int main(int argc, char** argv) {
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
-      "  fsdp-eval runs/chat/final --chat\n"
-      "  fsdp-eval runs/chat/final --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
+      "  fsdp-eval runs/chat --chat\n"
+      "  fsdp-eval runs/chat --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
       "  fsdp-eval --runs runs/a runs/b --html runs.html\n\n"
       "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare failed, 4 bad input.",
       "fsdp-eval"};
