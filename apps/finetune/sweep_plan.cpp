@@ -193,7 +193,7 @@ void check_options(const OptionTable& table, const TrainOptions& options, bool p
                      "path to start all of them from one checkpoint");
   if (!trains(options)) throw UsageError("--sweep trains, and a negative --max-epochs only evaluates");
   if (!prunes) return;
-  if (options.eval_every == 0)
+  if (options.eval_every.never())
     throw UsageError("--sweep-prune compares runs at their validations: give --eval-every STEPS");
   if (options.val_data.empty() && options.val_split == 0)
     throw UsageError("--sweep-prune compares validation losses: give --val-data or --val-split");

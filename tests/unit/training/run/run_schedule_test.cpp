@@ -118,7 +118,7 @@ class Run {
   Actions told_;
 };
 
-RunRules validating(std::int64_t save_every = 0) {
+RunRules validating(double save_every = 0) {
   return {.save_every = save_every, .eval_every = 2, .has_validation = true, .validation = {.keeps_best = true}};
 }
 
