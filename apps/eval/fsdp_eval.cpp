@@ -122,15 +122,6 @@ void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
       "keep the matrices of the blocks in 4-bit form: nf4 or none; weights that are stored so stay in 4-bit form");
   fsdp::add_runtime_options(t, o.runtime);
   t.add_config("file to read options from");
-  t.set_short_help({{"--data DATA", "data to compute loss and perplexity on"},
-                    {"--adapter DIR", "adapter in peft's format to apply to the model"},
-                    {"--prompt TEXT", "text to go on from; --temperature, --top-p, --num-tokens, --stop"},
-                    {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
-                    {"--chat", "talk to the model; --system TEXT"},
-                    {"--runs DIR...", "compare runs of fsdp-finetune; --html FILE, --watch"},
-                    {"--compare A B", "compare two checkpoints on the same data"},
-                    {"--precision TYPE", "float32, bf16 or fp16"},
-                    {"--json", "print the result as JSON"}});
   t.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-eval"); });
 }
 
@@ -196,6 +187,15 @@ int main(int argc, char** argv) {
   add_options(app, options);
   fsdp::RunsArguments runs;
   fsdp::add_runs_options(app, runs);
+  app.set_short_help({{"--data DATA", "data to compute loss and perplexity on"},
+                      {"--adapter DIR", "adapter in peft's format to apply to the model"},
+                      {"--prompt TEXT", "text to go on from; --temperature, --top-p, --num-tokens, --stop"},
+                      {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
+                      {"--chat", "talk to the model; --system TEXT"},
+                      {"--runs DIR...", "compare runs of fsdp-finetune; --html FILE, --watch"},
+                      {"--compare A B", "compare two checkpoints on the same data"},
+                      {"--precision TYPE", "float32, bf16 or fp16"},
+                      {"--json", "print the result as JSON"}});
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (!runs.runs.empty()) return show(app, runs, options);
   if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
