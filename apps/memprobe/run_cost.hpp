@@ -16,7 +16,7 @@ struct RunCost {
   bool of_gpus = false;   ///< what paid_hours counts
 };
 
-/// What a job of so many hours is charged for: hours of all GPUs, on CPUs of all nodes.
+/// The hours that a job is charged for: of all GPUs, on CPUs of all nodes.
 double paid_hours(double hours, int ranks, int ranks_per_node, bool of_gpus);
 
 /// \return nothing where neither --tokens nor --max-steps says how long the run is, or no speed is predicted
