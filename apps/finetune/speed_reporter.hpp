@@ -48,7 +48,7 @@ class SpeedReporter final : public StepObserver {
   /// Predicts and logs the time of a step and of the steps to go, on rank 0. Collective.
   /// \param peak_flops  FLOP/s of a rank's device, measured on CPUs; 0: unknown
   void predict(double peak_flops, std::int64_t steps_to_go);
-  /// The findings of predict(): seconds of a step and of the steps to go, and hours that are charged for; null if nothing.
+  /// The findings of predict(): seconds of a step and of the steps to go, and hours that are charged for; or null.
   nlohmann::json predicted(std::int64_t steps_to_go) const;
   void after_step(const StepReport& step, bool last) override;
   /// Writes the prediction error to RUN/speed.json on rank 0.

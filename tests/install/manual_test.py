@@ -171,7 +171,7 @@ class Docs(unittest.TestCase):
                 found |= {name for names in read.findall(text) for name in names if name}
                 if folder in ("apps", "lib") and 'getenv("FSDP_' in text:
                     past_the_table.append(file.name)
-        # Those of --on-event are read by the user's command.
+        # The user's command reads the variables of --on-event.
         events = (SOURCE / "apps" / "finetune" / "job_events.cpp").read_text(encoding="utf-8")
         found |= set(re.findall(r'\{"(FSDP_\w+)"', events))
         self.assertEqual(past_the_table, [], "variable_value() reads these")
