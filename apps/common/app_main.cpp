@@ -341,7 +341,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     if (rank == 0) log.error(*failure);
     // When all ranks met an error, rank 0 has reported it and the job ends. Otherwise this rank reports its error and
     // aborts the job.
-    const bool alone = ranks != nullptr && !ranks->everyone_failed(std::chrono::milliseconds(1500));
+    const bool alone = ranks != nullptr && !ranks->everyone_failed(kAlikePatience);
     if (alone && rank != 0) log.error(*failure);
     if (listener.ended && (rank == 0 || alone)) listener.ended(code, *failure, log);
     if (alone) ranks->abort_job(code);

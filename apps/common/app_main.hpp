@@ -51,6 +51,9 @@ void require_same_options(ProcessGroup& world, const CLI::App& app);
 using JobBody = std::function<ExitCode(ProcessGroup& world, const Logger& log, nlohmann::json& report)>;
 using StartRanks = std::function<std::unique_ptr<RankEnvironment>(const MpiOptions&)>;
 
+/// Time in which the other ranks fail, too, where all fail alike.
+inline constexpr std::chrono::milliseconds kAlikePatience{1500};
+
 /// Hears how a job has ended; may take some time.
 struct JobListener {
   /// \param failure  the error's message; "" when there was none

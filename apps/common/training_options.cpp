@@ -254,8 +254,16 @@ void add_method_options(OptionTable& t, TrainOptions& o) {
 }
 
 void add_interval(OptionTable& t, const std::string& name, StepInterval& value, const std::string& help) {
-  t.add_parsed(name, [&value, name](const std::string& text) { value = parse_step_interval(text, "--" + name); }, help,
-               {.default_text = "0", .unit = "steps", .at_restart = saved});
+  const auto take = [&value, name](const std::string& text) {
+    const auto interval = parse_step_interval(text);
+    if (!interval)
+      throw UsageError(
+          fmt::format("--{} is '{}': expected a whole number of optimizer steps, or epochs as 1epoch or 0.25epoch; 0: "
+                      "never",
+                      name, text));
+    value = *interval;
+  };
+  t.add_parsed(name, take, help, {.default_text = "0", .unit = "steps", .at_restart = saved});
 }
 
 void add_validation_options(OptionTable& t, TrainOptions& o) {

@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     return code;
   if (arguments.print_config) return fsdp::print_config(app);
   fsdp::RankEnvironment* ranks = nullptr;
-  const auto failed_alike = [&] { return ranks == nullptr || ranks->everyone_failed(std::chrono::milliseconds(1500)); };
+  const auto failed_alike = [&] { return ranks == nullptr || ranks->everyone_failed(fsdp::kAlikePatience); };
   fsdp::JobEvents events(arguments.options.dry_run ? "" : arguments.on_event);
   fsdp::JobListener listener;
   if (events.is_wanted()) {

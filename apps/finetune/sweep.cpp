@@ -297,7 +297,7 @@ std::string Sweep::advice(std::size_t index) const {
   auto& options = parsed->arguments.options;
   options.repeated = collect_repeated_words(parsed->table);
   if (checkpoints_of_run(folders_[index] / "checkpoints").empty())
-    return fmt::format("it has no checkpoint: train it anew with {}", fmt::join(plan_.runs[index].words, " "));
+    return fmt::format("it has no checkpoint: train it again with {}", fmt::join(plan_.runs[index].words, " "));
   return fmt::format("{} {} N", detail::restart_command(options, world_.size()),
                      options.max_steps > 0 ? "--max-steps" : "--max-epochs");
 }

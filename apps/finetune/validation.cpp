@@ -12,6 +12,7 @@
 #include "apps/finetune/validation_games.hpp"
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/median.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/utf8.hpp"
@@ -42,13 +43,6 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
   return fmt::format("eval   {:>6}   {}{}loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step, set.name,
                      set.name.empty() ? "" : "   ", result.loss, result.perplexity, format_count(result.tokens),
                      result.seconds);
-}
-
-/// The middle value, or the mean of the two middle ones. \pre values is not empty
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 /// Returns the name of the deciding set in the form that ValidationState keeps.
@@ -141,13 +135,13 @@ std::vector<double> Validation::losses_to_beat() const {
 bool Validation::falls_behind() const {
   const auto others = losses_to_beat();
   if (others.empty() || !result_ || result_->sets.empty()) return false;
-  return !(result_->sets.at(context_.setup.deciding.set).loss <= median_of(others));
+  return !(result_->sets.at(context_.setup.deciding.set).loss <= median(others));
 }
 
 std::string Validation::why_behind() const {
   const auto others = losses_to_beat();
   return fmt::format("its validation loss {:.4f} is above {:.4f}, the median of {} of the sweep at this step",
-                     result_->sets.at(context_.setup.deciding.set).loss, median_of(others),
+                     result_->sets.at(context_.setup.deciding.set).loss, median(others),
                      format_count_of(static_cast<std::int64_t>(others.size()), "earlier run"));
 }
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 
 #include "lib/base/error.hpp"
+#include "lib/base/half_float.hpp"
 
 namespace fsdp {
 namespace {
@@ -17,14 +17,7 @@ constexpr int kSmall = 32;   // elements of a block of the older types
 constexpr int kLarge = 256;  // of the K types
 constexpr int kGroup = 16;   // elements with one scale in Q2_K, Q3_K and Q6_K
 
-float half(Bytes at) {
-  const auto bits = static_cast<std::uint32_t>(at[0] | at[1] << 8);
-  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float size = static_cast<float>(fraction) * 0x1p-24f;
-  return sign != 0 ? -size : size;
-}
+float half(Bytes at) { return half_to_float(static_cast<std::uint16_t>(at[0] | at[1] << 8)); }
 
 /// Codes of 4 bits: the low halves of 16 bytes, then the high halves.
 int nibble(Bytes codes, int i) { return i < kSmall / 2 ? codes[i] & 15 : codes[i - kSmall / 2] >> 4; }

@@ -10,6 +10,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/median.hpp"
 #include "lib/planning/speed/rates.hpp"
 
 namespace fsdp {
@@ -65,13 +66,6 @@ SpeedOutcome read_outcome(const std::filesystem::path& file) {
   if (measured.contains("parts")) outcome.parts = parts_in(object_in(measured, "parts", where), where);
   if (outcome.seconds <= 0 || outcome.predicted.seconds <= 0) throw FormatError(where + ": a step took no time");
   return outcome;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 /// Rejects factors below 1/100 or above 100, which no misjudged device explains.

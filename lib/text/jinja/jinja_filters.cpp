@@ -1,6 +1,5 @@
 // Filters and tests of lists, numbers and other values.
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <charconv>
@@ -290,14 +289,11 @@ Value joined_filter(Call& call) {
 
 /// A text without white space at its ends, and with the decimal digits of all scripts as ASCII's, as Python takes them.
 std::string with_ascii_digits(std::string_view text) {
-  const auto is_digit = [](char32_t c) {
-    return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
-  };
   auto all = characters(strip(text));
   for (auto& one : all) {
-    if (one < 0x80 || !is_digit(one)) continue;
+    if (one < 0x80 || !is_decimal(one)) continue;
     char32_t before = 0;  // digits come in tens, of which the first is 0
-    while (is_digit(one - before - 1)) ++before;
+    while (is_decimal(one - before - 1)) ++before;
     one = U'0' + before % 10;
   }
   return utf8_of(all);

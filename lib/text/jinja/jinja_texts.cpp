@@ -22,7 +22,6 @@ bool is_letter(char32_t c) {
   const auto category = category_of(c);
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
-bool is_decimal(char32_t c) { return category_of(c) == UTF8PROC_CATEGORY_ND; }
 bool is_digit(char32_t c) {
   return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
          (c >= 0x2080 && c <= 0x2089);

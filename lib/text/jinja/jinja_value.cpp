@@ -649,6 +649,8 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
+bool is_decimal(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
+
 bool is_printable(char32_t c) {
   if (c == ' ') return true;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));

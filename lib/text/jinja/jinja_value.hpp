@@ -166,6 +166,8 @@ std::string utf8_of(std::u32string_view characters);
 std::size_t count_characters(std::string_view text);
 /// Whether repr() shows a character as it is.
 bool is_printable(char32_t character);
+/// str.isdecimal() of a character: a digit of any script
+bool is_decimal(char32_t character);
 /// str.isspace() of a character
 bool is_space(char32_t character);
 /// `text` without white space at its ends, as Python's strip().

@@ -76,7 +76,7 @@ class Sampler {
 };
 
 /// Replaces a file in a folder that is there. Without fsync(), of which a shared file system bears few: after a power
-/// failure nobody needs the text.
+/// failure the text is of no use.
 void replace_unsynced(const fs::path& path, const std::string& text) {
   const auto temporary = path.parent_path() / ("." + path.filename().string());
   std::error_code error;

@@ -2,9 +2,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <string_view>
-
-#include "lib/base/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -23,18 +20,17 @@ double StepInterval::in_steps(std::int64_t num_rows, std::int64_t rows_per_step)
   return epochs * static_cast<double>(num_rows) / static_cast<double>(rows_per_step);
 }
 
-StepInterval parse_step_interval(const std::string& text, const std::string& option) {
+std::optional<StepInterval> parse_step_interval(std::string_view text) {
   StepInterval interval;
   if (read_number(text, interval.steps) && interval.steps >= 0) return interval;
   interval.steps = 0;
   for (const std::string_view unit : {"epochs", "epoch"}) {
     if (!text.ends_with(unit)) continue;
-    const auto number = std::string_view(text).substr(0, text.size() - unit.size());
+    const auto number = text.substr(0, text.size() - unit.size());
     if (read_number(number, interval.epochs) && interval.epochs > 0 && interval.epochs < 1e9) return interval;
     break;
   }
-  throw UsageError(option + " is '" + text +
-                   "': expected a whole number of optimizer steps, or epochs as 1epoch or 0.25epoch; 0: never");
+  return std::nullopt;
 }
 
 bool falls_on(std::int64_t step, double every) {

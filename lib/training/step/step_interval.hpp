@@ -1,7 +1,8 @@
 #pragma once
 // How often something is done in a run: every so many steps, or epochs.
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <string_view>
 
 namespace fsdp {
 
@@ -15,9 +16,8 @@ struct StepInterval {
   double in_steps(std::int64_t num_rows, std::int64_t rows_per_step) const;
 };
 
-/// Reads "100" (steps), "1epoch" or "0.25epochs"; "0" is never.
-/// \param option  for the message, as "--eval-every". \throws UsageError
-StepInterval parse_step_interval(const std::string& text, const std::string& option);
+/// Reads "100" (steps), "1epoch" or "0.25epochs"; "0" is never. \return nothing for other texts
+std::optional<StepInterval> parse_step_interval(std::string_view text);
 
 /// True when a multiple of the interval ends with `step`, or has ended since the step before.
 /// \param every  steps, as StepInterval::in_steps() returns them

@@ -10,10 +10,11 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+
+#include "lib/base/half_float.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -110,15 +111,6 @@ void append_printed(const arrow::Array& array, std::int64_t index, std::string& 
     if (end == text.size() || text[end] == 'Z') text.erase(point, end - point);
   }
   append_json_string(text, out);
-}
-
-/// IEEE 754's binary16.
-float half_to_float(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 0x1f, fraction = bits & 0x3ff;
-  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
-  if (exponent == 0x1f)
-    return sign * (fraction == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN());
-  return sign * std::ldexp(static_cast<float>(exponent == 0 ? fraction : fraction | 0x400), std::max(exponent, 1) - 25);
 }
 
 /// The bytes of a text, or of binary data; nothing for other types.

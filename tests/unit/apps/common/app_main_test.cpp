@@ -195,6 +195,8 @@ TEST_SUITE("apps/app_main") {
                                                       {"device", "tpu", "cuda"},
                                                       {"activation-checkpointing", "some", "every:N"},
                                                       {"time-limit", "soon", "M:S"},
+                                                      {"eval-every", "0.5", "expected a whole number", "0.25epoch"},
+                                                      {"save-every", "-1epoch", "expected a whole number", "1epoch"},
                                                       {"collectives", "gloo", "host-staged"}};
     for (const auto& words : cases)
       expect_refused(run_program({"fsdp-finetune", "--" + words[0], words[1], "--dry-run"}), 2, words);
