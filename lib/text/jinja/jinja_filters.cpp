@@ -367,6 +367,17 @@ Value to_double(Call& call) {
   return found ? Value(*found) : call.values[0] ? call.value(0) : Value(0.0);
 }
 
+/// The multiple of 10^places nearest to `number`, the even one of two, as Python rounds integers.
+Value rounded_to_tens(Call& call, Integer number, int places) {
+  Integer unit = 1;
+  for (int i = 0; i < places; ++i)
+    if (__builtin_mul_overflow(unit, Integer{10}, &unit)) return Integer{0};  // above twice any Integer
+  const Integer quotient = number / unit, rest = number % unit, size = rest < 0 ? -rest : rest;
+  const bool up = size > unit - size || (size == unit - size && quotient % 2 != 0);
+  const Integer away = number < 0 ? -1 : 1;
+  return calculate(call.heap(), '*', quotient + (up ? away : 0), unit);
+}
+
 Value rounded(Call& call) {
   const auto number = as_double(call.input);
   if (!number) refuse(std::string("a value of type ") + type_name(call.input) + " is rounded");
@@ -377,11 +388,11 @@ Value rounded(Call& call) {
   if (method == "floor") return std::floor(*number * scale) / scale;
   if (method != "common") refuse("filter 'round' rounds 'common', 'ceil' or 'floor'");
   if (!std::isfinite(*number)) return *number;
-  if (precision >= 0 && as_integer(call.input)) return *as_integer(call.input);
+  if (const auto integer = as_integer(call.input))
+    return precision >= 0 ? Value(*integer) : rounded_to_tens(call, *integer, -precision);
   if (precision < 0) {
-    const double unit = std::pow(10.0, -precision),
-                 value = std::isinf(unit) ? 0.0 : std::nearbyint(*number / unit) * unit;
-    return as_integer(call.input) ? Value(*whole_part(value)) : Value(value);
+    const double unit = std::pow(10.0, -precision);
+    return std::isinf(unit) ? 0.0 : std::nearbyint(*number / unit) * unit;
   }
   // The decimal digits of the exact value decide, as in Python.
   return *parse_double(fmt::format("{:.{}f}", *number, precision));
