@@ -411,7 +411,8 @@ class Machine {
         return dict;
       }
       default:
-        if (node.kind == NodeKind::negative && is<double>(values[0])) return -std::get<double>(values[0]);
+        // 0 + -0.0 would be 0.0
+        if (const auto* x = std::get_if<double>(&values[0])) return node.kind == NodeKind::negative ? -*x : *x;
         return calculate(heap_, node.kind == NodeKind::negative ? '-' : '+', Integer{0}, values[0]);
     }
   }
