@@ -120,16 +120,16 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                        device.description, format_count_of(setup.threads, "thread"),
                        device.backend != nullptr ? device.backend->info(device.device.index()).collectives
                        : world.size() == 1       ? "no collectives"
-                       : runtime.engine().uses_peer_memory() && mesh.shard->size() > 1 ? "shared-memory collectives"
-                                                                                       : "MPI collectives"));
+                       : runtime.engine().uses_peer_memory() && mesh.shard.size() > 1 ? "shared-memory collectives"
+                                                                                      : "MPI collectives"));
   const auto& policy = runtime.policy();
   log.info(
       fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",
                   architecture_name(setup.config), setup.config.num_layers, setup.config.embed_size,
                   static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
                   format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
-                  is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard->size(), "shard"),
-                                                           format_count_of(mesh.replicate->size(), "replica"))
+                  is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard.size(), "shard"),
+                                                           format_count_of(mesh.replicate.size(), "replica"))
                                              : "",
                   to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
                   policy.limit_all_gathers ? ", 2 gathers in flight" : "",

@@ -137,7 +137,7 @@ void RunRecord::tell_of_disk() const {
   std::error_code error;
   const auto room = fs::space(context_.setup.checkpoints(), error);
   if (error) return;
-  const auto one = static_cast<double>(prediction->host.save_bytes) * context_.runtime.mesh().shard->size();
+  const auto one = static_cast<double>(prediction->host.save_bytes) * context_.runtime.mesh().shard.size();
   const int kept = resume_step_ >= 0 ? 0 : std::max(1, options.keep_last);
   const auto available = static_cast<double>(room.available);
   if (available >= one * (kept + 1)) return;

@@ -26,16 +26,13 @@ constexpr int kSteps = 200;
 struct Job {
   fsdp::ProcessGroup& world;
   fsdp::Mesh mesh;
-  std::unique_ptr<fsdp::TensorCollectives> shards, replicas;
   std::vector<std::unique_ptr<fsdp::Layer>> layers;
   std::unique_ptr<Loss> loss;
   std::optional<fsdp::Engine> engine;
 
   Job(fsdp::ProcessGroup& group, const fsdp::EnginePolicy& policy)
-      : world(group),
-        mesh(fsdp::make_mesh(group, policy.sharding, 0)),
-        shards(fsdp::make_host_collectives(*mesh.shard)),
-        replicas(fsdp::make_host_collectives(*mesh.replicate)) {
+      : world(group), mesh(fsdp::make_mesh(group, policy.sharding, 0)) {
+    mesh.connect([](fsdp::ProcessGroup& ranks) { return fsdp::make_host_collectives(ranks); });
     fsdp::EngineInput input;
     std::vector<fsdp::WrapInput> wrap;
     const auto add = [&](const std::string& name, std::int64_t rows, std::int64_t columns, int block) {
@@ -56,8 +53,6 @@ struct Job {
     input.units = fsdp::make_units(wrap, fsdp::WrapPolicy());  // one unit for each block, one for the rest
     input.ops = &fsdp::host_ops();
     input.mesh = &mesh;
-    input.shard_collectives = shards.get();
-    input.replicate_collectives = replicas.get();
     engine.emplace(input, policy);
   }
 

@@ -144,9 +144,8 @@ class ChessEvaluator {
   /// \return false when stopped
   bool score_games() {
     Progress progress(log_, options_.show_progress, kSecondsBetweenLines);
-    const auto ranks = static_cast<std::size_t>(world_.size());
     for (;;) {
-      const auto games = source_.next(static_cast<std::size_t>(options_.batch_size) * ranks);
+      const auto games = source_.next(static_cast<std::size_t>(options_.batch_size * runtime_.data_ranks().size));
       result_.skipped = source_.skipped();
       if (games.texts.empty()) break;
       if (is_stopped()) return false;
@@ -164,9 +163,8 @@ class ChessEvaluator {
 
   void score_round(const ChessGames& games) {
     const auto count = games.texts.size();
-    const auto ranks = static_cast<std::size_t>(world_.size());
-    const auto rank = static_cast<std::size_t>(world_.rank());
-    const auto begin = count * rank / ranks, end = count * (rank + 1) / ranks;
+    const auto mine_of = runtime_.data_ranks().share(static_cast<std::int64_t>(count));
+    const auto begin = static_cast<std::size_t>(mine_of.first), end = static_cast<std::size_t>(mine_of.second);
     std::vector<ChessSequence> mine;
     run_agreed(world_, [&] {
       for (auto g = begin; g < end; ++g) mine.push_back(encode_game(tokenizer_, games.texts[g]));

@@ -26,7 +26,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   }
   const WithoutAutograd guard;
   // Alone on the shard axis the full gradient is the shard: reducing more often would save nothing.
-  if (input_.mesh->shard->size() == 1 && input_.store == nullptr) policy_.reduce_every_micro_batch = false;
+  if (input_.mesh->shard.size() == 1 && input_.store == nullptr) policy_.reduce_every_micro_batch = false;
   build_units();
   build_gradients();
   int block = 0;
@@ -42,7 +42,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   // On a shard axis of one rank only reductions over replicas cross ranks, and parameters keep their addresses, as
   // graphs require.
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
-                       input_.mesh->shard->size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
+                       input_.mesh->shard.size() == 1 && input_.store == nullptr && !policy_.cpu_offload;
   if (records) graph_cache_ = std::make_unique<GraphCache>(*this);
   if (policy_.offload_activations && !input_.ops->on_host()) host_inputs_ = std::make_unique<HostInputs>(*input_.ops);
 }
@@ -79,7 +79,7 @@ Engine::Unit& Engine::unit_of(int param) {
 }
 
 ShardRange Engine::range(std::size_t param) const {
-  return shard_range(input_.parameters[param].rows(), input_.mesh->shard->size(), input_.mesh->shard->rank());
+  return shard_range(input_.parameters[param].rows(), input_.mesh->shard.size(), input_.mesh->shard.rank());
 }
 
 at::Tensor Engine::all_gather_input(std::size_t param) {
@@ -190,7 +190,7 @@ LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
 }
 
 void Engine::unshard(Unit& unit) {
-  if (input_.mesh->shard->size() > 1) {
+  if (input_.mesh->shard.size() > 1) {
     ++counts_.shard.all_gathers;
     counts_.shard.bytes += unit.gather_bytes;
   }
@@ -206,9 +206,9 @@ bool Engine::accumulates(const Run& state) const { return policy_.reduce_every_m
 void Engine::finish_reduce(Unit& unit, const Run& state) {
   // A reduction that accumulates has held its group since start_reduce.
   if (unit.grad_group && !unit.held) unit.held.emplace(*input_.store, *unit.grad_group, Access::overwrite);
-  const bool to_replicas = state.place.last && input_.mesh->replicate->size() > 1;
+  const bool to_replicas = state.place.last && input_.mesh->replicate.size() > 1;
   unit.grads->finish_reduce(to_replicas);
-  if (input_.mesh->shard->size() > 1) {
+  if (input_.mesh->shard.size() > 1) {
     ++counts_.shard.reduce_scatters;
     counts_.shard.bytes += unit.reduce_bytes;
   }
@@ -369,7 +369,7 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
 
 void Engine::build_units() {
   const MemoryScope scope(MemoryCategory::parameters);
-  auto& shard = *input_.mesh->shard;
+  auto& shard = *input_.mesh->shard.ranks;
   const double mine = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
   peer_memory_ = false;
   if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
@@ -377,7 +377,7 @@ void Engine::build_units() {
   slot_index_.resize(input_.parameters.size());
   const auto dtype = policy_.precision.param_dtype;
   const UnitContext context{.shard_group = shard,
-                            .collectives = *input_.shard_collectives,
+                            .collectives = *input_.mesh->shard.collectives,
                             .ops = *input_.ops,
                             .use_peer_memory = peer_memory_,
                             .stays_gathered = stays_gathered(policy_.sharding),
@@ -423,7 +423,7 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
     unit.master_weights.emplace_back(at::zeros(own.sizes(), at::TensorOptions(master_dtype).device(device)));
   }
   const auto elements = c10::multiply_integers(own.sizes());
-  const auto others = elements * (input_.mesh->shard->size() - 1);
+  const auto others = elements * (input_.mesh->shard.size() - 1);
   unit.gather_bytes += others * static_cast<std::int64_t>(c10::elementSize(unit.gathered->gathered_type(place)));
   unit.trained.push_back(layout.trainable ? static_cast<int>(unit.grad_layouts.size()) : -1);
   if (!layout.trainable) return;
@@ -434,9 +434,9 @@ void Engine::add_parameter(Unit& unit, std::size_t place) {
 }
 
 void Engine::build_gradients() {
-  auto& shard = *input_.mesh->shard;
+  auto& shard = *input_.mesh->shard.ranks;
   const UnitContext context{.shard_group = shard,
-                            .collectives = *input_.shard_collectives,
+                            .collectives = *input_.mesh->shard.collectives,
                             .ops = *input_.ops,
                             .use_peer_memory = peer_memory_};
   // Accumulation over many micro-batches in 16 bits would lose digits.
@@ -526,7 +526,7 @@ std::vector<StoredTensor> Engine::store_gradients(Unit& unit) {
   unit.grad_group = input_.store->add_group(MemoryCategory::gradients, false);
   std::vector<StoredTensor> shards;
   for (const auto& layout : unit.grad_layouts) {
-    const auto& group = *input_.mesh->shard;
+    const auto& group = *input_.mesh->shard.ranks;
     const auto rows = shard_range(layout.rows(), group.size(), group.rank()).padded_rows;
     shards.emplace_back(*input_.store, input_.store->add(*unit.grad_group, layout.shape_with_rows(rows), at::kFloat));
   }
@@ -631,7 +631,7 @@ void Engine::for_units(UnitPass pass, const std::function<void(const std::vector
 std::vector<int> Engine::first_gathers() {
   constexpr std::size_t kMost = 2;
   std::vector<int> units;
-  if (peer_memory_ || input_.store != nullptr || input_.mesh->shard->size() == 1) return units;
+  if (peer_memory_ || input_.store != nullptr || input_.mesh->shard.size() == 1) return units;
   // Its master weights may be a part of what the all-gather writes, and are read between steps.
   if (stays_gathered(policy_.sharding)) return units;
   for (const auto& action : plan(true, {})) {
@@ -726,7 +726,7 @@ void Engine::start_replicas(Unit& unit) {
     const bool is_last = i + 1 == unit.grad_layouts.size();
     if (is_last || input_.store != nullptr) input_.ops->cast_shards(std::exchange(casts, {}));
   }
-  unit.replica_work = input_.replicate_collectives->all_reduce(unit.replica_sums);
+  unit.replica_work = input_.mesh->replicate.collectives->all_reduce(unit.replica_sums);
   ++counts_.replicate.all_reduces;
   counts_.replicate.bytes += unit.shard_elements * static_cast<std::int64_t>(c10::elementSize(unit.wire_dtype));
 }
@@ -787,10 +787,10 @@ at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double cl
   const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
     if (axis.size() > 1) ranks.all_reduce(sums)->wait();
   };
-  sum_over(*input_.mesh->shard, *input_.shard_collectives);
+  sum_over(*input_.mesh->shard.ranks, *input_.mesh->shard.collectives);
   // Replicas have equal gradients. Their sums are reduced as well, so that all ranks decide by the same bits.
-  sum_over(*input_.mesh->replicate, *input_.replicate_collectives);
-  return input_.ops->decide({sums[0], sums[1], input_.mesh->replicate->size(), loss_scale, clip_norm, before});
+  sum_over(*input_.mesh->replicate.ranks, *input_.mesh->replicate.collectives);
+  return input_.ops->decide({sums[0], sums[1], input_.mesh->replicate.size(), loss_scale, clip_norm, before});
 }
 
 double Engine::gradient_norm() {
@@ -802,14 +802,14 @@ double Engine::gradient_norm() {
   } else {
     sum = input_.ops->sum_squares(gradient_parts());
   }
-  return std::sqrt(input_.mesh->shard->all_reduce(sum, Reduce::sum));
+  return std::sqrt(input_.mesh->shard.ranks->all_reduce(sum, Reduce::sum));
 }
 
 std::vector<double> Engine::gradient_norms() {
   const WithoutAutograd guard;
   std::vector<double> norms;
   for (std::size_t param = 0; param < num_parameters(); ++param) norms.push_back(sum_squares(param));
-  input_.mesh->shard->all_reduce(norms, Reduce::sum);
+  input_.mesh->shard.ranks->all_reduce(norms, Reduce::sum);
   for (auto& norm : norms) norm = std::sqrt(norm);
   return norms;
 }

@@ -44,11 +44,9 @@ struct EngineInput {
   std::vector<ParamLayout> parameters;  ///< by index in the model's table
   std::vector<std::vector<int>> units;  ///< parameter indices; see make_units()
   const Ops* ops = nullptr;
-  Mesh* mesh = nullptr;
-  TensorCollectives* shard_collectives = nullptr;      ///< along mesh->shard
-  TensorCollectives* replicate_collectives = nullptr;  ///< along mesh->replicate
-  TensorStore* store = nullptr;                        ///< for master weights and gradients; null: they stay in memory
-  bool allow_peer_memory = true;                       ///< false: collectives even between ranks that share memory
+  const Mesh* mesh = nullptr;     ///< connected
+  TensorStore* store = nullptr;   ///< for master weights and gradients; null: they stay in memory
+  bool allow_peer_memory = true;  ///< false: collectives even between ranks that share memory
   StepShape step = {};
 };
 

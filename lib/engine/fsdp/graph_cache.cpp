@@ -22,7 +22,7 @@ constexpr std::int64_t kMaxRefusals = 4;
 
 bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const {
   const auto& input = engine_.input_;
-  const bool crosses_ranks = place.last && input.mesh->replicate->size() > 1;
+  const bool crosses_ranks = place.last && input.mesh->replicate.size() > 1;
   // Gradient buffers keep their addresses across micro-batches only when accumulation was announced.
   const bool adds_up = !place.first || !place.last;
   return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.graph_max_tokens && batch.packing == nullptr &&

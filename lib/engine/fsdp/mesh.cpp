@@ -1,5 +1,6 @@
 #include "lib/engine/fsdp/mesh.hpp"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,8 +8,18 @@
 
 namespace fsdp {
 
+int Mesh::communicators() const {
+  const auto all = axes();
+  return static_cast<int>(std::count_if(all.begin(), all.end(), [](const auto* axis) { return axis->size() > 1; }));
+}
+
+void Mesh::connect(const std::function<std::shared_ptr<TensorCollectives>(ProcessGroup& ranks)>& make) {
+  for (auto* axis : {&shard, &replicate}) axis->collectives = make(*axis->ranks);
+}
+
 Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
   Mesh mesh;
+  mesh.data = {world.rank(), world.size()};
   auto node = world.split_by_node();
   mesh.ranks_per_node = node->size();
   mesh.local_rank = node->rank();
@@ -26,8 +37,8 @@ Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
                          std::to_string(largest) + " here); set --shard-group-size");
       }
       // Split by node and local rank, not by rank: a launcher may distribute ranks round-robin over the nodes.
-      mesh.replicate = world.split(node->rank());
-      mesh.shard = std::move(node);
+      mesh.replicate.ranks = world.split(node->rank());
+      mesh.shard.ranks = std::move(node);
       return mesh;
     }
     if (group < 1 || world.size() % group != 0) {
@@ -35,8 +46,8 @@ Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
                        std::to_string(world.size()) + " ranks of this job");
     }
   }
-  mesh.shard = world.split(world.rank() / group);
-  mesh.replicate = world.split(world.rank() % group);
+  mesh.shard.ranks = world.split(world.rank() / group);
+  mesh.replicate.ranks = world.split(world.rank() % group);
   return mesh;
 }
 

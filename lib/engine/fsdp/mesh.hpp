@@ -1,20 +1,43 @@
 #pragma once
-// The device mesh: a shard axis, along which parameters are split, and a replicate axis, along which copies are kept
-// equal; and counts of collectives by axis.
+// The device mesh: its named axes, the two views of it (what parameters are split along, what rows are divided over),
+// and counts of collectives by axis.
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 
+#include "lib/base/data_ranks.hpp"
+#include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
 
+/// One axis: the ranks whose places in the mesh differ along it alone. An axis of one rank does nothing.
+struct MeshAxis {
+  std::string_view name;
+  std::unique_ptr<ProcessGroup> ranks;
+  std::shared_ptr<TensorCollectives> collectives;  ///< on the device; null until Mesh::connect()
+
+  int size() const { return ranks->size(); }
+  int rank() const { return ranks->rank(); }
+};
+
 struct Mesh {
-  std::unique_ptr<ProcessGroup> shard;
-  std::unique_ptr<ProcessGroup> replicate;
+  // Parameters, gradients and optimizer states are split along `shard`; along `replicate` copies are kept equal.
+  MeshAxis shard{"shard", nullptr, nullptr};
+  MeshAxis replicate{"replicate", nullptr, nullptr};
+  DataRanks data;  ///< rows are divided over all ranks of both axes
   int num_nodes = 1;
   int ranks_per_node = 1;  ///< of this rank's node
   int local_rank = 0;
+
+  std::array<const MeshAxis*, 2> axes() const { return {&shard, &replicate}; }
+  /// Axes with more than one rank. Each has a communicator of its own.
+  int communicators() const;
+  /// Gives each axis the collectives that `make` returns for its ranks. Collective.
+  void connect(const std::function<std::shared_ptr<TensorCollectives>(ProcessGroup& ranks)>& make);
 };
 
 /// full/grad/optimizer-shard: all ranks on the shard axis; no-shard: all on the replicate axis; hybrid:

@@ -32,8 +32,8 @@ constexpr std::int64_t kMostWork16 = std::int64_t{1} << 36, kMostWork32 = std::i
 
 std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
   if (ops.recorder() == nullptr) return "it needs a GPU, this program's CUDA kernels and PyTorch's own allocator";
-  if (mesh.shard->size() > 1)
-    return "parameters and gradients of " + std::to_string(mesh.shard->size()) +
+  if (mesh.shard.size() > 1)
+    return "parameters and gradients of " + std::to_string(mesh.shard.size()) +
            " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
   if (options.offload_activations) return "--offload-activations copies between the layers: leave one of the two out";
   if (options.cpu_offload) return "--cpu-offload moves gradients between the layers: leave one of the two out";
@@ -64,7 +64,7 @@ std::int64_t graph_max_tokens(const ShardingOptions& options, const Decoder& dec
     if (!problem.empty()) throw UsageError("--cuda-graphs on: " + problem);
     return std::numeric_limits<std::int64_t>::max();
   }
-  if (!problem.empty() || mesh.replicate->size() > 1) return 0;
+  if (!problem.empty() || mesh.replicate.size() > 1) return 0;
   const bool narrow = c10::elementSize(options.param_dtype.value_or(options.precision)) == 2;
   return (narrow ? kMostWork16 : kMostWork32) / block_parameters(decoder);
 }
@@ -221,7 +221,8 @@ std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, con
   }
   traits.push_back({"the products that are made as one (another kind of GPU, or FSDP_CUDA_KERNELS)",
                     ops.joins_products() ? "those of matrices with one input" : "none"});
-  std::string parts = fmt::format("{} {};", mesh.shard->size(), mesh.replicate->size());
+  std::string parts;
+  for (const auto* axis : mesh.axes()) parts += fmt::format("{} {};", axis->name, axis->size());
   for (const auto& p : input.parameters) {
     parts += fmt::format("{} {} {} {}{}{}{}{} {};", p.name, fmt::join(p.shape, ","), p.alignment, int{p.trainable},
                          int{p.is_float}, int{p.is_byte}, int{p.is_fp8}, int{p.gathered_in_fp8}, p.same_input);
@@ -271,17 +272,13 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   num_units_ = input.units.size();
   require_equal_ranks(world, traits_of(device_, ops(), mesh_, input));
   const bool staged = options.host_staged || device_.backend == nullptr;
-  const auto make = [&](ProcessGroup& group) {
+  mesh_.connect([&](ProcessGroup& group) -> std::shared_ptr<TensorCollectives> {
     if (staged) return make_host_collectives(group, ops());
     return group.size() == 1 ? make_lone_collectives()
                              : device_.backend->make_collectives(group, device_.device.index());
-  };
-  shard_collectives_ = make(*mesh_.shard);
-  replicate_collectives_ = make(*mesh_.replicate);
+  });
   input.ops = device_.ops.get();
   input.mesh = &mesh_;
-  input.shard_collectives = shard_collectives_.get();
-  input.replicate_collectives = replicate_collectives_.get();
   if (options.offload_optimizer.on_disk()) {
     StoreOptions where;
     if (device_.has_values) where.directory = options.offload_optimizer.directory;

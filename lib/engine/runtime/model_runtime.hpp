@@ -65,6 +65,7 @@ class ModelRuntime {
 
   const Decoder& decoder() const { return decoder_; }
   const Mesh& mesh() const { return mesh_; }
+  const DataRanks& data_ranks() const { return mesh_.data; }
   bool has_adapters() const { return decoder_.options.lora.enabled(); }
   const BaseWeights& base() const { return base_; }
   void set_base(BaseWeights base) { base_ = std::move(base); }
@@ -85,9 +86,9 @@ class ModelRuntime {
   }
   ProcessGroup& world() { return world_; }
   /// Collectives along the shard axis.
-  TensorCollectives& shard_collectives() { return *shard_collectives_; }
+  TensorCollectives& shard_collectives() const { return *mesh_.shard.collectives; }
   /// True on the ranks whose shards are saved: one copy of each.
-  bool saves_shards() const { return mesh_.replicate->rank() == 0; }
+  bool saves_shards() const { return mesh_.replicate.rank() == 0; }
 
   /// False: tensors are counted, nothing is computed or kept.
   bool has_values() const { return device_.has_values; }
@@ -100,8 +101,6 @@ class ModelRuntime {
   std::vector<bool> trainable_;
   BaseWeights base_;
   Mesh mesh_;
-  std::unique_ptr<TensorCollectives> shard_collectives_;
-  std::unique_ptr<TensorCollectives> replicate_collectives_;
   std::unique_ptr<TensorStore> store_;
   std::unique_ptr<Engine> engine_;
   std::size_t num_units_ = 0;

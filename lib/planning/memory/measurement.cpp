@@ -12,7 +12,7 @@ namespace fsdp {
 MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& request, const DeviceChoice& device) {
   constexpr int kSteps = 3;  // as many as the prediction simulates
   const auto& options = request.options;
-  const auto batches = plan_batches(options, world.size());
+  const auto batches = plan_batches(options, request.job.ranks);
   ModelRuntime runtime(world, request.config, options.sharding, device, plan_step(options, batches));
   const RandomLoader reader(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size,
                             request.documents);

@@ -375,7 +375,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   count_flops(request, batches, runtime, prediction);
   prediction.recorded_micro_batches = runtime.engine().recording_counts().replayed;
   const auto& mesh = runtime.mesh();
-  prediction.communicators = (mesh.shard->size() > 1 ? 1 : 0) + (mesh.replicate->size() > 1 ? 1 : 0);
+  prediction.communicators = mesh.communicators();
   if (on_gpu) predict_allocator(request, mesh.num_nodes > 1, recorder.log(), prediction);
   return prediction;
 }

@@ -72,15 +72,16 @@ std::vector<std::int64_t> Sampler::numbers(std::int64_t first_position, std::int
   return result;
 }
 
-StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
+StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, DataRanks ranks,
                             std::int64_t micro_batch_size) {
-  if (step_first < 0 || step_samples < 0 || micro_batch < 0 || rank < 0 || rank >= world || micro_batch_size < 1) {
+  if (step_first < 0 || step_samples < 0 || micro_batch < 0 || ranks.rank < 0 || ranks.rank >= ranks.size ||
+      micro_batch_size < 1) {
     throw std::invalid_argument("micro_batch_slice: first " + std::to_string(step_first) + ", samples " +
                                 std::to_string(step_samples) + ", micro-batch " + std::to_string(micro_batch) +
-                                ", rank " + std::to_string(rank) + " of " + std::to_string(world) + ", rows " +
-                                std::to_string(micro_batch_size));
+                                ", rank " + std::to_string(ranks.rank) + " of " + std::to_string(ranks.size) +
+                                ", rows " + std::to_string(micro_batch_size));
   }
-  const std::int64_t begin = (std::int64_t{micro_batch} * world + rank) * micro_batch_size;
+  const std::int64_t begin = (std::int64_t{micro_batch} * ranks.size + ranks.rank) * micro_batch_size;
   const std::int64_t clipped_begin = std::min(begin, step_samples);
   const std::int64_t clipped_end = std::min(begin + micro_batch_size, step_samples);
   return {.first_position = step_first + clipped_begin, .num_samples = clipped_end - clipped_begin};

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/base/data_ranks.hpp"
+
 namespace fsdp {
 
 /// A permutation of [0, num_rows) that depends on (seed, epoch) alone and is equal on every platform: Fisher-Yates from
@@ -44,13 +46,13 @@ struct StepSlice {
   std::int64_t num_samples;
 };
 
-/// The samples of one micro-batch on one rank: positions step_first + (micro_batch * world + rank) * b + [0, b),
-/// b = micro_batch_size, clipped to the step_samples positions that the step has. Over all ranks and micro-batches
-/// 0 .. ceil(step_samples / (world * b)) - 1 each sample of the step comes up exactly once, whatever world and b are.
-/// \param step_first    stream position of the step's first sample
-/// \param step_samples  samples of this step over all ranks and micro-batches
-/// \throws std::invalid_argument when an argument is negative, rank is not in [0, world) or b < 1
-StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, int rank, int world,
+/// The samples of one micro-batch on one rank: positions step_first + (micro_batch * ranks.size + ranks.rank) * b + [0,
+/// b), b = micro_batch_size, clipped to the step_samples positions that the step has. Over all ranks and micro-batches
+/// 0 .. ceil(step_samples / (ranks.size * b)) - 1 each sample of the step comes up exactly once, whatever ranks.size
+/// and b are. \param step_first    stream position of the step's first sample \param step_samples  samples of this step
+/// over all ranks and micro-batches \throws std::invalid_argument when an argument is negative, ranks.rank is not in
+/// [0, ranks.size) or b < 1
+StepSlice micro_batch_slice(std::int64_t step_first, std::int64_t step_samples, int micro_batch, DataRanks ranks,
                             std::int64_t micro_batch_size);
 
 }  // namespace fsdp

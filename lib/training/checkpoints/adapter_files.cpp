@@ -27,7 +27,7 @@ std::string gather_rows(ModelRuntime& runtime, std::size_t param) {
   engine.with_shard(param, Access::read, [&] { mine.copy_(engine.master_weight(param).narrow(0, 0, rows)); });
   std::string whole;
   const std::string_view bytes(static_cast<const char*>(mine.const_data_ptr()), mine.nbytes());
-  for (const auto& part : runtime.mesh().shard->gather(bytes, 0)) whole += part;
+  for (const auto& part : runtime.mesh().shard.ranks->gather(bytes, 0)) whole += part;
   return whole;
 }
 

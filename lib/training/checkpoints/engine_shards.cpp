@@ -98,7 +98,7 @@ void save_shards(ProcessGroup& world, const Mesh& mesh, Engine& engine, const Op
     if (error) throw IoError(temporary.string() + ": cannot be made: " + error.message());
   });
   std::string mine;
-  if (mesh.replicate->rank() == 0) {
+  if (mesh.replicate.rank() == 0) {
     Snapshot snapshot;
     for (std::size_t i = 0; i < engine.num_parameters(); ++i) copy_states(snapshot, engine, optimizer, i, nullptr);
     if (world.rank() == 0 && optimizer != nullptr)

@@ -99,13 +99,13 @@ std::string_view bytes_of(const at::Tensor& values) {
 /// Computes the scales of a matrix whose blocks are spread over ranks. One rank gathers all blocks and computes.
 NestedScales scales_of_all(const Mesh& mesh, const at::Tensor& absmax, std::int64_t blocks) {
   std::string whole, made;
-  for (const auto& part : mesh.shard->gather(bytes_of(absmax), 0)) whole += part;
-  if (mesh.shard->rank() == 0 && mesh.replicate->rank() == 0) {
+  for (const auto& part : mesh.shard.ranks->gather(bytes_of(absmax), 0)) whole += part;
+  if (mesh.shard.rank() == 0 && mesh.replicate.rank() == 0) {
     const auto scales = quantize_scales(at::from_blob(whole.data(), {blocks}, at::kFloat));
     for (const auto* part : {&scales.codes, &scales.absmax, &scales.offset}) made += bytes_of(*part);
   }
-  if (mesh.shard->rank() == 0) made = mesh.replicate->broadcast_text(made, 0);
-  made = mesh.shard->broadcast_text(made, 0);
+  if (mesh.shard.rank() == 0) made = mesh.replicate.ranks->broadcast_text(made, 0);
+  made = mesh.shard.ranks->broadcast_text(made, 0);
   NestedScales scales{at::empty({blocks}, at::kByte),
                       at::empty({(blocks + kNestedBlock - 1) / kNestedBlock}, at::kFloat), at::empty({1}, at::kFloat)};
   const char* next = made.data();
@@ -381,7 +381,7 @@ void load_weights(ModelRuntime& runtime, const std::filesystem::path& directory,
   load(
       runtime, *source, nullptr, [&] { return plan_weights(*source, directory, runtime.decoder().config, quantize); },
       runtime.has_adapters() ? &hash : nullptr);
-  if (runtime.has_adapters()) runtime.set_base({directory.string(), hash.of_all(*runtime.mesh().shard)});
+  if (runtime.has_adapters()) runtime.set_base({directory.string(), hash.of_all(*runtime.mesh().shard.ranks)});
 }
 
 void load_base(ModelRuntime& runtime, const BaseWeights& base, const std::filesystem::path& checkpoint) {

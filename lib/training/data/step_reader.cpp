@@ -6,11 +6,11 @@
 namespace fsdp {
 
 std::vector<MicroBatch> StepReader::read_now(std::int64_t first, std::int64_t samples) {
-  const auto per_round = options_.micro_batch_size * options_.world;
+  const auto per_round = options_.micro_batch_size * options_.ranks.size;
   const auto micro_batches = static_cast<int>((samples + per_round - 1) / per_round);
   std::vector<MicroBatch> batches;
   for (int m = 0; m < micro_batches; ++m) {
-    const auto slice = micro_batch_slice(first, samples, m, options_.rank, options_.world, options_.micro_batch_size);
+    const auto slice = micro_batch_slice(first, samples, m, options_.ranks, options_.micro_batch_size);
     std::vector<std::uint64_t> keys;
     for (std::int64_t i = 0; options_.has_dropout && i < slice.num_samples; ++i)
       keys.push_back(sample_key(options_.seed, slice.first_position + i));

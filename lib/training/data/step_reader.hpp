@@ -11,7 +11,7 @@ namespace fsdp {
 
 /// Selects the samples of this rank.
 struct StepReaderOptions {
-  int rank = 0, world = 1;
+  DataRanks ranks;
   std::int64_t micro_batch_size = 1;
   std::uint64_t seed = 0;
   bool shuffle = true;

@@ -19,11 +19,10 @@ namespace {
 
 /// This rank's rows of the round that begins at `first`. The last round is dealt out evenly, so that no rank computes a
 /// whole micro-batch while the others have nothing.
-std::vector<std::int64_t> rows_of_rank(const ProcessGroup& world, std::int64_t first, std::int64_t count) {
-  const auto begin = first + count * world.rank() / world.size();
-  const auto end = first + count * (world.rank() + 1) / world.size();
+std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t first, std::int64_t count) {
+  const auto [begin, end] = ranks.share(count);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
-  std::iota(rows.begin(), rows.end(), begin);
+  std::iota(rows.begin(), rows.end(), first + begin);
   return rows;
 }
 
@@ -94,12 +93,12 @@ void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at:
 std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
                                         const std::function<bool()>& stopped) {
   const auto start = std::chrono::steady_clock::now();
-  auto& world = runtime.world();
+  const auto& ranks = runtime.data_ranks();
   LossSum loss;
-  const auto per_round = micro_batch_size * world.size();
+  const auto per_round = micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
-    const auto rows = rows_of_rank(world, first, std::min(per_round, reader.num_rows() - first));
+    const auto rows = rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first));
     auto batch = reader.read(rows);
     send_to(runtime.ops(), batch);
     loss += runtime.engine().evaluate(batch);
@@ -107,7 +106,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader&
   }
   runtime.ops().fetch(loss);
   std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
-  world.all_reduce(sums, Reduce::sum);
+  runtime.world().all_reduce(sums, Reduce::sum);
   Evaluation result;
   result.rows = reader.num_rows();
   result.tokens = static_cast<std::int64_t>(sums[1]);
@@ -130,7 +129,7 @@ std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_
 
 RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
                      const std::function<void(double done)>& progress) {
-  auto& world = runtime.world();
+  const auto& ranks = runtime.data_ranks();
   RowScores scores;
   const auto size = static_cast<std::size_t>(options.records);
   scores.nats.resize(size);
@@ -138,10 +137,10 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
   if (options.tokenizer != nullptr) scores.bytes.resize(size);
   const auto wanted = rows_of_records(reader, options.records);
   const auto num_rows = static_cast<std::int64_t>(wanted.size());
-  const auto per_round = options.micro_batch_size * world.size();
+  const auto per_round = options.micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < num_rows; first += per_round) {
     const auto count = std::min(per_round, num_rows - first);
-    auto rows = rows_of_rank(world, first, count);
+    auto rows = rows_of_rank(ranks, first, count);
     for (auto& row : rows) row = wanted[static_cast<std::size_t>(row)];
     auto batch = reader.read(rows);
     auto parts = scored_in(reader, batch, rows);
@@ -162,7 +161,7 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
     }
     if (progress) progress(static_cast<double>(first + count) / static_cast<double>(num_rows));
   }
-  for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(world, *figures);
+  for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(runtime.world(), *figures);
   return scores;
 }
 

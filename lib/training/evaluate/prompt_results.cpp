@@ -109,15 +109,16 @@ class ResultFile {
 /// The prompts without a result, every n-th of which is this rank's; and their results.
 class PromptQueue final : public TextQueue {
  public:
-  PromptQueue(ProcessGroup& world, const Tokenizer& tokenizer, const std::vector<FilePrompt>& prompts,
+  PromptQueue(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::vector<FilePrompt>& prompts,
               const PromptResultsOptions& options, const Logger& log)
-      : world_(world),
+      : world_(runtime.world()),
+        ranks_(runtime.data_ranks()),
         tokenizer_(tokenizer),
         prompts_(prompts),
         options_(options),
         progress_(log, options.show_progress, kSecondsBetweenLines) {
     for (std::size_t i = 0; i < prompts.size(); ++i) keys_.push_back(key_of(prompts[i], i, options));
-    const auto todo = text_of_root(world, [&] {
+    const auto todo = text_of_root(world_, [&] {
       file_.emplace(options, keys_);
       std::string missing;
       for (std::size_t i = 0; i < prompts_.size(); ++i) missing += file_->done().contains(i) ? '0' : '1';
@@ -127,14 +128,14 @@ class PromptQueue final : public TextQueue {
       if (todo[i] == '1') todo_.push_back(i);
     }
     counts_.done_before = static_cast<std::int64_t>(prompts.size() - todo_.size());
-    next_ = static_cast<std::size_t>(world.rank());
+    next_ = static_cast<std::size_t>(ranks_.rank);
   }
 
   TextInWork* next() override {
     if (next_ >= todo_.size()) return nullptr;
     auto work = std::make_unique<Work>(tokenizer_, options_.sampling.stops);
     work->index = todo_[next_];
-    next_ += static_cast<std::size_t>(world_.size());
+    next_ += static_cast<std::size_t>(ranks_.size);
     const auto& prompt = prompts_[work->index].prompt;
     work->sequence.ids = prompt.ids;
     work->left = options_.sampling.num_tokens;
@@ -201,6 +202,7 @@ class PromptQueue final : public TextQueue {
   };
 
   ProcessGroup& world_;
+  DataRanks ranks_;
   const Tokenizer& tokenizer_;
   const std::vector<FilePrompt>& prompts_;
   const PromptResultsOptions& options_;
@@ -222,7 +224,7 @@ PromptResultsCounts write_prompt_results(ModelRuntime& runtime, const Tokenizer&
                                          const Logger& log) {
   const auto start = std::chrono::steady_clock::now();
   check_sampling(options.sampling);
-  PromptQueue queue(runtime.world(), tokenizer, prompts, options, log);
+  PromptQueue queue(runtime, tokenizer, prompts, options, log);
   write_texts(runtime, options.sampling, static_cast<std::size_t>(options.batch_size), /*same_texts=*/false, queue);
   auto counts = queue.counts();
   counts.seconds = seconds_since(start);

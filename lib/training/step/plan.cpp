@@ -17,10 +17,10 @@ namespace fsdp {
 
 bool trains(const TrainOptions& options) { return options.max_epochs >= 0 || options.max_steps > 0; }
 
-BatchPlan plan_batches(const TrainOptions& options, int world_size) {
+BatchPlan plan_batches(const TrainOptions& options, int ranks) {
   BatchPlan plan;
   plan.micro_batch_size = options.batch_size;
-  const auto per_round = options.batch_size * world_size;
+  const auto per_round = options.batch_size * ranks;
   if (options.total_batch_size == 0) {
     plan.accumulation_steps = std::max(1, options.gradient_accumulation_steps);
     plan.rows_per_step = per_round * plan.accumulation_steps;
@@ -30,7 +30,7 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
   if (options.total_batch_restored && options.total_batch_size % per_round != 0) {
     // Another number of ranks than before keeps the optimization: the step's rows are dealt out as evenly as they go.
     plan.accumulation_steps = static_cast<int>((options.total_batch_size + per_round - 1) / per_round);
-    const auto parts = static_cast<std::int64_t>(plan.accumulation_steps) * world_size;
+    const auto parts = static_cast<std::int64_t>(plan.accumulation_steps) * ranks;
     plan.micro_batch_size = (options.total_batch_size + parts - 1) / parts;
     return plan;
   }
@@ -38,7 +38,7 @@ BatchPlan plan_batches(const TrainOptions& options, int world_size) {
     const auto below = options.total_batch_size / per_round * per_round;
     throw UsageError(fmt::format(
         "--total-batch-size {} is not a multiple of --batch-size {} x {} = {}; use {}{} or another --batch-size",
-        options.total_batch_size, options.batch_size, format_count_of(world_size, "rank"), per_round,
+        options.total_batch_size, options.batch_size, format_count_of(ranks, "rank"), per_round,
         below > 0 ? fmt::format("{} or ", below) : std::string(), below + per_round));
   }
   plan.accumulation_steps = static_cast<int>(options.total_batch_size / per_round);

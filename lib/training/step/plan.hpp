@@ -22,7 +22,7 @@ struct BatchPlan {
 bool trains(const TrainOptions& options);
 
 /// \throws UsageError naming the numbers that do not fit together and the nearest that do
-BatchPlan plan_batches(const TrainOptions& options, int world_size);
+BatchPlan plan_batches(const TrainOptions& options, int ranks);
 
 /// Optimizer steps of the whole run (those before a restart included).
 std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step);

@@ -39,9 +39,8 @@ double weight_of_token(double tokens) { return tokens > 0 ? 1.0 / tokens : 0.0; 
 
 StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& options) {
   const auto& decoder = runtime.decoder();
-  return {
-      runtime.world().rank(), runtime.world().size(), options.batches.micro_batch_size,
-      options.seed,           options.shuffle,        decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
+  return {runtime.data_ranks(), options.batches.micro_batch_size, options.seed, options.shuffle,
+          decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
 }
 
 /// Nothing moved where nothing is on a disk.
@@ -300,9 +299,9 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
 }
 
 double Trainer::probe_loss() {
-  const auto& world = runtime_.world();
+  const auto& ranks = runtime_.data_ranks();
   const auto rows = options_.batches.micro_batch_size;
-  const auto slice = micro_batch_slice(state_.samples, rows * world.size(), 0, world.rank(), world.size(), rows);
+  const auto slice = micro_batch_slice(state_.samples, rows * ranks.size, 0, ranks, rows);
   auto batch = reader_.read_micro_batch(slice);
   send_to(runtime_.ops(), batch);
   auto loss = runtime_.engine().evaluate(batch);

@@ -57,7 +57,7 @@ class Trainer {
   /// \throws RuntimeFailure when loss or gradients are not finite
   bool measure_fisher(const std::function<bool()>& stop_wanted);
   /// By what has been measured. Collective.
-  ChildSummary choose_child() { return optimizer_->choose_child(*runtime_.mesh().shard); }
+  ChildSummary choose_child() { return optimizer_->choose_child(*runtime_.mesh().shard.ranks); }
 
   /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
   /// they have no tokens. Collective.

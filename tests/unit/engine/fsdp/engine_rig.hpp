@@ -139,7 +139,7 @@ class RigRank {
     const auto range = engine_->range(param);
     const auto mine = shard.narrow(0, 0, range.num_rows).to(full.scalar_type());  // frozen parameters may have 16 bits
     auto place = full.narrow(0, range.first_row, range.num_rows);
-    if (runtime_.mesh().replicate->rank() == 0) place.copy_(mine);
+    if (runtime_.mesh().replicate.rank() == 0) place.copy_(mine);
     world_.barrier();
     CHECK(same_bits(place, mine));
     CHECK(shard.narrow(0, range.num_rows, shard.size(0) - range.num_rows).count_nonzero().item<std::int64_t>() == 0);

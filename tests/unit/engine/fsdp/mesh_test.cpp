@@ -43,15 +43,15 @@ TEST_SUITE("fsdp/mesh") {
     run_thread_ranks(4, 2, [](ProcessGroup& world) {
       for (const auto sharding : {Sharding::full_shard, Sharding::grad_shard}) {
         const auto mesh = make_mesh(world, sharding, 0);
-        CHECK((members(*mesh.shard) == std::vector<int>{0, 1, 2, 3}));
-        CHECK((members(*mesh.replicate) == std::vector<int>{world.rank()}));
+        CHECK((members(*mesh.shard.ranks) == std::vector<int>{0, 1, 2, 3}));
+        CHECK((members(*mesh.replicate.ranks) == std::vector<int>{world.rank()}));
         CHECK(mesh.num_nodes == 2);
         CHECK(mesh.ranks_per_node == 2);
         CHECK(mesh.local_rank == world.rank() % 2);
       }
       const auto mesh = make_mesh(world, Sharding::no_shard, 0);
-      CHECK((members(*mesh.shard) == std::vector<int>{world.rank()}));
-      CHECK((members(*mesh.replicate) == std::vector<int>{0, 1, 2, 3}));
+      CHECK((members(*mesh.shard.ranks) == std::vector<int>{world.rank()}));
+      CHECK((members(*mesh.replicate.ranks) == std::vector<int>{0, 1, 2, 3}));
     });
   }
 
@@ -60,8 +60,8 @@ TEST_SUITE("fsdp/mesh") {
       for (const auto sharding : {Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard}) {
         const auto mesh = make_mesh(world, sharding, 0);
         const int first = world.rank() / 2 * 2;
-        CHECK((members(*mesh.shard) == std::vector<int>{first, first + 1}));
-        CHECK((members(*mesh.replicate) == std::vector<int>{world.rank() % 2, world.rank() % 2 + 2}));
+        CHECK((members(*mesh.shard.ranks) == std::vector<int>{first, first + 1}));
+        CHECK((members(*mesh.replicate.ranks) == std::vector<int>{world.rank() % 2, world.rank() % 2 + 2}));
       }
     });
   }
@@ -71,17 +71,17 @@ TEST_SUITE("fsdp/mesh") {
       DealtOut dealt(world);
       const auto mesh = make_mesh(dealt, Sharding::hybrid_full_shard, 0);
       const int node = world.rank() % 2;
-      CHECK((members(*mesh.shard) == std::vector<int>{node, node + 2, node + 4}));
-      CHECK((members(*mesh.replicate) == std::vector<int>{world.rank() - node, world.rank() - node + 1}));
+      CHECK((members(*mesh.shard.ranks) == std::vector<int>{node, node + 2, node + 4}));
+      CHECK((members(*mesh.replicate.ranks) == std::vector<int>{world.rank() - node, world.rank() - node + 1}));
     });
   }
 
   TEST_CASE("make_mesh: a given group size takes precedence over the node") {
     run_thread_ranks(6, 6, [](ProcessGroup& world) {
       const auto mesh = make_mesh(world, Sharding::hybrid_full_shard, 3);
-      CHECK(mesh.shard->size() == 3);
-      CHECK((members(*mesh.replicate) == std::vector<int>{world.rank() % 3, world.rank() % 3 + 3}));
-      CHECK(make_mesh(world, Sharding::full_shard, 3).shard->size() == 6);  // only hybrids use groups
+      CHECK(mesh.shard.size() == 3);
+      CHECK((members(*mesh.replicate.ranks) == std::vector<int>{world.rank() % 3, world.rank() % 3 + 3}));
+      CHECK(make_mesh(world, Sharding::full_shard, 3).shard.size() == 6);  // only hybrids use groups
     });
   }
 

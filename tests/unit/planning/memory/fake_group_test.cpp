@@ -18,7 +18,7 @@ namespace {
 
 std::string describe(const Mesh& mesh) {
   std::string text = std::to_string(mesh.num_nodes) + " nodes, local rank " + std::to_string(mesh.local_rank);
-  for (const auto* group : {mesh.shard.get(), mesh.replicate.get()}) {
+  for (const auto* group : {mesh.shard.ranks.get(), mesh.replicate.ranks.get()}) {
     text += ", " + std::to_string(group->rank()) + " of";
     for (int m = 0; m < group->size(); ++m) text += ' ' + std::to_string(group->world_rank(m));
   }

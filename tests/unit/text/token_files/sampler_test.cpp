@@ -83,13 +83,13 @@ TEST_SUITE("dataset/data_order") {
   }
 
   TEST_CASE("micro_batch_slice: 2 ranks x 3 rows, second micro-batch clipped") {
-    const auto full = fsdp::micro_batch_slice(100, 10, 0, 1, 2, 3);
+    const auto full = fsdp::micro_batch_slice(100, 10, 0, {1, 2}, 3);
     CHECK(full.first_position == 103);
     CHECK(full.num_samples == 3);
-    const auto clipped = fsdp::micro_batch_slice(100, 10, 1, 1, 2, 3);
+    const auto clipped = fsdp::micro_batch_slice(100, 10, 1, {1, 2}, 3);
     CHECK(clipped.first_position == 109);
     CHECK(clipped.num_samples == 1);
-    const auto empty = fsdp::micro_batch_slice(100, 9, 1, 1, 2, 3);
+    const auto empty = fsdp::micro_batch_slice(100, 9, 1, {1, 2}, 3);
     CHECK(empty.first_position == 109);
     CHECK(empty.num_samples == 0);
   }
@@ -105,7 +105,7 @@ TEST_SUITE("dataset/data_order") {
           std::multiset<std::int64_t> seen;
           for (int m = 0; m < micro_batches; ++m) {
             for (int rank = 0; rank < world; ++rank) {
-              const auto slice = fsdp::micro_batch_slice(1000, samples, m, rank, world, rows);
+              const auto slice = fsdp::micro_batch_slice(1000, samples, m, {rank, world}, rows);
               for (std::int64_t i = 0; i < slice.num_samples; ++i) seen.insert(slice.first_position + i);
             }
           }
@@ -119,7 +119,7 @@ TEST_SUITE("dataset/data_order") {
   }
 
   TEST_CASE("micro_batch_slice: a rank outside the world is refused") {
-    CHECK_THROWS_AS(fsdp::micro_batch_slice(0, 4, 0, 2, 2, 1), std::invalid_argument);
-    CHECK_THROWS_AS(fsdp::micro_batch_slice(0, 4, 0, 0, 1, 0), std::invalid_argument);
+    CHECK_THROWS_AS(fsdp::micro_batch_slice(0, 4, 0, {2, 2}, 1), std::invalid_argument);
+    CHECK_THROWS_AS(fsdp::micro_batch_slice(0, 4, 0, {0, 1}, 0), std::invalid_argument);
   }
 }

@@ -15,7 +15,7 @@ namespace {
 
 /// The second of two ranks, which has fewer rows in a step's last round.
 StepReaderOptions options() {
-  return {.rank = 1, .world = 2, .micro_batch_size = 2, .seed = 7, .shuffle = true, .has_dropout = true};
+  return {.ranks = {.rank = 1, .size = 2}, .micro_batch_size = 2, .seed = 7, .shuffle = true, .has_dropout = true};
 }
 
 void check_equal(const std::vector<MicroBatch>& a, const std::vector<MicroBatch>& b) {
