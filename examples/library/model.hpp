@@ -38,13 +38,13 @@ class First : public Named {
  public:
   using Named::Named;
   bool is_block() const override { return false; }
-  at::Tensor forward(fsdp::LayerParams p, const fsdp::MicroBatch& batch, const at::Tensor&,
+  at::Tensor forward(fsdp::LayerParams p, const fsdp::StepContext& step, const at::Tensor&,
                      std::unique_ptr<fsdp::LayerState>*) override {
-    return fsdp::host_ops().linear(inputs_of(batch.ids_N), p[0]);
+    return fsdp::host_ops().linear(inputs_of(step.batch.ids_N), p[0]);
   }
-  at::Tensor backward(fsdp::LayerParams, fsdp::LayerGrads g, const fsdp::MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(fsdp::LayerParams, fsdp::LayerGrads g, const fsdp::StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<fsdp::LayerState>) override {
-    fsdp::host_ops().weight_grad(g[0], grad_ND, inputs_of(batch.ids_N));
+    fsdp::host_ops().weight_grad(g[0], grad_ND, inputs_of(step.batch.ids_N));
     return {};
   }
 };
@@ -54,13 +54,13 @@ class Block : public Named {
  public:
   using Named::Named;
   bool is_block() const override { return true; }
-  at::Tensor forward(fsdp::LayerParams p, const fsdp::MicroBatch&, const at::Tensor& x_ND,
+  at::Tensor forward(fsdp::LayerParams p, const fsdp::StepContext&, const at::Tensor& x_ND,
                      std::unique_ptr<fsdp::LayerState>* keep) override {
     const auto hidden = at::relu(fsdp::host_ops().linear(x_ND, p[0]));
     if (keep != nullptr) *keep = std::make_unique<State>(x_ND, hidden);
     return x_ND + fsdp::host_ops().linear(hidden, p[1]);
   }
-  at::Tensor backward(fsdp::LayerParams p, fsdp::LayerGrads g, const fsdp::MicroBatch&, const at::Tensor& grad_ND,
+  at::Tensor backward(fsdp::LayerParams p, fsdp::LayerGrads g, const fsdp::StepContext&, const at::Tensor& grad_ND,
                       std::unique_ptr<fsdp::LayerState> state) override {
     const auto& ops = fsdp::host_ops();
     const auto& [x_ND, hidden] = static_cast<const State&>(*state);
@@ -83,21 +83,23 @@ class Loss : public fsdp::LossLayer {
   explicit Loss(int parameter) : parameters_{parameter} {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
-  fsdp::LossSum forward(fsdp::LayerParams p, const fsdp::MicroBatch& batch, const at::Tensor& x_ND) override {
-    return sum_of(fsdp::host_ops().linear(x_ND, p[0]).squeeze(1) - targets_of(batch.ids_N));
+  void forward(fsdp::LayerParams p, const fsdp::StepContext& step, const at::Tensor& x_ND) override {
+    *step.sums += sum_of(error_of(p, step, x_ND));
   }
-  fsdp::LossSum forward_backward(fsdp::LayerParams p, fsdp::LayerGrads g, const fsdp::MicroBatch& batch,
-                                 const at::Tensor& x_ND, const fsdp::GradScale& grad_scale,
-                                 at::Tensor* grad_x_ND) override {
+  void forward_backward(fsdp::LayerParams p, fsdp::LayerGrads g, const fsdp::StepContext& step, const at::Tensor& x_ND,
+                        at::Tensor* grad_x_ND) override {
     const auto& ops = fsdp::host_ops();
-    const auto error = ops.linear(x_ND, p[0]).squeeze(1) - targets_of(batch.ids_N);
-    const auto grad = (2 * grad_scale.value * error).unsqueeze(1);
+    const auto error = error_of(p, step, x_ND);
+    const auto grad = (2 * step.grad_scale.value * error).unsqueeze(1);
     ops.weight_grad(g[0], grad, x_ND);
     if (grad_x_ND != nullptr) *grad_x_ND = ops.linear_backward(grad, p[0]);
-    return sum_of(error);
+    *step.sums += sum_of(error);
   }
 
  private:
+  static at::Tensor error_of(fsdp::LayerParams p, const fsdp::StepContext& step, const at::Tensor& x_ND) {
+    return fsdp::host_ops().linear(x_ND, p[0]).squeeze(1) - targets_of(step.batch.ids_N);
+  }
   static fsdp::LossSum sum_of(const at::Tensor& error) {
     return {(error * error).sum(at::kDouble).item<double>(), error.numel(), {}};
   }

@@ -44,34 +44,6 @@ struct GradSlot {
   bool written = false;
 };
 
-/// Tensors that a layer's forward keeps for its backward; destroyed after the backward.
-struct LayerState {
-  virtual ~LayerState() = default;
-};
-
-/// Parameters of one layer, gathered, in the order of Layer::parameters(). Valid during the call.
-using LayerParams = std::span<const at::Tensor>;
-/// Gradient slots in the order of LayerParams; null for frozen parameters.
-using LayerGrads = std::span<GradSlot* const>;
-
-class Layer {
- public:
-  virtual ~Layer() = default;
-  virtual const std::string& name() const = 0;
-  /// Indices into the model's parameter table.
-  virtual const std::vector<int>& parameters() const = 0;
-  /// True for a transformer block: activation checkpointing may recompute it.
-  virtual bool is_block() const = 0;
-
-  /// \param x_ND    output of the layer before; undefined for the first
-  /// \param state   receives what backward() needs; null without a backward
-  virtual at::Tensor forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND,
-                             std::unique_ptr<LayerState>* state) = 0;
-  /// \return gradient of x_ND; undefined for the first layer
-  virtual at::Tensor backward(LayerParams params, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
-                              std::unique_ptr<LayerState> state) = 0;
-};
-
 /// Factor of the loss before the backward.
 struct GradScale {
   GradScale(double all) : value(all) {}
@@ -100,18 +72,59 @@ struct LossSum {
   }
 };
 
+/// What the layers of a model are given in one micro-batch, beside parameters and activations.
+struct StepContext {
+  /// \param rows  must outlive this object
+  StepContext(const MicroBatch& rows, const GradScale& scale = 0.0, LossSum* into = nullptr)
+      : batch(rows), grad_scale(scale), sums(into) {}
+
+  const MicroBatch& batch;
+  /// Factor of every loss before the backward: the model's, and any that a layer adds.
+  GradScale grad_scale;
+  /// Where a loss adds its sum. Null where none is wanted: in generation, and where a layer's forward is repeated.
+  LossSum* sums;
+};
+
+/// Tensors that a layer's forward keeps for its backward; destroyed after the backward.
+struct LayerState {
+  virtual ~LayerState() = default;
+};
+
+/// Parameters of one layer, gathered, in the order of Layer::parameters(). Valid during the call.
+using LayerParams = std::span<const at::Tensor>;
+/// Gradient slots in the order of LayerParams; null for frozen parameters.
+using LayerGrads = std::span<GradSlot* const>;
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  virtual const std::string& name() const = 0;
+  /// Indices into the model's parameter table.
+  virtual const std::vector<int>& parameters() const = 0;
+  /// True for a transformer block: activation checkpointing may recompute it.
+  virtual bool is_block() const = 0;
+
+  /// \param x_ND    output of the layer before; undefined for the first
+  /// \param state   receives what backward() needs; null without a backward
+  virtual at::Tensor forward(LayerParams params, const StepContext& step, const at::Tensor& x_ND,
+                             std::unique_ptr<LayerState>* state) = 0;
+  /// \return gradient of x_ND; undefined for the first layer
+  virtual at::Tensor backward(LayerParams params, LayerGrads grads, const StepContext& step, const at::Tensor& grad_ND,
+                              std::unique_ptr<LayerState> state) = 0;
+};
+
 /// The last layer: final norm, head and loss in one, so that logits exist only in chunks.
 class LossLayer {
  public:
   virtual ~LossLayer() = default;
   virtual const std::string& name() const = 0;
   virtual const std::vector<int>& parameters() const = 0;
-  /// Loss only.
-  virtual LossSum forward(LayerParams params, const MicroBatch& batch, const at::Tensor& x_ND) = 0;
-  /// Loss, and the backward of grad_scale * loss_sum. \param grad_x_ND  receives the gradient of x_ND; null: it is not
-  /// wanted
-  virtual LossSum forward_backward(LayerParams params, LayerGrads grads, const MicroBatch& batch,
-                                   const at::Tensor& x_ND, const GradScale& grad_scale, at::Tensor* grad_x_ND) = 0;
+  /// Adds the loss to step.sums.
+  virtual void forward(LayerParams params, const StepContext& step, const at::Tensor& x_ND) = 0;
+  /// The same, and the backward of step.grad_scale times that loss. \param grad_x_ND  receives the gradient of x_ND;
+  /// null: it is not wanted
+  virtual void forward_backward(LayerParams params, LayerGrads grads, const StepContext& step, const at::Tensor& x_ND,
+                                at::Tensor* grad_x_ND) = 0;
 };
 
 }  // namespace fsdp

@@ -318,7 +318,7 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
   const auto params = full_parameters(layer.parameters());
   if (again) {
     const auto input = host_inputs_ != nullptr ? host_inputs_->take() : std::exchange(state.inputs[index], {});
-    layer.forward(params, state.batch, input, &state.states[index]);
+    layer.forward(params, state.context_again(), input, &state.states[index]);
     return;
   }
   const bool goes_back = state.training && static_cast<int>(index) >= first_backward_;
@@ -326,21 +326,23 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
   const bool recomputed = goes_back && checkpointed_[index];
   if (recomputed && host_inputs_ != nullptr) host_inputs_->keep(state.x_ND);
   if (recomputed && host_inputs_ == nullptr) state.inputs[index] = state.x_ND;
-  state.x_ND = layer.forward(params, state.batch, state.x_ND, keep ? &state.states[index] : nullptr);
+  state.x_ND = layer.forward(params, state.context(), state.x_ND, keep ? &state.states[index] : nullptr);
 }
 
 void Engine::run_loss(Run& state) {
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
-    state.loss = state.head != nullptr ? (*state.head)(params, state.x_ND)
-                                       : input_.loss->forward(params, state.batch, state.x_ND);
+    if (state.head != nullptr) {
+      state.loss += (*state.head)(params, state.x_ND);
+    } else {
+      input_.loss->forward(params, state.context(), state.x_ND);
+    }
     return;
   }
   if (host_inputs_ != nullptr) host_inputs_->fetch();
   const auto slots = grad_slots(input_.loss->parameters());
   const bool goes_on = first_backward_ < static_cast<int>(input_.layers.size());
-  state.loss = input_.loss->forward_backward(params, slots, state.batch, state.x_ND, state.grad_scale,
-                                             goes_on ? &state.grad_ND : nullptr);
+  input_.loss->forward_backward(params, slots, state.context(), state.x_ND, goes_on ? &state.grad_ND : nullptr);
   state.x_ND.reset();
 }
 
@@ -348,7 +350,7 @@ void Engine::run_backward(std::size_t index, Run& state) {
   auto& layer = *input_.layers[index];
   const auto params = full_parameters(layer.parameters());
   const auto slots = grad_slots(layer.parameters());
-  state.grad_ND = layer.backward(params, slots, state.batch, state.grad_ND, std::move(state.states[index]));
+  state.grad_ND = layer.backward(params, slots, state.context(), state.grad_ND, std::move(state.states[index]));
 }
 
 void Engine::with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body) {

@@ -28,6 +28,10 @@ struct Engine::Run {
   std::vector<std::unique_ptr<LayerState>> states = {};
   LossSum loss = {};
   const HeadBody* head = nullptr;  ///< runs in place of the loss layer; null: the loss layer runs
+
+  StepContext context() { return {batch, grad_scale, &loss}; }
+  /// For a forward that is repeated.
+  StepContext context_again() const { return {batch, grad_scale, nullptr}; }
 };
 
 struct Engine::Unit {

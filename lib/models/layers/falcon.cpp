@@ -217,8 +217,9 @@ class FalconBlock final : public DecoderBlock {
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
                      std::unique_ptr<LayerState>* state) override {
+    const auto& batch = step.batch;
     FalconState s;
     auto* keep = state != nullptr ? &s : nullptr;
     auto out_ND = run(p, batch, x_ND, keep, [&](const at::Tensor& projected_NC) {
@@ -234,8 +235,9 @@ class FalconBlock final : public DecoderBlock {
                [&](const at::Tensor& projected_NC) { return heads_.decode(projected_NC, parts); });
   }
 
-  at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
+    const auto& batch = step.batch;
     auto& s = static_cast<FalconState&>(*state);
     const std::array grad_pre_NF{into_feed_forward_backward(p, g, batch, grad_ND, s)};
     auto grad_in_ND = up_.backward_input(p, g, batch, grad_pre_NF, s.up_state);

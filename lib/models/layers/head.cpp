@@ -43,29 +43,29 @@ class HeadLayer final : public DecoderHead {
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  LossSum forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND) override {
+  void forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND) override {
+    const auto& batch = step.batch;
     const auto norm = final_norm(p, x_ND);
-    LossSum loss;
     for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
-      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
+      ops_.cross_entropy(*step.sums, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
     });
-    return loss;
   }
 
-  LossSum forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                           const GradScale& grad_scale, at::Tensor* grad_x_ND) override {
+  void forward_backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& x_ND,
+                        at::Tensor* grad_x_ND) override {
+    const auto& batch = step.batch;
     const auto norm = final_norm(p, x_ND);
     const auto norms = g.first(weight_);
     const bool trains_norm = std::any_of(norms.begin(), norms.end(), [](const auto* slot) { return slot != nullptr; });
     const bool into_norm = grad_x_ND != nullptr || trains_norm;
     at::Tensor grad_norm_ND;
     if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
-    LossSum loss;
     for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       const auto slope = cap_slope(logits);
-      ops_.cross_entropy(loss, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, grad_scale);
+      ops_.cross_entropy(*step.sums, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size,
+                         step.grad_scale);
       if (slope.defined()) logits.mul_(slope);
-      if (grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+      if (step.grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       const auto chunk_ND = norm.out_ND.narrow(0, first, rows);
       const auto through_adapter_ND =
           adapter_.backward(adapter_params(p), g.subspan(weight_ + 1), batch, first, chunk_ND, logits);
@@ -79,10 +79,9 @@ class HeadLayer final : public DecoderHead {
       }
       ops_.weight_grad(g[weight_], logits, chunk_ND);
     });
-    if (!into_norm) return loss;
+    if (!into_norm) return;
     auto grad_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
     if (grad_x_ND != nullptr) *grad_x_ND = std::move(grad_ND);
-    return loss;
   }
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override {

@@ -85,9 +85,9 @@ class GatedBlock final : public DecoderBlock {
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
                      std::unique_ptr<LayerState>* state) override;
-  at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override;
   at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override;
 
@@ -260,8 +260,9 @@ GatedBlock::GatedBlock(const Ops& ops, const Decoder& decoder, int index, std::s
       longest_row_(longest_row(config_)),
       name_("block " + std::to_string(index)) {}
 
-at::Tensor GatedBlock::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+at::Tensor GatedBlock::forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
                                std::unique_ptr<LayerState>* state) {
+  const auto& batch = step.batch;
   BlockState s;
   auto* keep = state != nullptr ? &s : nullptr;
   s.x_ND = x_ND;
@@ -430,8 +431,9 @@ at::Tensor GatedBlock::feed_forward_backward(LayerParams p, LayerGrads g, const 
   return grad_sum_ND;
 }
 
-at::Tensor GatedBlock::backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+at::Tensor GatedBlock::backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                                 std::unique_ptr<LayerState> state) {
+  const auto& batch = step.batch;
   auto& s = static_cast<BlockState&>(*state);
   const auto grad_sum_ND = feed_forward_backward(p, g, batch, grad_ND, s);
   return attention_backward(p, g, batch, grad_sum_ND, s);
@@ -501,15 +503,17 @@ class EmbeddingLayer final : public Layer {
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
-  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor&, std::unique_ptr<LayerState>*) override {
+    const auto& batch = step.batch;
     auto x_ND = ops_.embed(p[0], {}, batch.ids_N, detail::place_of(batch));
     if (has_adapter_) adapter_.forward(p.subspan(1), batch, batch.ids_N, x_ND);
     if (config_.traits.scaled_embeddings) x_ND.mul_(scale(x_ND));
     return x_ND;
   }
 
-  at::Tensor backward(LayerParams p, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads grads, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
+    const auto& batch = step.batch;
     if (grads[0] == nullptr && !has_adapter_) return {};
     auto grad = grad_ND;
     if (config_.traits.scaled_embeddings) grad = grad * scale(grad);

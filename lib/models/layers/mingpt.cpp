@@ -42,7 +42,8 @@ class SumEmbeddingLayer final : public Layer {
   const std::vector<int>& parameters() const override { return parameters_; }
   bool is_block() const override { return false; }
 
-  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor&, std::unique_ptr<LayerState>*) override {
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor&, std::unique_ptr<LayerState>*) override {
+    const auto& batch = step.batch;
     auto x_ND = ops_.embed(p[0], has_adapter_ ? at::Tensor() : p[1], batch.ids_N, detail::place_of(batch));
     if (has_adapter_) {
       const auto positions_N = positions_of(batch);
@@ -55,8 +56,9 @@ class SumEmbeddingLayer final : public Layer {
     return x_ND;
   }
 
-  at::Tensor backward(LayerParams p, LayerGrads grads, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads grads, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState>) override {
+    const auto& batch = step.batch;
     auto grad = grad_ND;
     if (config_.dropout > 0 && batch.sample_keys.defined()) drop(ops_, grad, batch, 1, config_.dropout);
     if (has_adapter_) {
@@ -148,8 +150,9 @@ class BlockLayer final : public DecoderBlock {
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return parameters_; }
 
-  at::Tensor forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND,
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
                      std::unique_ptr<LayerState>* state) override {
+    const auto& batch = step.batch;
     BlockState s;
     auto* keep = state != nullptr ? &s : nullptr;
     s.x_ND = x_ND;
@@ -185,8 +188,9 @@ class BlockLayer final : public DecoderBlock {
     return out_ND;
   }
 
-  at::Tensor backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& grad_ND,
+  at::Tensor backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
+    const auto& batch = step.batch;
     auto& s = static_cast<BlockState&>(*state);
     const auto grad_sum_ND = feed_forward_backward(p, g, batch, grad_ND, s);
     return attention_backward(p, g, batch, grad_sum_ND, s);

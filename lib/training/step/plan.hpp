@@ -21,6 +21,7 @@ struct BatchPlan {
 /// False: only evaluated.
 bool trains(const TrainOptions& options);
 
+/// \param ranks  of the job
 /// \throws UsageError naming the numbers that do not fit together and the nearest that do
 BatchPlan plan_batches(const TrainOptions& options, int ranks);
 

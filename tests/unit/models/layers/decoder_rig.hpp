@@ -35,7 +35,8 @@ struct Model {
   LossSum loss(const MicroBatch& batch) const {
     at::Tensor x;
     for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
-    auto sum = decoder.loss->forward(of(decoder.loss->parameters()), batch, x);
+    LossSum sum;
+    decoder.loss->forward(of(decoder.loss->parameters()), {batch, 0.0, &sum}, x);
     ops.fetch(sum);
     return sum;
   }
@@ -54,8 +55,9 @@ struct Model {
       x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
-    auto result =
-        decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), batch, x, scale, &grad);
+    LossSum result;
+    decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), {batch, scale, &result}, x,
+                                   &grad);
     for (std::size_t s = states.size(); s-- > 0;) {
       auto& layer = *decoder.layers[s];
       grad = layer.backward(of(layer.parameters()), grads_of(layer.parameters()), batch, grad, std::move(states[s]));
