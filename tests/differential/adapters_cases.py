@@ -145,10 +145,10 @@ def difference(case, number):
     counts["compared" if not refused else "refused by ours"] += 1
     if "merge" in refused and re.search("parts the head of a GPT-2|no bias in the base that it could be added to", refused["merge"].err):
         refused.pop("merge")
-        counts["refused by a merge that has no place for it (docs/methods.md)"] += 1
+        counts["refused by a merge that has no place for it (docs/adapters.md)"] += 1
         found.pop("merge")
     if refused.keys() == {"evaluation", "training"} and all("which only a merge takes" in result.err for result in refused.values()):
-        counts["DoRA of a head, which only a merge takes (docs/methods.md)"] += 1
+        counts["DoRA of a head, which only a merge takes (docs/adapters.md)"] += 1
         refused = {}
     if wrong:
         return f"losses differ: {' '.join(wrong)}{shown}"
