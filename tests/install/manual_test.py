@@ -137,7 +137,7 @@ class Docs(unittest.TestCase):
 
     def pages_of(self, words):
         name = words.replace(" ", "-")
-        more = {"fsdp-finetune": ["options"], "fsdp-eval": ["runs"]}.get(name, [])
+        more = {"fsdp-finetune": ["options"], "fsdp-eval": ["runs"], "fsdp-memprobe": ["options"]}.get(name, [])
         pages = [name, *(f"{name}-{part}" for part in more)]
         return "\n".join((SOURCE / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
 
