@@ -60,18 +60,15 @@ constexpr std::array kVariables = std::to_array<Variable>({
      .is_number = true},
     {"FSDP_STAGED", programs,
      "folder with copies of the data, which job scripts set for STAGE: checkpoints name the files without it"},
-    // fsdp-finetune sets these; a command that starts one of the programs passes them on.
-    {.name = "FSDP_EVENT",
-     .reader = programs,
-     .meaning = "set for the command of --on-event: start, done, stopped (early, with a checkpoint) or failed",
-     .page = "fsdp-finetune.md#events"},
-    {"FSDP_RUN", programs, "likewise: name of the run"},
-    {"FSDP_RUN_DIR", programs, "likewise: its folder, absolute"},
-    {"FSDP_STEP", programs, "likewise: the last step that has ended"},
-    {"FSDP_TOTAL_STEPS", programs, "likewise: steps of the whole run; empty before they are known"},
-    {"FSDP_LOSS", programs, "likewise: loss of that step; empty where the job has made none"},
-    {"FSDP_MESSAGE", programs, "likewise: the error, or a few words; one line"},
-    {"FSDP_EXIT_CODE", programs, "likewise: exit code of the job; empty at its start"},
+    // fsdp-finetune sets these for the command of --on-event, which may start one of the programs.
+    {"FSDP_EVENT", commands, "start, done, stopped (early, with a checkpoint) or failed"},
+    {"FSDP_RUN", commands, "name of the run"},
+    {"FSDP_RUN_DIR", commands, "its folder, absolute"},
+    {"FSDP_STEP", commands, "the last step that has ended"},
+    {"FSDP_TOTAL_STEPS", commands, "steps of the whole run; empty before they are known"},
+    {"FSDP_LOSS", commands, "loss of that step; empty where the job has made none"},
+    {"FSDP_MESSAGE", commands, "the error, or a few words; one line"},
+    {"FSDP_EXIT_CODE", commands, "exit code of the job; empty at its start"},
 
     {"FSDP_HOME", jobs, "folder of the project or of the unpacked tarball"},
     {"FSDP_BIN", jobs, "folder of the programs"},
@@ -160,6 +157,8 @@ std::string_view name_of(VariableReader reader) {
   switch (reader) {
     case programs:
       return "programs";
+    case commands:
+      return "commands";
     case jobs:
       return "jobs";
     case builds:

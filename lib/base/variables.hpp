@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-/// Reader of a variable. Programs take no notice of those of others.
-enum class VariableReader { programs, jobs, builds, tests };
+/// Reader of a variable. Programs take no notice of those of others. The commands are those of --on-event.
+enum class VariableReader { programs, commands, jobs, builds, tests };
 
 struct Variable {
   std::string_view name;  ///< a * at its end stands for the ends of several names
