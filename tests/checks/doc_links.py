@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-LINK = re.compile(r"(?<!!)\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")  # the text of a link may begin on the line before
 FENCE = re.compile(r"^(```|~~~)")
 
 
