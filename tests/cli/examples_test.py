@@ -3,7 +3,7 @@ of the examples.
 
 A command of a block begins with `$ `. What cannot run offline on two cores in seconds (a cluster, a download) is written
 without it; a command that ends otherwise than with 0 has a comment `# exits with N`. Commands of a page run in its order,
-in one folder that has build/bin, data and scripts. Of the output shown, words are equal and numbers within 2 %, since
+in one folder that has build/bin, data, scripts and the job scripts. Of the output shown, words are equal and numbers within 2 %, since
 processors round differently, but equal where fsdp-memprobe predicts for a GPU, which no processor changes; times, speeds
 and hashes are not compared, and a line `...` stands for any lines.
 """
@@ -92,7 +92,7 @@ class Examples(fsdp_cli.Case):
             folder = self.folder / page.stem
             (folder / "build").mkdir(parents=True)
             os.symlink(self.folder / "programs", folder / "build/bin")
-            for name in ("data", "scripts", "examples"):
+            for name in ("data", "scripts", "examples", "slurm", "pbs"):
                 os.symlink(ROOT / name, folder / name)
             with self.subTest(page.name):
                 for command, shown in commands:
