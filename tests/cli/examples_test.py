@@ -6,6 +6,9 @@ without it; a command that ends otherwise than with 0 has a comment `# exits wit
 in one folder that has build/bin, data, scripts and the job scripts. Of the output shown, words are equal and numbers within 2 %, since
 processors round differently, but equal where fsdp-memprobe predicts for a GPU, which no processor changes; times, speeds
 and hashes are not compared, and a line `...` stands for any lines.
+
+long.cli.examples runs them in a clean clone of the last commit, with the programs that README's first command builds there,
+README's in the clone's own folder.
 """
 
 import os
@@ -13,6 +16,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import unittest
 
 import fsdp_cli
 
@@ -67,36 +71,63 @@ def first_difference(shown, said, tolerance):
     return None
 
 
-class Examples(fsdp_cli.Case):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.programs = fsdp_cli.link_programs(cls.folder / "programs")
-        # README's first command builds what the blocks after it use: a target named there leaves out the others.
-        built = re.search(r"(?m)^show scripts/build\b(.*)$", (ROOT / "scripts/demo").read_text())[1].split()
-        for program in (cls.folder / "programs").glob("fsdp-*"):
-            if built and program.name not in built:
-                program.unlink()
+def built_first():
+    """Returns the targets that README's first command builds; none: all programs."""
+    return re.search(r"(?m)^show scripts/build\b(.*)$", (ROOT / "scripts/demo").read_text())[1].split()
 
-    def environment(self):
-        path = f"{self.folder / 'programs'}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
-        return fsdp_cli.environment({**self.programs, "PATH": path, "FSDP_CPU_FLOPS": "", "HOME": str(self.folder)})
+
+def clone_and_build(place):
+    cloned = subprocess.run(["git", "clone", "--quiet", ROOT, place], capture_output=True, text=True, check=False)
+    if cloned.returncode != 0:
+        raise unittest.SkipTest(f"no clone of {ROOT}: {cloned.stderr}")
+    (place / ".deps").symlink_to(ROOT / ".deps")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FSDP_")}
+    # ccache knows the objects of a clone in another folder by paths relative to this one.
+    env.update(CCACHE_BASEDIR=str(place), CCACHE_NOHASHDIR="1")
+    built = subprocess.run([place / "scripts/build", *built_first()], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True, errors="replace", check=False)
+    if built.returncode != 0:
+        raise AssertionError(f"scripts/build ended with {built.returncode} in a clean clone:\n{built.stdout[-4000:]}")
+
+
+class Examples(fsdp_cli.Case):
+    def environment(self, programs, variables):
+        path = f"{programs}:{pathlib.Path(os.environ['FSDP_MPIEXEC']).parent}:{os.environ['PATH']}"
+        return fsdp_cli.environment({**variables, "PATH": path, "FSDP_CPU_FLOPS": "", "HOME": str(self.folder)})
+
+    def folder_of(self, page, source, programs):
+        """Returns the folder in which a page's commands run: README's are typed in a clone itself."""
+        if page == source / "README.md" and source != ROOT:
+            return source
+        folder = self.folder / page.stem
+        (folder / "build").mkdir(parents=True)
+        os.symlink(programs, folder / "build/bin")
+        for name in ("data", "scripts", "examples", "slurm", "pbs"):
+            os.symlink(source / name, folder / name)
+        return folder
 
     def test_commands_of_all_pages(self):
+        if fsdp_cli.ALL:
+            source = self.folder / "clone"
+            clone_and_build(source)
+            programs, variables = source / "build/bin", {"FSDP_BIN": str(source / "build/bin")}
+        else:
+            source, programs = ROOT, self.folder / "programs"
+            variables = fsdp_cli.link_programs(programs)
+            for program in programs.glob("fsdp-*"):
+                if built_first() and program.name not in built_first():
+                    program.unlink()
         chosen = os.environ.get("PAGES", "").split()  # to try some: PAGES='README own-data'
+        env = self.environment(programs, variables)
         count = 0
-        for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for page in [source / "README.md", *sorted((source / "docs").glob("*.md"))]:
             commands = commands_of(page.read_text(encoding="utf-8"))
             if not commands or (chosen and page.stem not in chosen):
                 continue
-            folder = self.folder / page.stem
-            (folder / "build").mkdir(parents=True)
-            os.symlink(self.folder / "programs", folder / "build/bin")
-            for name in ("data", "scripts", "examples", "slurm", "pbs"):
-                os.symlink(ROOT / name, folder / name)
+            folder = self.folder_of(page, source, programs)
             with self.subTest(page.name):
                 for command, shown in commands:
-                    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=folder, env=self.environment(), text=True,
+                    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=folder, env=env, text=True,
                                           errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=120)
                     code = re.search(r"# exits with (\d+)", command)
                     self.assertEqual(done.returncode, int(code[1]) if code else 0, f"{page.name}: {command}\n{done.stdout}")
