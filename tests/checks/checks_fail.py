@@ -62,6 +62,7 @@ CASES = [
     ("plain_words.py", "lib/base/a.hpp", "/// Bytes that are left, without those\n/// Of other ranks. Offers more.\n", None),
     ("doc_links.py", "docs/a.md", "[x](b.md)\n", "docs/a.md:1: b.md: there is no such file"),
     ("doc_links.py", "docs/a.md", "[x\ny](b.md)\n", "docs/a.md:2: b.md: there is no such file"),
+    ("doc_links.py", "docs/a.md", "# One\n", "docs/README.md: does not list a.md"),
     ("doc_links.py", "docs/a.md", "# One\n\n[x](#two)\n", "docs/a.md:3: #two: a.md has no such heading"),
     ("doc_links.py", "docs/a.md", "| a |\n|---|\n| 1 |\n\n| 2 |\n", "docs/a.md:5: a row without the head"),
     ("doc_links.py", "README.md", "# Two `words`, (all)\n\n[`x`](README.md#two-words-all) `[y](z)`\n\n    [y](z)\n", None),

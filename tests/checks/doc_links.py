@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Fails when a link in README.md, CHANGELOG.md, CONTRIBUTING.md, docs/*.md or another .md file of the project leads to a
-file or a heading that is not there, or rows of a table stand apart from it. Links into the net are not followed.
+file or a heading that is not there, docs/README.md leaves out a page, or rows of a table stand apart from it. Links into
+the net are not followed.
 
     doc_links.py [--root FOLDER]
 """
@@ -71,13 +72,22 @@ def broken_tables(path, root):
             yield f"{path.relative_to(root)}:{number}: a row without the head of its table"
 
 
+def unlisted_pages(root):
+    index = root / "docs/README.md"
+    listed = index.read_text(encoding="utf-8") if index.exists() else ""
+    for page in sorted((root / "docs").glob("*.md")):
+        if page != index and f"]({page.name}" not in listed:
+            yield f"docs/README.md: does not list {page.name}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).parents[2])
     root = parser.parse_args().root.resolve()
     files = [path for path in documents(root) if path.exists()]
     problems = [problem for path in files for look in (problems_of, broken_tables) for problem in look(path, root)]
-    print("\n".join(problems) if problems else f"{len(files)} documents, all links lead somewhere, all tables are whole")
+    problems += unlisted_pages(root)
+    print("\n".join(problems) if problems else f"{len(files)} documents, all listed, all links lead somewhere, all tables are whole")
     sys.exit(1 if problems else 0)
 
 
