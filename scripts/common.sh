@@ -19,7 +19,7 @@ test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
 # Debian's libraries that the programs use. The last one is optional: without it offload uses threads.
 # shellcheck disable=SC2034
 library_packages=(libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev
-    libdeflate-dev libcurl4-openssl-dev libssl-dev zlib1g-dev) optional_libraries=(liburing-dev)
+    libdeflate-dev libcurl4-openssl-dev libssl-dev zlib1g-dev libyaml-dev) optional_libraries=(liburing-dev)
 
 # Packages that scripts/setup unpacked without root (docs/install.md); their tools are first on PATH.
 unpacked=$root/.deps/sysroot unpacked_arguments=()

@@ -173,7 +173,8 @@ std::string words_of(const CLI::App& app, int argc, char** argv, std::string tex
   }
   if (const auto end = text.find(kNotThere); end != std::string::npos) names = {text.substr(0, end)};
   std::ifstream input(file);
-  const auto line = names.empty() ? 0 : line_of_option(input, names);
+  const auto reader = std::dynamic_pointer_cast<const ConfigFile>(app.get_config_formatter());
+  const auto line = names.empty() || reader == nullptr ? 0 : reader->line_of_option(input, names);
   return line == 0 ? text : fmt::format("--config {}: line {}: {}", file, line, text);
 }
 

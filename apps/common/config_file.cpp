@@ -232,7 +232,7 @@ YamlLine::YamlLine(std::size_t line, const std::string& text)
   CLI::detail::remove_quotes(value);
 }
 
-std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names) {
+std::size_t ConfigFile::line_of_option(std::istream& input, const std::vector<std::string>& names) const {
   Reader reader(std::string(std::istreambuf_iterator<char>(input), {}));
   (void)reader.items();
   std::size_t first = 0;

@@ -22,6 +22,10 @@ class ConfigFile : public CLI::Config {
 
   /// Returns the last value of a flag that is given several times.
   std::string to_flag(const CLI::ConfigItem& item) const override;
+
+  /// Returns the line of a file that from_config() has read which sets an option, in any spelling of `names` (without
+  /// leading dashes); 0 when no line does.
+  virtual std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names) const;
 };
 
 /// A config file with a line of YAML, `key: value`.
@@ -31,9 +35,5 @@ struct YamlLine : CLI::FileError {
 
   std::string key, value;  ///< value: "" for a list or a mapping on the lines that follow
 };
-
-/// Returns the line of a config file that sets an option, in any spelling of `names` (without leading dashes); 0 when
-/// no line does.
-std::size_t line_of_option(std::istream& input, const std::vector<std::string>& names);
 
 }  // namespace fsdp

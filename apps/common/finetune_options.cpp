@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <sstream>
 
 #include "apps/common/shared_options.hpp"
@@ -326,7 +327,8 @@ void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
   t.section("Options");
   t.add("environment", a.environment, "accepted without effect (pbs, local): the program recognises the launcher")
       ->group("");
-  t.add_config("file to read options from, as --print-config writes it");
+  t.add_config("file to read options from, as --print-config writes it, or axolotl's YAML");
+  t.config_formatter(std::make_shared<AxolotlFile>(t, a.notes));
   t.add("print-config", a.print_config,
         "print the given options as a config file, with all defaults as comments, and end")
       ->configurable(false);

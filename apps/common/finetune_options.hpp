@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/axolotl_file.hpp"
 #include "apps/common/option_table.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/step/train_options.hpp"
@@ -27,6 +28,7 @@ struct FinetuneArguments {
   std::string on_event;     ///< command for a shell; "": none
   std::string environment;  ///< --environment of the tutorials' scripts; accepted without effect
   bool print_config = false;
+  AxolotlNotes notes;  ///< of a --config in YAML
 };
 
 void add_finetune_options(OptionTable& table, FinetuneArguments& arguments);
@@ -35,6 +37,10 @@ void add_finetune_options(OptionTable& table, FinetuneArguments& arguments);
 /// ("--bf16 True"); in other_names.cpp.
 /// \throws UsageError for a name of something that is another option here, with that option
 std::vector<std::string> replace_other_names(const OptionTable& table, const std::vector<std::string>& line);
+
+/// True for a name of other trainers that has no influence here with this value, so that a file with it trains the same
+/// without it. \param name  with dashes: "flash-attention"
+bool changes_nothing(const std::string& name, const std::string& value);
 
 /// Brings the spellings of an option to one form: flags that stand for a value, and an option without a value. Call
 /// after parsing.

@@ -18,7 +18,7 @@ struct SameOption {
 };
 constexpr std::array kSameOptions{
     SameOption{"model", "model-name-or-path base-model model-name model-id"},
-    SameOption{"tokenizer", "tokenizer-name tokenizer-name-or-path"},
+    SameOption{"tokenizer", "tokenizer-name tokenizer-name-or-path tokenizer-config"},
     SameOption{"num-layers", "n-layer num-hidden-layers model.n-layer"},
     SameOption{"num-heads", "n-head num-attention-heads model.n-head"},
     SameOption{"embed-size", "n-embd hidden-size model.n-embd"},
@@ -55,6 +55,10 @@ constexpr std::array kSameOptions{
                "trainer.grad-norm-clip"},
     SameOption{"lora-rank", "lora-r"},
     SameOption{"lora-targets", "lora-target-modules"},
+    SameOption{"modules-to-save", "lora-modules-to-save"},
+    SameOption{"lora-layers", "peft-layers-to-transform layers-to-transform"},
+    SameOption{"ensure-weight-tying", "peft-ensure-weight-tying"},
+    SameOption{"adapter", "lora-model-dir"},
     SameOption{"rslora", "use-rslora peft-use-rslora"},
     SameOption{"dora", "use-dora peft-use-dora"},
     SameOption{"double-quant", "use-double-quant bnb-4bit-use-double-quant"},
@@ -86,6 +90,9 @@ constexpr std::array kSameWords{
     SameWords{"resume-from-checkpoint", "true", "--restart-checkpoint-file latest"},
     SameWords{"resume-from-checkpoint", "false", ""},
     SameWords{"auto-resume-from-checkpoints", "true", "--restart-checkpoint-file latest"},
+    SameWords{"auto-resume-from-checkpoints", "false", ""},
+    SameWords{"curriculum-sampling", "true", "--no-shuffle"},
+    SameWords{"curriculum-sampling", "false", ""},
     SameWords{"report-to", "tensorboard", ""},
     SameWords{"report-to", "none", "--no-tensorboard"},
     SameWords{"use-tensorboard", "true", ""},
@@ -95,13 +102,33 @@ constexpr std::array kSameWords{
     SameWords{"fsdp-sharding-strategy", "no_shard", "--sharding no-shard"},
     SameWords{"fsdp-sharding-strategy", "hybrid_shard", "--sharding hybrid-full-shard"},
     SameWords{"fsdp-sharding-strategy", "hybrid_shard_zero2", "--sharding hybrid-grad-shard"},
+    SameWords{"fsdp", "full_shard", "--sharding full-shard"},
+    SameWords{"fsdp", "shard_grad_op", "--sharding grad-shard"},
+    SameWords{"fsdp", "hybrid_shard", "--sharding hybrid-full-shard"},
+    SameWords{"fsdp", "hybrid_shard_zero2", "--sharding hybrid-grad-shard"},
+    SameWords{"fsdp", "auto_wrap", ""},
+    SameWords{"fsdp", "offload", "--cpu-offload"},
+    SameWords{"fsdp-reshard-after-forward", "true", "--sharding full-shard"},
+    SameWords{"fsdp-reshard-after-forward", "false", "--sharding grad-shard"},
+    SameWords{"fsdp-auto-wrap-policy", "transformer_based_wrap", "--wrap block"},
+    SameWords{"fsdp-auto-wrap-policy", "no_wrap", "--wrap none"},
+    SameWords{"fsdp-activation-checkpointing", "true", "--activation-checkpointing all"},
+    SameWords{"fsdp-activation-checkpointing", "false", ""},
+    SameWords{"fsdp-backward-prefetch", "backward_pre", "--backward-prefetch pre"},
+    SameWords{"fsdp-backward-prefetch", "backward_post", "--backward-prefetch post"},
+    SameWords{"fsdp-backward-prefetch", "no_prefetch", "--backward-prefetch none"},
+    SameWords{"fsdp-forward-prefetch", "true", "--forward-prefetch"},
+    SameWords{"fsdp-forward-prefetch", "false", "--no-forward-prefetch"},
     SameWords{"assistant-only-loss", "true", "--train-on answers"},
     SameWords{"completion-only-loss", "true", "--train-on answers"},
     SameWords{"train-on-inputs", "false", "--train-on answers"},
     SameWords{"train-on-inputs", "true", "--train-on all"},
     SameWords{"lora-target-linear", "true", "--lora-targets all"},
+    SameWords{"lora-target-linear", "false", ""},
+    SameWords{"lora-target-modules", "all-linear", "--lora-targets all"},
     SameWords{"load-in-4bit", "true", "--quantize nf4"},
     SameWords{"load-in-4bit", "false", ""},
+    SameWords{"load-in-8bit", "false", ""},
     SameWords{"bnb-4bit-quant-type", "nf4", "--quantize nf4"},
     SameWords{"load-best-model-at-end", "true", "--keep-best loss --final best"},
     SameWords{"load-best-model-at-end", "false", ""},
@@ -172,7 +199,81 @@ constexpr std::array kAdvice{
     Advice{"profiling.enable-profiling profiler-steps", "give --trace FILE"},
     Advice{"checkpoint.load-step", "give --restart-checkpoint-file, latest or a path"},
     Advice{"job.config-file config-file", "give --config FILE, as --print-config writes it"},
+    Advice{"rl trl vllm reward-model process-reward-model ebft",
+           "training here is supervised: preferences and rewards are not available"},
+    Advice{"tensor-parallel-size context-parallel-size expert-parallel-size dp-shard-size dp-replicate-size "
+           "sequence-parallel-degree",
+           "ranks share the parameters: give --sharding, and --shard-group-size to a hybrid"},
+    Advice{"tokens added-tokens-overrides resize-token-embeddings-to-32x",
+           "give --add-tokens FILE with the names of new tokens, and --pad-vocab-to 32"},
+    Advice{"unfrozen-parameters", "give --train-only with names or globs of what is trained"},
+    Advice{"pretraining-dataset streaming", "give --train-data, and --stream to join texts and cut them into rows"},
+    Advice{"qat quantization gptq loftq-config peft bnb-config-kwargs model-quantization-config",
+           "--quantize nf4 is the quantization that there is"},
+    Advice{"peft-trainable-token-indices", "give --trainable-tokens"},
+    Advice{"relora jagged-restart-steps loraplus-lr-ratio lisa-n-layers galore optim-target-modules",
+           "docs/methods.md lists the methods that there are"},
+    Advice{"optim-args", "give the optimizer's own options, such as --betas and --eps"},
+    Advice{"early-stopping-metric", "give --keep-best NAME, and --patience"},
+    Advice{"shuffle-merged-datasets", "give --no-shuffle to read rows in the order of the file"},
+    Advice{"eot-tokens default-system-message chat-template-kwargs",
+           "give --chat-template FILE, with these words in the template; answers are learnt with their end marks"},
+    Advice{"save-only-model", "give --keep-optimizer N: older checkpoints keep their weights alone"},
+    Advice{"fsdp-mixed-precision-policy", "give --param-dtype, --reduce-dtype and --buffer-dtype"},
     Advice{"init-from", "give --model, or --restart-checkpoint-file"}};
+
+/// Names whose values change nothing here, with blanks between.
+struct WithoutEffect {
+  std::string_view others, values;  ///< values: in lower case, with blanks between; "": all
+};
+constexpr std::array kWithoutEffect{
+    WithoutEffect{"wandb-project wandb-entity wandb-watch wandb-name wandb-run-id wandb-log-model wandb-mode use-wandb "
+                  "wandb-run-name mlflow-tracking-uri mlflow-experiment-name mlflow-run-name hf-mlflow-log-artifacts "
+                  "use-mlflow use-comet comet-api-key comet-workspace comet-project-name comet-mode comet-online "
+                  "use-trackio trackio-project-name trackio-run-name trackio-space-id use-tensorboard use-swanlab "
+                  "swanlab-project swanlab-experiment-name swanlab-description swanlab-mode swanlab-workspace",
+                  ""},
+    WithoutEffect{"strict debug dataset-prepared-path dataset-processes dataset-num-proc dataset-keep-in-memory "
+                  "dataloader-num-workers dataloader-pin-memory dataloader-prefetch-factor preprocess-shards "
+                  "remove-unused-columns num-dataset-shards-to-save include-tokens-per-second include-tkps",
+                  ""},
+    WithoutEffect{"flash-attention sdp-attention xformers-attention eager-attention flex-attention sage-attention "
+                  "attn-implementation flash-attn-cross-entropy flash-attn-rms-norm flash-attn-fuse-mlp "
+                  "flash-attn-fuse-qkv flex-attn-compile-kwargs flash-optimum sdpa-varlen large-head-attention",
+                  ""},
+    WithoutEffect{
+        "liger-rope liger-rms-norm liger-layer-norm liger-glu-activation liger-swiglu liger-cross-entropy "
+        "liger-fused-linear-cross-entropy liger-rms-norm-gated use-liger-kernel cut-cross-entropy "
+        "lora-mlp-kernel lora-qkv-kernel lora-o-kernel lora-embedding-kernel use-kernels torch-compile "
+        "torch-compile-backend torch-compile-mode gradient-checkpointing-kwargs lora-on-cpu low-cpu-mem-usage "
+        "qlora-sharded-model-loading experimental-skip-move-to-device gc-steps torch-empty-cache-steps",
+        ""},
+    WithoutEffect{"pad-to-sequence-len pad-to-multiple-of sample-packing-group-size sample-packing-bin-size "
+                  "sample-packing-sequentially multipack-real-batches eval-sample-packing eval-batch-size "
+                  "batch-flattening loss-watchdog-threshold loss-watchdog-patience merge-lora merge-method "
+                  "save-safetensors torchdistx-path special-tokens.pad-token",
+                  ""},
+    WithoutEffect{"model-type tokenizer-type tokenizer-use-fast tokenizer-legacy trust-remote-code "
+                  "tokenizer-save-jinja-files is-llama-derived-model is-mistral-derived-model is-falcon-derived-model "
+                  "type-of-model",
+                  ""},
+    WithoutEffect{"ddp ddp-timeout ddp-bucket-cap-mb ddp-broadcast-buffers ddp-find-unused-parameters fsdp-version "
+                  "fsdp-transformer-layer-cls-to-wrap fsdp-state-dict-type fsdp-final-state-dict-type "
+                  "fsdp-sync-module-states fsdp-cpu-ram-efficient-loading fsdp-use-orig-params "
+                  "fsdp-cpu-offload-pin-memory",
+                  ""},
+    WithoutEffect{"load-in-8bit reward-model process-reward-model gptq lora-fan-in-fan-out activation-offloading "
+                  "layer-offloading group-by-length auto-find-batch-size resize-token-embeddings-to-32x streaming "
+                  "shuffle-before-merging-datasets skip-prepare-dataset save-first-step save-only-model bfloat16 "
+                  "float16 fp8 relora peft-use-dora peft-use-rslora lr-quadratic-warmup shrink-embeddings "
+                  "reinit-weights fsdp-offload-params load-best-model-at-end",
+                  "false"},
+    WithoutEffect{"shuffle-merged-datasets peft-init-lora-weights pretrain-multipack-attn fsdp-limit-all-gathers",
+                  "true"},
+    WithoutEffect{"tf32", "auto"},
+    WithoutEffect{"metric-for-best-model", "loss eval_loss"},
+    WithoutEffect{"greater-is-better", "false"},
+    WithoutEffect{"excess-length-strategy", "truncate"}};
 
 /// "--num_train_epochs=3" becomes "num-train-epochs".
 std::string name_in(const std::string& word) {
@@ -223,6 +324,12 @@ void refuse_with_advice(const std::string& given, const std::string& name) {
 }
 
 }  // namespace
+
+bool changes_nothing(const std::string& name, const std::string& value) {
+  return std::ranges::any_of(kWithoutEffect, [&](const auto& row) {
+    return is_among(name, row.others) && (row.values.empty() || is_among(in_lower_case(value), row.values));
+  });
+}
 
 std::vector<std::string> replace_other_names(const OptionTable& table, const std::vector<std::string>& line) {
   std::vector<std::string> words;

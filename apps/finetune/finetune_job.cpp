@@ -44,6 +44,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
                           const Logger& log, nlohmann::json& report) {
   auto& options = arguments.options;
   require_same_options(world, app);
+  const auto ignored = tell_of_config(app, arguments.notes, log);
   events.set_run(world, options);
   note_given_sizes(app, options.model);
   resolve_names(options);  // report a missing input before a folder is claimed
@@ -61,7 +62,9 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
   options.repeated = collect_repeated_words(app);
   options.as_given = collect_all_options(app);
   resolve_names(options);  // names that came from the checkpoint
-  return run_finetune(world, start, options, saved, events, log, report);
+  const auto code = run_finetune(world, start, options, saved, events, log, report);
+  if (!ignored.empty()) report["ignored"].update(ignored.to_json());
+  return code;
 }
 
 }  // namespace fsdp

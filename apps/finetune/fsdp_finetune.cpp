@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
        {"--restart PATH", "go on from a checkpoint: latest, best or a path"},
        {"--save-final-hf DIR", "write a folder that transformers opens at the end"},
        {"--dry-run", "say what the job would do, its memory and its hours, and end"},
-       {"--config FILE", "read options from a file, as --print-config writes it"}});
+       {"--config FILE", "read options from a file, as --print-config writes it, or axolotl's YAML"}});
   app.set_version_flag("--version", [] { return fsdp::torch_version_text("fsdp-finetune"); });
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (const int code = fsdp::run_alone([&] { fsdp::normalize_finetune_options(app, arguments); }); code != 0)

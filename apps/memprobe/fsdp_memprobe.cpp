@@ -73,8 +73,10 @@ int main(int argc, char** argv) {
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                fsdp::normalize_memprobe_options(app, arguments);
                                fsdp::require_same_options(world, app);
+                               const auto ignored = fsdp::tell_of_config(app, arguments.job.notes, log);
                                std::optional<fsdp::MemprobeChoice> choice;
                                const auto code = fsdp::run_memprobe(world, arguments.options, log, report, choice);
+                               if (!ignored.empty()) report["ignored"].update(ignored.to_json());
                                if (world.rank() == 0 && !arguments.plan_file.empty()) {
                                  if (choice) {
                                    fsdp::write_plan(app, arguments, *choice);

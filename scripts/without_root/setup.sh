@@ -13,7 +13,7 @@ new_enough_gcc() {
 # site_has_libraries: whether the tools are there, and the libraries that the build asks pkg-config for, by the site's modules.
 site_has_libraries() {
     command -v c++ && command -v cmake && command -v python3 &&
-        pkg-config --exists libpcre2-8 libutf8proc sentencepiece libdeflate libzstd
+        pkg-config --exists libpcre2-8 libutf8proc sentencepiece libdeflate libzstd yaml-0.1
 } >/dev/null 2>&1
 
 # unpacked_kind: prints apt where the system's own packages and compiler are new enough, else list (debian12.txt).

@@ -57,6 +57,7 @@ class Recipes(unittest.TestCase):
             "PkgConfig": ("pkgconfig", "pkg-config"),
             "PCRE2": ("pcre2", "pcre2"),
             "Utf8Proc": ("utf8proc", "libutf8proc"),
+            "YAML": ("libyaml", "yaml"),
             "SentencePiece": ("sentencepiece", "libsentencepiece"),
             "CURL": ("curl", "libcurl"),
             "OpenSSL": ("openssl", "openssl"),

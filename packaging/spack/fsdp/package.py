@@ -50,6 +50,7 @@ class Fsdp(CMakePackage, CudaPackage):
     depends_on("openssl@1.1:")
     depends_on("pcre2")
     depends_on("utf8proc")
+    depends_on("libyaml")
     depends_on("sentencepiece@0.1.91:")
     depends_on("zlib-api")
     depends_on("zstd")
