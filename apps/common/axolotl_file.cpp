@@ -18,6 +18,8 @@
 #include "apps/common/finetune_options.hpp"
 #include "apps/common/yaml_value.hpp"
 #include "lib/base/error.hpp"
+#include "lib/hub/snapshot_store.hpp"
+#include "lib/text/tokenizer/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -95,9 +97,14 @@ struct Role {
 constexpr std::array kRoles{Role{"user", "user human"}, Role{"assistant", "assistant gpt chatgpt model"},
                             Role{"system", "system"}, Role{"tool", "tool observation function_response tool_response"}};
 
-/// Plugins that compute the same in other ways.
-constexpr std::array<std::string_view, 2> kPlugins{"axolotl.integrations.liger.LigerPlugin",
-                                                   "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"};
+/// Plugins that compute the same in other ways, or that report.
+constexpr std::array<std::string_view, 4> kPlugins{
+    "axolotl.integrations.liger.LigerPlugin", "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin",
+    "axolotl.integrations.kernels.KernelsPlugin", "axolotl.integrations.swanlab.SwanLabPlugin"};
+
+/// Matrices of the blocks, which lora_target_linear trains without being named.
+constexpr std::array<std::string_view, 7> kLinear{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                  "gate_proj", "up_proj", "down_proj"};
 
 /// A value that axolotl has for a key that the file leaves out, where it is another one here.
 struct Default {
@@ -219,6 +226,7 @@ class Translation {
     using T = Translation;
     static const std::map<std::string_view, Handler> all{{"adapter", &T::adapter},
                                                          {"load-in-4bit", &T::load_in_4bit},
+                                                         {"lora-target-modules", &T::target_modules},
                                                          {"lora-rank-pattern", &T::pattern},
                                                          {"lora-alpha-pattern", &T::pattern},
                                                          {"bf16", &T::precision},
@@ -332,6 +340,15 @@ class Translation {
     }
   }
 
+  /// Beside lora_target_linear names of its matrices add nothing.
+  void target_modules(const std::string& key, const YamlValue& value, std::size_t line) {
+    const bool adds_nothing = value.kind == Kind::list && std::ranges::all_of(value.items, [](const auto& item) {
+                                return std::ranges::find(kLinear, item.text) != kLinear.end();
+                              });
+    if (is_true("lora-target-linear") && adds_nothing) return ignore(key);
+    look_up("lora-target-modules", key, line, value);
+  }
+
   /// A mapping of names to numbers: "q_proj=4,v_proj=8".
   void pattern(const std::string& key, const YamlValue& value, std::size_t line) {
     std::string text;
@@ -359,7 +376,7 @@ class Translation {
       give(key, line, "activation-checkpointing", {"all"});
       if (value.text == "offload") give(key, line, "offload-activations", {"true"});
     } else if (value.text == "false") {
-      give(key, line, "activation-checkpointing", {"none"});
+      ignore(key);
     } else {
       refuse(line, key, fmt::format("'{}' is none of true, false and offload", value.text));
     }
@@ -482,7 +499,19 @@ class Translation {
   }
   void special_token(const std::string& key, const std::string& name, const YamlEntry& entry) {
     if (says_nothing(entry.value) || changes_nothing(name, entry.value.text)) return ignore(key);
-    refuse(entry.line, key, "the tokenizer's own special tokens are used: set it in tokenizer_config.json");
+    const auto* model = top("tokenizer-config") != nullptr ? top("tokenizer-config") : top("base-model");
+    const std::string part = entry.key, where = model == nullptr ? "" : model->text;
+    try {
+      const auto own =
+          named_special_tokens(find_snapshot(where, RepoType::model, hub_settings(process_environment())).string());
+      const auto found = own.find(part);
+      if (found != own.end() && found->second == entry.value.text) return ignore(key);
+      refuse(entry.line, key,
+             fmt::format("'{}' is not the tokenizer's own{}: set it in tokenizer_config.json of the model",
+                         entry.value.text, found == own.end() ? "" : fmt::format(", which is '{}'", found->second)));
+    } catch (const Error& error) {
+      refuse(entry.line, key, fmt::format("is not known to be the tokenizer's own: {}", error.what()));
+    }
   }
 
   /// "full_shard auto_wrap", or a list of these words.
@@ -529,7 +558,7 @@ class Translation {
     set.emplace();
     line_of_validation_ = test ? line : line_of_validation_;
     const auto shown = key + "[0]";
-    for (const auto& entry : value.items.front().entries) read_data_key(shown, entry, *set);
+    for (const auto& entry : value.items.front().entries) read_data_key(shown, entry, test, *set);
     if (set->path.empty()) return refuse(line, shown, "path is missing");
     if (set->form.empty() && problems_.empty())
       refuse(line, shown, "type is missing: chat_template and completion are read here");
@@ -546,7 +575,7 @@ class Translation {
       refuse(line_of_validation_, "test_datasets", "its type and field must be those of datasets");
   }
 
-  void read_data_key(const std::string& set, const YamlEntry& entry, DataSet& data) {
+  void read_data_key(const std::string& set, const YamlEntry& entry, bool test, DataSet& data) {
     const auto name = with_dashes(entry.key);
     const auto key = set + "." + entry.key;
     const auto& value = entry.value;
@@ -561,6 +590,8 @@ class Translation {
       if (data.form.empty()) refuse_type(key, value, entry.line);
     } else if (name == "field" || name == "field-messages") {
       data.field = value.text;
+    } else if (const auto rows = name == "split" && !test ? rows_of(value.text) : ""; !rows.empty()) {
+      give(key, entry.line, "max-rows", {rows});
     } else if (name == "split") {
       keep(key, entry, value.text == "train", "files here have one split, train: name the file of another one as path");
     } else if (name == "ds-type") {
@@ -587,6 +618,14 @@ class Translation {
     }
   }
 
+  /// Returns N of "train[:N]"; "": it is something else.
+  static std::string rows_of(const std::string& split) {
+    constexpr std::string_view kBegin = "train[:";
+    if (!split.starts_with(kBegin) || !split.ends_with(']')) return "";
+    const auto rows = split.substr(kBegin.size(), split.size() - kBegin.size() - 1);
+    return rows.empty() || rows.find_first_not_of("0123456789") != rows.npos || rows.starts_with('0') ? "" : rows;
+  }
+
   /// \param same  the value says what is done here anyway
   void keep(const std::string& key, const YamlEntry& entry, bool same, const std::string& why) {
     if (same) return ignore(key);
@@ -597,8 +636,8 @@ class Translation {
     std::string why = "chat_template and completion are read here";
     if (value.text.starts_with("alpaca"))
       why =
-          "writes its own words around instruction and output: make prompts and completions of them "
-          "(docs/tutorials.md), or give type: chat_template, which reads them as conversations";
+          "writes words of its own around instruction and output: make prompts and completions of them, as "
+          "docs/tutorials.md shows, and give train_data and pairs in place of datasets";
     if (value.text.starts_with("sharegpt")) why = "give type: chat_template, field_messages: conversations";
     refuse(line, key, fmt::format("'{}': {}", value.is_scalar() ? value.text : "a mapping", why));
   }

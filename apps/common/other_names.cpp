@@ -231,7 +231,8 @@ constexpr std::array kWithoutEffect{
                   "wandb-run-name mlflow-tracking-uri mlflow-experiment-name mlflow-run-name hf-mlflow-log-artifacts "
                   "use-mlflow use-comet comet-api-key comet-workspace comet-project-name comet-mode comet-online "
                   "use-trackio trackio-project-name trackio-run-name trackio-space-id use-tensorboard use-swanlab "
-                  "swanlab-project swanlab-experiment-name swanlab-description swanlab-mode swanlab-workspace",
+                  "swanlab-project swanlab-experiment-name swanlab-description swanlab-mode swanlab-workspace "
+                  "swanlab-log-completions swanlab-completion-max-buffer swanlab-completion-log-interval",
                   ""},
     WithoutEffect{"strict debug dataset-prepared-path dataset-processes dataset-num-proc dataset-keep-in-memory "
                   "dataloader-num-workers dataloader-pin-memory dataloader-prefetch-factor preprocess-shards "

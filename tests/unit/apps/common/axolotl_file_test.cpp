@@ -102,6 +102,7 @@ TEST_SUITE("apps/axolotl_file") {
         {"bf16: true\nfp16: false\n", {}},
         {"tf32: true\n", {{"tf32", "true"}}},
         {"gradient_checkpointing: true\n", {{"activation-checkpointing", "\"all\""}}},
+        {"gradient_checkpointing: false\n", {}},
         {"gradient_checkpointing: offload\n",
          {{"activation-checkpointing", "\"all\""}, {"offload-activations", "true"}}},
         {"output_dir: ./out/lora-run/\n", {{"out-dir", "\"out\""}, {"run-name", "\"lora-run\""}}},
@@ -123,6 +124,7 @@ TEST_SUITE("apps/axolotl_file") {
           {"lora-targets", "[\"q_proj\", \"v_proj\"]"},
           {"lora-dropout", "0.05"},
           {"modules-to-save", "[\"embed_tokens\", \"lm_head\"]"}}},
+        {kLora + "lora_target_modules: [q_proj, down_proj]\n", lora},
         {kLora + "lora_rank_pattern: {q_proj: 4}\npeft_use_dora: true\npeft_layers_to_transform: [0, 1]\n",
          with(lora, {{"lora-rank-pattern", "\"q_proj=4\""}, {"dora", "true"}, {"lora-layers", "[0, 1]"}})},
         {"adapter:\nlora_r: 8\nlora_target_linear: true\n", {}},
@@ -157,6 +159,10 @@ TEST_SUITE("apps/axolotl_file") {
                   {"val-data", "\"b.parquet\""},
                   {"data-form", "\"text\""},
                   {"data-field", "\"body\""}});
+    CHECK(file.options(kChats + "    split: train[:20]\n") ==
+          Options{{"train-data", "\"a.jsonl\""}, {"data-form", "\"messages\""}, {"max-rows", "20"}});
+    CHECK(file.options("train_data: pairs.jsonl\npairs: separate\n") ==
+          Options{{"train-data", "\"pairs.jsonl\""}, {"pairs", "\"separate\""}});
     CHECK(file.options("chat_template: qwen_25\nval_set_size: 0.05\n") ==
           Options{{"chat-template", "\"qwen2.5\""}, {"val-split", "0.05"}});
     CHECK(file.options("chat_template: jinja\nchat_template_jinja: ./t.jinja\n") ==
@@ -220,6 +226,19 @@ TEST_SUITE("apps/axolotl_file") {
     CHECK(ignored_in(file, "seed: 1\n").empty());
   }
 
+  TEST_CASE("special tokens are the tokenizer's own, or refused") {
+    YamlFile file;
+    const std::string model = FSDP_FIXTURE_DIR "/tokenizers";
+    const auto text = [&](const std::string& end) {
+      return "base_model: " + model + "\nspecial_tokens:\n  pad_token: x\n  eos_token: " + end + "\n";
+    };
+    CHECK(ignored_in(file, text("</s>")) == "special_tokens.eos_token, special_tokens.pad_token");
+    expect_refused(file.run(text("<end>")), 2,
+                   {"line 4: special_tokens.eos_token: '<end>' is not the tokenizer's own, which is '</s>'"});
+    expect_refused(file.run("base_model: no/model\nspecial_tokens: {eos_token: x}\n"), 2,
+                   {"special_tokens.eos_token", "no/model"});
+  }
+
   TEST_CASE("every other key is refused by name and line") {
     YamlFile file;
     const std::vector<std::pair<std::string, std::string>> cases{
@@ -234,7 +253,7 @@ TEST_SUITE("apps/axolotl_file") {
         {"adapter: lora\nlora_r: 4\nlora_target_linear: true\n", "lora_alpha is missing"},
         {"adapter: lora\nlora_r: 4\nlora_alpha: 4\n", "line 1: adapter: give lora_target_modules"},
         {"adapter: qlora\nlora_r: 4\nlora_alpha: 4\nlora_target_linear: true\n", "load_in_4bit: true"},
-        {kLora + "lora_target_modules: [q_proj]\n", "lora_target_linear on line 4"},
+        {kLora + "lora_target_modules: [lm_head]\n", "lora_target_linear on line 4"},
         {kLora + "lora_target_modules: ['a,b']\n", "takes no name with ','"},
         {kLora + "loraplus_lr_ratio: 16\n", "loraplus_lr_ratio"},
         {"bf16: true\nfp16: true\n", "bf16 on line 1"},
@@ -267,10 +286,11 @@ TEST_SUITE("apps/axolotl_file") {
         {kChats + "  - path: b.jsonl\n    type: chat_template\n", "line 4: datasets: --train-data takes one data set"},
         {"datasets: [{type: chat_template}]\n", "path is missing"},
         {"datasets: [{path: a.jsonl}]\n", "type is missing"},
-        {"datasets: [{path: a.jsonl, type: alpaca}]\n", "datasets[0].type: 'alpaca': writes its own words"},
+        {"datasets: [{path: a.jsonl, type: alpaca}]\n", "datasets[0].type: 'alpaca': writes words of its own"},
         {"datasets: [{path: a.jsonl, type: sharegpt}]\n", "field_messages: conversations"},
         {"datasets: [{path: a.jsonl, type: {format: x}}]\n", "a mapping"},
         {kChats + "    split: test\n", "line 4: datasets[0].split: 'test'"},
+        {kChats + "    split: train[:5%]\n", "'train[:5%]'"},
         {kChats + "    ds_type: parquet\n", "datasets[0].ds_type"},
         {kChats + "    roles: {user: [gpt]}\n", "'gpt' does not become user"},
         {kChats + "    roles_to_train: [user]\n", "datasets[0].roles_to_train"},
