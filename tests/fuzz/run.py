@@ -32,7 +32,8 @@ LIMITS = ["-rss_limit_mb=2048", "-timeout=10"]
 MOST_AT_ONCE_MB = {"csv": 160, "json_lines": 160}
 MAX_LENGTH = {"pickle": 16384, "zip": 16384, "torch_blob": 16384, "torch_file": 65536, "safetensors": 32768, "gguf": 4096,
               "dcp": 32768, "deepspeed": 8192, "per_rank": 16384, "trainer": 32768, "megatron": 32768, "hf_index": 16384, "config_json": 16384, "run_json": 16384,
-              "tokenizer_json": 32768, "tokenizer_model": 32768, "jinja": 8192, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384}
+              "tokenizer_json": 32768, "tokenizer_model": 32768, "jinja": 8192, "json_lines": 16384, "csv": 16384, "hub_files": 16384, "hub_answers": 16384,
+              "yaml": 8192}
 
 
 def find_clang():

@@ -166,6 +166,14 @@ def hub_files_seeds(_):
     return [packed([(0, as_bytes(tree)), (1, as_bytes(manifest)), (2, journal)])]
 
 
+def yaml_seeds(_):
+    return [text.encode() for text in (
+        "# a run\nbase_model: org/name\nlearning_rate: 2e-4\nsample_packing: yes\nlora_target_modules:\n  - q_proj\n  - v_proj\nwandb_project:\n",
+        "a: &x {p: 1, q: [1_000, 0x1F, 010, 1:30, -.inf, ~]}\nb:\n  <<: *x\n  q: 'it''s'\nc: [*x, *x]\n",
+        "---\ntext: |\n  one\n   two\nfold: >-\n  one\n  two\n\"quoted\\tkey\": !!str 12\n? k\n: !!float 3\n...\n",
+        "\ufeff%YAML 1.1\n---\n{a: [b, {c: d}], e: \"\\x41\\u00e9\"}\n")]
+
+
 def hub_answers_seeds(_):
     def answer(body, *headers, status="200 OK"):
         lines = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "Connection: close", "", ""]
@@ -181,4 +189,4 @@ def hub_answers_seeds(_):
 
 MAKERS = {"config_json": config_seeds, "run_json": run_seeds, "tokenizer_json": tokenizer_json_seeds,
           "tokenizer_model": tokenizer_model_seeds, "jinja": jinja_seeds, "json_lines": json_lines_seeds, "csv": csv_seeds,
-          "hub_files": hub_files_seeds, "hub_answers": hub_answers_seeds}
+          "hub_files": hub_files_seeds, "hub_answers": hub_answers_seeds, "yaml": yaml_seeds}
