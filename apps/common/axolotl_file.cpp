@@ -156,14 +156,19 @@ class Translation {
   /// Returns the options. \throws CLI::FileError with all that is wrong
   std::vector<Given> given() const {
     if (problems_.empty()) return given_;
-    std::string text = fmt::format("{} errors:", problems_.size());
-    for (const auto& [line, problem] : problems_) text = problems_.size() == 1 ? problem : text + "\n  " + problem;
-    throw CLI::FileError("--config: " + text, CLI::ExitCodes::FileError);
+    std::string text = "--config: ";
+    if (problems_.size() > 1) text += fmt::format("{} errors:", problems_.size());
+    for (const auto& [line, problem] : problems_) text += (problems_.size() > 1 ? "\n  " : "") + problem;
+    throw CLI::FileError(text, CLI::ExitCodes::FileError);
   }
   const AxolotlNotes& notes() const { return notes_; }
 
  private:
-  using Handler = void (Translation::*)(const std::string& key, const YamlValue& value, std::size_t line);
+  struct Handler {
+    void (Translation::*take)(const std::string& key, const YamlValue& value, std::size_t line);
+    std::optional<Kind> kind = {};  ///< of the values that it takes; none: one word
+    bool or_word = false;           ///< words, too
+  };
 
   void refuse(std::size_t line, const std::string& key, const std::string& why) {
     problems_.emplace(line, fmt::format("line {}: {}{}", line, key.empty() ? "" : key + ": ", why));
@@ -215,47 +220,59 @@ class Translation {
     const bool of_adapter = name.starts_with("lora-") || name.starts_with("peft-");
     if (of_adapter && top("adapter") == nullptr && top("lora-rank") == nullptr) return ignore(key);
     if (name.starts_with("warmup-") && has_no_warmup()) return ignore(key);
-    if (const auto handler = handlers().find(name); handler != handlers().end())
-      return (this->*handler->second)(key, value, line);
+    if (const auto found = handlers().find(name); found != handlers().end()) {
+      const auto& handler = found->second;
+      if (has_kind(key, line, value, handler.kind, handler.or_word)) (this->*handler.take)(key, value, line);
+      return;
+    }
     if (changes_nothing(name, value.text)) return ignore(key);
     if (value.kind == Kind::map) return refuse_unknown(name, key, line, "a mapping");
     look_up(name, key, line, value);
   }
 
+  /// Refuses a value of another kind. \param kind  none: one word
+  bool has_kind(const std::string& key, std::size_t line, const YamlValue& value, std::optional<Kind> kind,
+                bool or_word = false) {
+    if (value.kind == kind || ((!kind || or_word) && value.is_scalar())) return true;
+    refuse(line, key, fmt::format("{} is expected", !kind ? "one value" : kind == Kind::list ? "a list" : "a mapping"));
+    return false;
+  }
+
   static const std::map<std::string_view, Handler>& handlers() {
     using T = Translation;
-    static const std::map<std::string_view, Handler> all{{"adapter", &T::adapter},
-                                                         {"load-in-4bit", &T::load_in_4bit},
-                                                         {"lora-target-modules", &T::target_modules},
-                                                         {"lora-rank-pattern", &T::pattern},
-                                                         {"lora-alpha-pattern", &T::pattern},
-                                                         {"bf16", &T::precision},
-                                                         {"fp16", &T::precision},
-                                                         {"gradient-checkpointing", &T::checkpointing},
-                                                         {"batch-size", &T::batch_size},
-                                                         {"warmup-steps", &T::warmup_steps},
-                                                         {"lr-scheduler", &T::schedule},
-                                                         {"adam-beta1", &T::betas},
-                                                         {"adam-beta2", &T::betas},
-                                                         {"datasets", &T::datasets},
-                                                         {"test-datasets", &T::datasets},
-                                                         {"val-set-size", &T::val_set_size},
-                                                         {"chat-template", &T::chat_template},
-                                                         {"chat-template-jinja", &T::chat_template},
-                                                         {"eval-steps", &T::interval},
-                                                         {"evals-per-epoch", &T::interval},
-                                                         {"save-steps", &T::interval},
-                                                         {"saves-per-epoch", &T::interval},
-                                                         {"eval-strategy", &T::strategy},
-                                                         {"save-strategy", &T::strategy},
-                                                         {"output-dir", &T::output_dir},
-                                                         {"special-tokens", &T::parts},
-                                                         {"fsdp", &T::words},
-                                                         {"fsdp-config", &T::fsdp_config},
-                                                         {"plugins", &T::plugins},
-                                                         {"base-model-config", &T::model_config},
-                                                         {"revision-of-model", &T::model_revision},
-                                                         {"base-model", &T::model}};
+    static const std::map<std::string_view, Handler> all{
+        {"adapter", {&T::adapter}},
+        {"load-in-4bit", {&T::load_in_4bit}},
+        {"lora-target-modules", {&T::target_modules, Kind::list, true}},
+        {"lora-rank-pattern", {&T::pattern, Kind::map}},
+        {"lora-alpha-pattern", {&T::pattern, Kind::map}},
+        {"bf16", {&T::precision}},
+        {"fp16", {&T::precision}},
+        {"gradient-checkpointing", {&T::checkpointing}},
+        {"batch-size", {&T::batch_size}},
+        {"warmup-steps", {&T::warmup_steps}},
+        {"lr-scheduler", {&T::schedule}},
+        {"adam-beta1", {&T::betas}},
+        {"adam-beta2", {&T::betas}},
+        {"datasets", {&T::datasets, Kind::list}},
+        {"test-datasets", {&T::datasets, Kind::list}},
+        {"val-set-size", {&T::val_set_size}},
+        {"chat-template", {&T::chat_template}},
+        {"chat-template-jinja", {&T::chat_template}},
+        {"eval-steps", {&T::interval}},
+        {"evals-per-epoch", {&T::interval}},
+        {"save-steps", {&T::interval}},
+        {"saves-per-epoch", {&T::interval}},
+        {"eval-strategy", {&T::strategy}},
+        {"save-strategy", {&T::strategy}},
+        {"output-dir", {&T::output_dir}},
+        {"special-tokens", {&T::parts, Kind::map}},
+        {"fsdp", {&T::words, Kind::list, true}},
+        {"fsdp-config", {&T::fsdp_config, Kind::map}},
+        {"plugins", {&T::plugins, Kind::list}},
+        {"base-model-config", {&T::model_config}},
+        {"revision-of-model", {&T::model_revision}},
+        {"base-model", {&T::model}}};
     return all;
   }
 
@@ -522,11 +539,10 @@ class Translation {
     for (const auto& word : all) look_up(with_dashes(key), key, line, word_at(word, line));
   }
 
-  void fsdp_config(const std::string& key, const YamlValue& value, std::size_t line) {
-    if (value.kind != Kind::map) return refuse(line, key, "a mapping is expected");
+  void fsdp_config(const std::string& key, const YamlValue& value, std::size_t) {
     for (const auto& entry : value.entries) {
-      auto name = with_dashes(entry.key);
-      if (!name.starts_with("fsdp-")) name = "fsdp-" + name;
+      const auto plain = with_dashes(entry.key);
+      const auto name = plain.starts_with("fsdp-") ? plain : "fsdp-" + plain;
       const auto shown = key + "." + entry.key;
       const bool by_size = name == "fsdp-auto-wrap-policy" && entry.value.text == "SIZE_BASED_WRAP";
       if (name == "fsdp-min-num-params") {
@@ -547,8 +563,7 @@ class Translation {
 
   void datasets(const std::string& key, const YamlValue& value, std::size_t line) {
     const bool test = key.starts_with("test");
-    if (value.kind != Kind::list || value.items.front().kind != Kind::map)
-      return refuse(line, key, "a list of mappings with path and type is expected");
+    if (value.items.front().kind != Kind::map) return refuse(line, key, "mappings with path and type are expected");
     if (value.items.size() > 1)
       refuse(value.items[1].line, key,
              fmt::format("--{}-data takes one data set, and this is the second of {}: put their files of one form into "
@@ -582,6 +597,13 @@ class Translation {
     static const std::set<std::string_view> without_effect{"name", "trust-remote-code", "preprocess-shards",
                                                            "temperature"};
     if (says_nothing(value) || without_effect.contains(name)) return ignore(key);
+    static const std::map<std::string_view, Kind> kinds{
+        {"roles", Kind::map}, {"message-property-mappings", Kind::map}, {"roles-to-train", Kind::list}};
+    const auto kind = kinds.find(name);
+    const bool has_own_type = name == "type" && value.kind == Kind::map;  // refused by itself
+    if (!has_own_type &&
+        !has_kind(key, entry.line, value, kind == kinds.end() ? std::nullopt : std::optional(kind->second)))
+      return;
     if (name == "path") {
       data.path = value.text;
     } else if (name == "type") {
@@ -663,6 +685,7 @@ class Translation {
       const auto known = std::ranges::find(kRoles, role.key, &Role::role);
       const auto names =
           known == kRoles.end() ? std::vector<std::string>() : CLI::detail::split_up(std::string(known->names));
+      if (!has_kind(key + "." + role.key, role.line, role.value, Kind::list)) continue;
       for (const auto& name : role.value.items) {
         if (std::ranges::find(names, name.text) == names.end())
           refuse(name.line, key + "." + role.key,

@@ -190,7 +190,8 @@ class Builder {
     if (anchor != nullptr) {
       value.named = true;
       count(value);  // of the copy
-      anchors_.insert_or_assign(reinterpret_cast<const char*>(anchor), value);
+      const std::string name = reinterpret_cast<const char*>(anchor);
+      if (!anchors_.emplace(name, value).second) fail_at(value.line, fmt::format("&{} is there twice", name));
     }
     return value;
   }

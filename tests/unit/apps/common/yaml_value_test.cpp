@@ -113,6 +113,7 @@ TEST_SUITE("apps/yaml_value") {
     expect_error("a: *x\n", "line 1: *x");
     expect_error("a: &x [*x]\n", "line 1: *x");
     expect_error("a: 1\n<<: 3\n", "line 2: <<");
+    expect_error("a: &x 1\nb: &x 2\n", "line 2: &x is there twice");
   }
 
   TEST_CASE("what is no value here is told with its line") {
