@@ -1,5 +1,6 @@
 // Names that users of other trainers type (the Hugging Face Trainer and TRL, torchtitan, axolotl, minGPT, nanoGPT,
-// Megatron-LM), and what they are here. The table in docs/tutorials.md lists them.
+// Megatron-LM) on the command line, and in files of axolotl's (axolotl_file.hpp), and what they are here. The table in
+// docs/tutorials.md lists them.
 #include <algorithm>
 #include <array>
 #include <cctype>

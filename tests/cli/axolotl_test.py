@@ -223,8 +223,10 @@ a#b a:b ::vector x=y 'x' "x" 'it''s' "a\\tb" "\\x41\\u00e9" !!str 12 !!str true 
 
 class Scalars(fsdp_cli.Case):
     def test_scalars_are_read_as_by_pyyaml(self):
-        with fsdp_cli.needed():
+        try:
             import yaml
+        except ImportError as missing:
+            self.skipTest(str(missing))
         words = re.findall(r"!!?\w* \S+|'(?:[^']|'')*'|\"(?:[^\"\\]|\\.)*\"|\S+", SCALARS)
         words = [word for word in words if word != "%x"]
         file = self.folder / "scalars.yaml"
