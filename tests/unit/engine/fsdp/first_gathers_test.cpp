@@ -91,7 +91,8 @@ class LateEngine {
     input.units = make_units(wraps, parse_wrap(wrap));
     input.ops = &host_ops();
     input.mesh = &mesh_;
-    mesh_.connect([&](ProcessGroup&) { return std::shared_ptr<TensorCollectives>({}, &collectives); });
+    mesh_.connect(
+        [&](ProcessGroup&) { return std::shared_ptr<TensorCollectives>(std::shared_ptr<void>(), &collectives); });
     input.allow_peer_memory = false;
     engine = std::make_unique<Engine>(input, policy);
     change([&](std::size_t i, const at::Tensor& rows) {
