@@ -3,6 +3,7 @@ environment of transformers, or both refuse."""
 import collections
 import datetime
 import functools
+import html
 import re
 import signal
 
@@ -343,7 +344,7 @@ def in_characters(ranges, text):
 
 def has_addresses(text):
     """True if Python printed where in memory a thing is, which differs from run to run."""
-    return re.search(r"<[^<>]* (object )?at 0x|<(bound|built-in) method|<function|<class|<generator|<Macro|<TemplateReference|<LoopContext|<Cycler|<Namespace", text) is not None
+    return re.search(r"(?i)<[^<>]* (object )?at 0x|<(bound|built-in) method|<function|<class|<generator|<Macro|<TemplateReference|<LoopContext|<Cycler|<Namespace", html.unescape(text)) is not None
 
 
 def difference(case):

@@ -241,7 +241,7 @@ Value reversed(Call& call) {
   if (const auto* text = std::get_if<Text>(&call.input)) {
     auto all = characters(*text->bytes);
     std::reverse(all.begin(), all.end());
-    return call.made(utf8_of(all));
+    return call.heap().text(utf8_of(all), text->is_escaped);
   }
   const auto* list = std::get_if<List*>(&call.input);
   const bool once = list != nullptr && (*list)->shape == List::Shape::iterator;
@@ -384,8 +384,9 @@ Value rounded(Call& call) {
   const auto method = call.text(1, "common");
   const auto precision = static_cast<int>(std::clamp<std::int64_t>(call.integer(0, 0), -400, 400));
   const double scale = std::pow(10.0, precision);
-  if (method == "ceil") return std::ceil(*number * scale) / scale;
-  if (method == "floor") return std::floor(*number * scale) / scale;
+  // Python makes whole numbers of both, which know no -0.
+  if (method == "ceil") return (std::ceil(*number * scale) + 0.0) / scale;
+  if (method == "floor") return (std::floor(*number * scale) + 0.0) / scale;
   if (method != "common") refuse("filter 'round' rounds 'common', 'ceil' or 'floor'");
   if (!std::isfinite(*number)) return *number;
   if (const auto integer = as_integer(call.input))
@@ -512,7 +513,7 @@ const std::vector<Builtin>& value_filters() {
       {"float", {"default"}, 0, to_double},
       {"groupby", {"attribute", "default", "case_sensitive"}, 1, grouped},
       {"int", {"default", "base"}, 0, to_integer},
-      {"items", {}, 0, items_of},
+      {"items", {}, 0, [](Call& c) { return c.list(elements(c.heap(), items_of(c)), List::Shape::iterator); }},
       {"join", {"d", "attribute"}, 0, joined_filter},
       {"last", {}, 0, last_of},
       {"length", {}, 0, length_of},

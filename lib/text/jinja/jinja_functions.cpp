@@ -11,6 +11,26 @@ namespace {
 
 using Call = BuiltinCall;
 
+bool is_escaped(const Value& value) { return is<Text>(value) && std::get<Text>(value).is_escaped; }
+
+/// A text, or the texts of a list, escaped; other values as they are.
+Value with_escape(Heap& heap, const Value& value) {
+  if (is<Text>(value)) return is_escaped(value) ? value : heap.text(escape_html(*std::get<Text>(value).bytes), true);
+  if (!is<List*>(value)) return value;
+  auto items = elements(heap, value);
+  for (auto& item : items) item = with_escape(heap, item);
+  return heap.list(std::move(items));
+}
+
+/// The same texts, said to be escaped.
+Value as_escaped(Value value) {
+  if (auto* text = std::get_if<Text>(&value)) text->is_escaped = true;
+  if (auto* list = std::get_if<List*>(&value)) {
+    for (auto& item : (*list)->items) item = as_escaped(item);
+  }
+  return value;
+}
+
 Value run(Context& context, const Builtin& builtin, const Value& input, const Arguments& arguments, const char* kind) {
   const auto fail = [&](const std::string& problem) {
     refuse(std::string(kind) + " '" + builtin.name + "' " + problem);
@@ -41,7 +61,12 @@ Value run(Context& context, const Builtin& builtin, const Value& input, const Ar
   for (const auto& value : call.values) {
     if (value) count(*value);
   }
-  return builtin.call(call);
+  if (!is_escaped(input) || !builtin.escapes) return builtin.call(call);
+  if (*builtin.escapes >= 0) {
+    auto& value = call.values[static_cast<std::size_t>(*builtin.escapes)];
+    if (value) value = with_escape(context.heap, *value);
+  }
+  return as_escaped(builtin.call(call));
 }
 
 const Builtin* find_in(std::span<const Builtin> builtins, std::string_view name) {
@@ -170,7 +195,7 @@ std::optional<Value> element_of(Context& context, const Value& object, const Val
   if (const auto* text = std::get_if<Text>(&object)) {
     context.heap.pass(*text->bytes);
     const auto i = at(count_characters(*text->bytes));
-    if (i) return context.heap.text(utf8_of(characters(*text->bytes).substr(*i, 1)));
+    if (i) return context.heap.text(utf8_of(characters(*text->bytes).substr(*i, 1)), text->is_escaped);
   }
   return {};
 }
@@ -373,7 +398,7 @@ Value slice_of(Context& context, const Value& object, const Value& first, const 
       items.push_back((*list)->items[at]);
     }
   }
-  if (text != nullptr) return context.heap.text(utf8_of(characters_));
+  if (text != nullptr) return context.heap.text(utf8_of(characters_), text->is_escaped);
   return context.heap.list(std::move(items), (*list)->is_tuple() ? List::Shape::tuple : (*list)->shape);
 }
 

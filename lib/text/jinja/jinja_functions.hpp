@@ -59,6 +59,8 @@ struct Builtin {
   std::size_t required;
   Value (*call)(BuiltinCall&);
   bool is_open = false;  ///< takes any arguments beyond its parameters
+  /// Makes escaped texts of an escaped text, as markupsafe's Markup does, with this argument escaped, too; -1: none.
+  std::optional<int> escapes = {};
 };
 
 /// Rows for texts and for other values.
@@ -74,6 +76,8 @@ inline bool is_plain_dict(const Value& value) {
   const auto* dict = std::get_if<Dict*>(&value);
   return dict != nullptr && !(*dict)->is_namespace;
 }
+/// The text of a format. \throws FormatError for an escaped one, whose values Jinja escapes before they are laid out
+const std::string& format_of(const Value& text);
 inline const std::string& self(const BuiltinCall& call) { return bytes_of(call.input, "it"); }
 Value length_of(BuiltinCall& call);
 /// The pairs of a dictionary.

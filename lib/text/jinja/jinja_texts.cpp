@@ -394,7 +394,7 @@ Value field(Call& call, std::string_view name, std::size_t& next) {
 }
 
 Value format_method(Call& call) {
-  std::string_view format = bytes_of(call.input, "it");
+  std::string_view format = format_of(call.input);
   std::string out;
   std::size_t next = 0;
   while (!format.empty()) {
@@ -453,7 +453,8 @@ Value truncated(Call& call) {
   if (static_cast<std::int64_t>(count_characters(text)) <= length + leeway) return call.made(text);
   auto start = characters(text).substr(0, static_cast<std::size_t>(kept));
   if (!call.flag(1, false)) start = start.substr(0, start.rfind(U' '));
-  return call.made(utf8_of(start) + end);
+  const bool is_escaped = is<Text>(call.input) && std::get<Text>(call.input).is_escaped;
+  return call.made(utf8_of(start) + (is_escaped ? escape_html(end) : end));
 }
 
 Value words_titled(Call& call) {
@@ -658,7 +659,7 @@ Value format_filter(Call& call) {
   if (!named.items.empty() && !call.all.positional.empty())
     refuse("filter 'format' takes values by position or by name");
   const Value values = named.items.empty() ? call.list(call.all.positional, List::Shape::tuple) : Value(&named);
-  return call.made(format_percent(call.heap(), soft_text(call), values));
+  return call.made(format_percent(call.heap(), is<Text>(call.input) ? format_of(call.input) : soft_text(call), values));
 }
 
 /// Takes the flags of a field of % from its beginning.
@@ -694,6 +695,15 @@ std::string percent_field(Heap& heap, Spec spec, Value value) {
                                                            : cut(print(heap, value), spec.precision);
   if (as_text) spec.zeros = false;
   return laid_out(heap, text, spec, !as_text || spec.align == 0);
+}
+
+/// \param kept  names of rows, and the argument that each escapes (Builtin::escapes)
+void keep_escape(std::vector<Builtin>& rows, const std::vector<std::pair<std::string_view, int>>& kept) {
+  for (auto& row : rows) {
+    for (const auto& [name, argument] : kept) {
+      if (name == row.name) row.escapes = argument;
+    }
+  }
 }
 
 /// Methods that search a text or tell about it.
@@ -746,6 +756,12 @@ std::vector<Builtin> asking_methods() {
 
 }  // namespace
 
+const std::string& format_of(const Value& text) {
+  if (is<Text>(text) && std::get<Text>(text).is_escaped)
+    refuse("an escaped text is used as a format; format first and escape then");
+  return bytes_of(text, "it");
+}
+
 std::string lower_case(std::string_view text) { return utf8_of(lower(characters(text))); }
 
 std::string joined(Heap& heap, const std::vector<Value>& items, const std::string& separator, bool only_texts) {
@@ -768,47 +784,57 @@ std::int64_t leading_number(std::string_view& text, std::int64_t otherwise) {
 }
 
 const std::vector<Builtin>& text_filters() {
-  static const std::vector<Builtin> all{
-      {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalize(characters(soft_text(c))))); }},
-      {"center",
-       {"width"},
-       0,
-       [](Call& c) {
-         const auto text = c.heap().text(soft_text(c));
-         const Value input = text;
-         Call inner{c.context, input, c.all, {c.has(0) ? c.value(0) : Value(Integer{80}), std::nullopt}};
-         return aligned(inner, '^');
-       }},
-      {"e", {}, 0, escaped},
-      {"escape", {}, 0, escaped},
-      {"filesizeformat", {"binary"}, 0, file_size},
-      {"forceescape",
-       {},
-       0,
-       [](Call& c) {
-         auto out = c.heap().text(escape_html(soft_text(c)));
-         out.is_escaped = true;
-         return Value(out);
-       }},
-      {"format", {}, 0, format_filter, true},
-      {"indent", {"width", "first", "blank"}, 0, indented},
-      {"lower", {}, 0, [](Call& c) { return c.made(lower_case(soft_text(c))); }},
-      {"replace",
-       {"old", "new", "count"},
-       2,
-       [](Call& c) {
-         return replaced(c, soft_text(c), print(c.heap(), c.value(0)), print(c.heap(), c.value(1)), c.integer(2, -1));
-       }},
-      {"safe", {}, 0, marked_safe},
-      {"string", {}, 0, [](Call& c) { return is<Text>(c.input) ? c.input : c.made(soft_text(c)); }},
-      {"striptags", {}, 0, without_tags},
-      {"title", {}, 0, words_titled},
-      {"trim", {"chars"}, 0, [](Call& c) { return stripped(c, soft_text(c), true, true); }},
-      {"truncate", {"length", "killwords", "end", "leeway"}, 0, truncated},
-      {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(soft_text(c))))); }},
-      {"urlencode", {}, 0, url_encoded},
-      {"wordcount", {}, 0, count_words},
-  };
+  static const std::vector<Builtin> all = [] {
+    std::vector<Builtin> rows{
+        {"capitalize", {}, 0, [](Call& c) { return c.made(utf8_of(capitalize(characters(soft_text(c))))); }},
+        {"center",
+         {"width"},
+         0,
+         [](Call& c) {
+           const auto text = c.heap().text(soft_text(c));
+           const Value input = text;
+           Call inner{c.context, input, c.all, {c.has(0) ? c.value(0) : Value(Integer{80}), std::nullopt}};
+           return aligned(inner, '^');
+         }},
+        {"e", {}, 0, escaped},
+        {"escape", {}, 0, escaped},
+        {"filesizeformat", {"binary"}, 0, file_size},
+        {"forceescape",
+         {},
+         0,
+         [](Call& c) {
+           auto out = c.heap().text(escape_html(soft_text(c)));
+           out.is_escaped = true;
+           return Value(out);
+         }},
+        {"format", {}, 0, format_filter, true},
+        {"indent", {"width", "first", "blank"}, 0, indented},
+        {"lower", {}, 0, [](Call& c) { return c.made(lower_case(soft_text(c))); }},
+        {"replace",
+         {"old", "new", "count"},
+         2,
+         [](Call& c) {
+           return replaced(c, soft_text(c), print(c.heap(), c.value(0)), print(c.heap(), c.value(1)), c.integer(2, -1));
+         }},
+        {"safe", {}, 0, marked_safe},
+        {"string", {}, 0, [](Call& c) { return is<Text>(c.input) ? c.input : c.made(soft_text(c)); }},
+        {"striptags", {}, 0, without_tags},
+        {"title", {}, 0, words_titled},
+        {"trim", {"chars"}, 0, [](Call& c) { return stripped(c, soft_text(c), true, true); }},
+        {"truncate", {"length", "killwords", "end", "leeway"}, 0, truncated},
+        {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(soft_text(c))))); }},
+        {"urlencode", {}, 0, url_encoded},
+        {"wordcount", {}, 0, count_words},
+    };
+    keep_escape(rows, {{"capitalize", -1},
+                       {"center", -1},
+                       {"indent", -1},
+                       {"lower", -1},
+                       {"trim", -1},
+                       {"truncate", -1},
+                       {"upper", -1}});
+    return rows;
+  }();
   return all;
 }
 
@@ -868,6 +894,13 @@ const std::vector<Builtin>& text_methods() {
         {"upper", {}, 0, [](Call& c) { return c.made(utf8_of(upper(characters(self(c))))); }},
         {"zfill", {"width"}, 1, zero_filled},
     };
+    // As in markupsafe.
+    keep_escape(rows,
+                {{"capitalize", -1},   {"casefold", -1},  {"center", 1},      {"expandtabs", -1}, {"join", 0},
+                 {"ljust", 1},         {"lower", -1},     {"lstrip", -1},     {"partition", -1},  {"removeprefix", -1},
+                 {"removesuffix", -1}, {"replace", 1},    {"rjust", 1},       {"rpartition", -1}, {"rsplit", -1},
+                 {"rstrip", -1},       {"split", -1},     {"splitlines", -1}, {"strip", -1},      {"swapcase", -1},
+                 {"title", -1},        {"translate", -1}, {"upper", -1},      {"zfill", -1}});
     for (auto& row : asking_methods()) rows.push_back(row);
     return rows;
   }();

@@ -389,7 +389,7 @@ Value repeat(Heap& heap, const Value& value, Integer count) {
     std::string made;
     made.reserve(bytes.size() * times);
     for (std::uint64_t i = 0; i < times; ++i) made += bytes;
-    return heap.text(std::move(made));
+    return heap.text(std::move(made), text->is_escaped);
   }
   const auto& list = *std::get<List*>(value);
   if (list.items.empty()) return heap.list({}, list.is_tuple() ? List::Shape::tuple : List::Shape::list);
@@ -445,10 +445,10 @@ void Heap::count(std::uint64_t bytes) {
   bytes_ += bytes;
 }
 
-Text Heap::text(std::string bytes) {
+Text Heap::text(std::string bytes, bool is_escaped) {
   count(bytes.size() + sizeof(std::string));
   pass(bytes);
-  return {&texts_.emplace_back(std::move(bytes))};
+  return {&texts_.emplace_back(std::move(bytes)), is_escaped};
 }
 
 List* Heap::list(std::vector<Value> items, List::Shape shape) {
@@ -585,7 +585,7 @@ std::vector<Value> elements(Heap& heap, const Value& value) {
 
 Value calculate(Heap& heap, char operation, const Value& a, const Value& b) {
   heap.step();
-  if (operation == '%' && is<Text>(a)) return heap.text(format_percent(heap, *std::get<Text>(a).bytes, b));
+  if (operation == '%' && is<Text>(a)) return heap.text(format_percent(heap, format_of(a), b));
   for (const auto* value : {&a, &b}) {
     if (const auto* missing = std::get_if<Undefined>(value)) refuse(*missing);
   }

@@ -89,7 +89,7 @@ class Heap {
 
   // Results are owned by this object. \throws FormatError when they exceed the limit
 
-  Text text(std::string bytes);
+  Text text(std::string bytes, bool is_escaped = false);
   List* list(std::vector<Value> items, List::Shape shape = List::Shape::list);
   Dict* dict(std::vector<std::pair<Value, Value>> items = {});
   Function* function(std::string name, std::function<Value(const Arguments&)> call);
