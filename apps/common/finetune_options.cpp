@@ -258,6 +258,8 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
       "save-final-hf", o.save_final_hf,
       "at the end write a model directory that Hugging Face's transformers opens, with adapters merged into the model",
       {.path = folder});
+  t.add("overwrite", o.overwrite,
+        "let --save-final-full, --save-final-hf and --save-final-adapter replace what another run wrote there");
   t.add("no-tensorboard", o.no_tensorboard, "write no event file for TensorBoard");
   t.add("log-every", o.log_every, "optimizer steps between log lines", {.unit = "steps"});
   t.add(

@@ -9,6 +9,8 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/error.hpp"
+#include "lib/base/file.hpp"
+#include "lib/base/json_text.hpp"
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/read/source.hpp"
@@ -82,6 +84,24 @@ std::filesystem::path first_weights(const RunSetup& setup) {
   return std::filesystem::exists(weights / "config.json", error) ? weights : std::filesystem::path();
 }
 
+/// Returns the outputs at the end that the newest job in the run's folder named.
+std::vector<std::filesystem::path> outputs_of_last_job(const RunSetup& setup) {
+  constexpr std::uint64_t kMostBytes = 16u << 20;
+  std::vector<std::filesystem::path> outputs;
+  try {
+    const auto file = setup.directory / "job.json";
+    const auto options = parse_json(read_text_file(file, kMostBytes), file.string()).at("options");
+    for (const char* name : {"save-final-full", "save-final-adapter"}) {
+      if (const auto path = options.value(name, std::string()); !path.empty()) outputs.emplace_back(path);
+    }
+  } catch (const nlohmann::json::exception&) {
+    // An older program's file: the outputs count as others'.
+  } catch (const Error&) {
+    // There is no job.json, or it cannot be read.
+  }
+  return outputs;
+}
+
 }  // namespace
 
 void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
@@ -117,7 +137,11 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
   add("the games of --val-chess", setup.options.validation.games.data);
   add("the folder of --tokenizer",
       setup.options.model.tokenizer == kBuiltInTokenizer ? "" : setup.options.model.tokenizer);
+  outputs.overwrite = options.overwrite;
+  outputs.continues = !begins_a_run(setup, setup.restart);
   if (setup.restart) {
+    outputs.own = outputs_of_last_job(setup);
+    outputs.own.push_back(setup.restart->candidates.front());
     // A chain of jobs may restart from its --save-final-full file and write it again.
     const auto& checkpoint = setup.restart->candidates.front();
     if (full.empty() || !path_below(checkpoint, full)) add("the checkpoint", checkpoint);
@@ -219,7 +243,10 @@ bool FinalExports::save_hf(ConvertOptions options) {
   const auto& text = context_.setup.template_text;
   options.to = "hf";
   options.chat_template = text;
-  options.overwrite = true;
+  options.overwrite = true;  // check_final_exports() saw whose it is
+  std::error_code error;
+  options.made_by =
+      std::filesystem::relative(context_.setup.directory, context_.setup.options.save_final_hf, error).string();
   options.sync = true;
   options.job.quiet = true;
   options.job.json = true;  // prints nothing on stdout

@@ -13,6 +13,7 @@
 #include "lib/base/error.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
@@ -81,6 +82,13 @@ void RunRecord::set_old_run_aside() const {
                                  "samples.jsonl", "loss.svg",      "loss.png"};  // older versions drew the last one
   if (context_.setup.new_tokenizer) names.emplace_back("tokenizer");             // another one takes its place
   for (const auto& file : EventFile::in(context_.setup.directory)) names.push_back(file.filename().string());
+  const auto& options = context_.setup.options;
+  for (const auto& output : {options.save_final_full, options.save_final_hf}) {  // this run writes its own there
+    const auto name = output.empty() ? std::nullopt : path_below(output, context_.setup.directory);
+    if (!name) continue;
+    names.push_back(name->string());
+    fs::create_directories((aside / *name).parent_path(), error);
+  }
   for (const auto& name : names) {
     std::error_code absent;
     if (error || !fs::exists(context_.setup.directory / name, absent)) continue;

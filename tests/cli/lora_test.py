@@ -57,7 +57,10 @@ class Lora(llama_cli.WeightsCase):
             self.assertEqual((directory / name).read_bytes(), (self.folder / "kept" / name).read_bytes())
         result = self.train("second", "--max-steps", 1, "--model", self.model, "--adapter", directory)
         self.assertIn("LoRA of rank 4, alpha 8, of q_proj v_proj", result.err)
-        self.train("first", "--max-steps", 4, "--restart", "latest")
+        other = self.train("other-owner", "--max-steps", 1, "--model", self.model, *LORA, "--save-final-adapter", self.folder / "kept", code=2)
+        self.assert_refused(other, 2, "--save-final-adapter", "holds an adapter", "--overwrite")
+        self.train("first", "--max-steps", 4, "--restart", "latest", "--save-final-adapter", self.folder / "again")
+        self.train("first", "--max-steps", 4, "--restart", "latest", "--save-final-adapter", self.folder / "again")
         # The second run started from the weights after the first run's third step.
         loss = [self.evaluate(self.model, *adapter, "--data", self.train_data)["loss"] for adapter in ([], ["--adapter", self.folder / "kept"])]
         self.assertLess(loss[1], loss[0])

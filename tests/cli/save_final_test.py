@@ -99,6 +99,51 @@ class Refused(Case):
         self.assert_refused(result, 2, "--save-final-full", "--save-final-hf")
 
 
+class Owners(Case):
+    """Exports of another run are replaced only by --overwrite; a run that goes on replaces its own."""
+
+    def refused(self, name, option, output, *words, more=("--max-steps", 1), ranks=0):
+        before = snapshot(self.folder)
+        self.assert_refused(self.train(name, *more, option, output, ranks=ranks, code=2), 2, f"{option} {output}", "choose another name", "--overwrite", *words)
+        self.assertEqual(snapshot(self.folder), before)
+
+    def test_a_folder(self):
+        hf = self.here / "model"
+        self.train("one", "--max-steps", 2, "--save-final-hf", hf)
+        self.refused("two", "--save-final-hf", hf, "is the export of the run", self.runs / "one", ranks=2)
+        # Named from elsewhere, or by a link, it is the same run; a run that begins anew is another one.
+        self.train("one", "--restart", "latest", "--max-steps", 3, "--save-final-hf", os.path.relpath(hf))
+        (self.folder / "link").symlink_to(self.runs)
+        self.train("one", "--restart", "latest", "--out-dir", self.folder / "link", "--max-steps", 4, "--save-final-hf", hf)
+        self.refused("one", "--save-final-hf", hf, "an earlier run of this name")
+        self.train("two", "--max-steps", 1, "--save-final-hf", hf, "--overwrite")
+        self.refused("one", "--save-final-hf", hf, "is the export of the run", self.runs / "two", more=("--restart", "latest", "--max-steps", 5))
+        # A conversion names no run, and its folder may move with the runs.
+        converted = self.here / "converted"
+        result = fsdp_cli.run("fsdp-ckpt-convert", [self.checkpoints("two") / "latest", converted, "--to", "hf"])
+        self.assertEqual(result.code, 0, str(result))
+        self.refused("two", "--save-final-hf", converted, "names no run", more=("--restart", "latest", "--max-steps", 2))
+        self.assertNotIn(str(self.folder), (hf / RECORD).read_text())
+
+    def test_a_file(self):
+        full = self.here / "model.pt"
+        self.train("one-file", "--max-steps", 2, "--save-final-full", full)
+        self.refused("two-files", "--save-final-full", full, "exists", ranks=2)
+        self.refused("one-file", "--save-final-full", full, "exists")
+        self.train("one-file", "--restart", "latest", "--max-steps", 3, "--save-final-full", full)
+        self.train("two-files", "--max-steps", 1, "--save-final-full", full, "--overwrite")
+
+    def test_the_runs_own_folder(self):
+        """A recipe that is run again keeps what it made before, with the earlier run."""
+        run = self.run_directory("again")
+        outputs = ("--max-steps", 1, "--save-final-hf", run / "hf", "--save-final-full", run / "out" / "full.pt")
+        self.train("again", *outputs)
+        earlier = {name: data for name, data in snapshot(run).items() if name.startswith(("hf", "out"))}
+        self.train("again", *outputs, "--seed", 7)
+        self.assertEqual({name: data for name, data in snapshot(run / "previous-1").items() if name.startswith(("hf", "out"))}, earlier)
+        self.assertNotEqual((run / "hf" / "model.safetensors").read_bytes(), earlier["hf/model.safetensors"])
+
+
 class Replaced(Case):
     def test_an_export_is_replaced_by_the_next(self):
         hf = self.run_directory("run") / "hf"

@@ -36,6 +36,7 @@ struct ConvertOptions {
   std::string pre_tokenizer;  ///< for gguf; empty: by tokenizer.json
   std::string chat_template;  ///< for hf and gguf, its text; empty: that of the run or adapter, else the tokenizer's
   bool sync = false, overwrite = false, dry_run = false;
+  std::string made_by;  ///< see CopyOptions::made_by
   // How.
   int jobs = 0;
   double tolerance = 0;

@@ -777,6 +777,7 @@ ExitCode run_conversion(ProcessGroup& world, const ConvertOptions& options, cons
   how.jobs = options.jobs;
   how.sync = options.sync;
   how.overwrite = options.overwrite;
+  how.made_by = options.made_by;
   how.progress = [&](const CopyProgress& done) { show_bytes(progress, "written", done.bytes_done, done.bytes_total); };
   how.stop = [&] { return stop.received() != 0; };
   const auto copied = copy(*plan.source, *plan.target, plan.output, how, world);

@@ -444,7 +444,7 @@ class Copy {
         size = std::max<std::uint64_t>(size, literal.offset_bytes + literal.bytes.size());
       }
       if (options_.stop && options_.stop()) throw Stopped();
-      place_->publish(options_.sync);
+      place_->publish(options_.sync, options_.made_by);
     });
   }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 
 #include "lib/base/error.hpp"
 #include "lib/files/read/source.hpp"
@@ -21,6 +22,7 @@ struct CopyOptions {
   std::uint64_t piece_bytes = 1u << 20;  ///< unit of reading and writing of a thread, small enough for its cache
   bool sync = false;                     ///< fsync the output before it gets its name
   bool overwrite = false;                ///< replace an existing output
+  std::string made_by;  ///< for a directory, the run's folder relative to it, which its record keeps; empty: no run
   std::function<void(const CopyProgress&)> progress;  ///< called from time to time, on rank 0 only, by one thread
   std::function<bool()> stop;  ///< checked between pieces; true ends the copy with Stopped and removes the output
 };

@@ -33,8 +33,13 @@ constexpr const char* kAsideSuffix = ".old";
 
 using FileSizes = std::map<std::string, std::uint64_t>;
 
+struct ExportRecord {
+  FileSizes files;
+  std::string made_by;
+};
+
 /// Reads the record of a directory; returns nothing when there is none that can be understood.
-std::optional<FileSizes> read_record(const fs::path& directory) {
+std::optional<ExportRecord> read_record(const fs::path& directory) {
   std::error_code error;
   const auto file = directory / kExportRecordName;
   if (!fs::is_regular_file(fs::symlink_status(file, error))) return std::nullopt;
@@ -42,7 +47,7 @@ std::optional<FileSizes> read_record(const fs::path& directory) {
     const auto text = read_text_file(file, kMaxRecordBytes);
     const auto record = parse_json(text, file.string());
     if (record.at("format") != kRecordFormat || record.at("version") != 1) return std::nullopt;
-    return record.at("files").get<FileSizes>();
+    return ExportRecord{record.at("files").get<FileSizes>(), record.value("run", std::string())};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   } catch (const Error&) {
@@ -80,16 +85,24 @@ std::string quoted(const fs::path& name) { return "'" + name.string() + "'"; }
 
 }  // namespace
 
-void write_export_record(const fs::path& directory, bool sync) {
+void write_export_record(const fs::path& directory, bool sync, const std::string& made_by) {
   FileSizes files;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (!entry.is_directory()) files[entry.path().lexically_relative(directory).generic_string()] = entry.file_size();
   }
-  const nlohmann::json record{{"format", kRecordFormat}, {"version", 1}, {"files", files}};
+  nlohmann::json record{{"format", kRecordFormat}, {"version", 1}, {"files", files}};
+  if (!made_by.empty()) record["run"] = made_by;
   auto file = File::create(directory / kExportRecordName);
   file.write(json_text(record, 1) + "\n");
   if (sync) file.sync();
   file.close();
+}
+
+fs::path run_of_export(const fs::path& directory) {
+  const auto record = read_record(directory);
+  if (!record || record->made_by.empty()) return {};
+  std::error_code error;
+  return fs::weakly_canonical(fs::canonical(directory, error) / record->made_by, error);
 }
 
 std::string export_obstacle(const fs::path& directory) {
@@ -108,9 +121,9 @@ std::string export_obstacle(const fs::path& directory) {
       return "holds " + quoted(name) + " and is no earlier export (it has no record of one, " + kExportRecordName +
              "): nothing in it is replaced; choose another name, or remove it first";
     }
-    if (name == kExportRecordName || is_folder_of(*record, entry, name)) continue;
-    const auto listed = record->find(name.generic_string());
-    if (listed == record->end()) {
+    if (name == kExportRecordName || is_folder_of(record->files, entry, name)) continue;
+    const auto listed = record->files.find(name.generic_string());
+    if (listed == record->files.end()) {
       return "holds " + quoted(name) +
              ", which is no part of the earlier export there: nothing in it is replaced; "
              "choose another name, or move that away first";
@@ -129,10 +142,10 @@ std::string export_obstacle(const fs::path& directory) {
 void remove_export(const fs::path& directory, const fs::path& heir) {
   std::error_code error;
   if (const auto record = read_record(directory)) {
-    for (const auto& [name, size] : *record) {
+    for (const auto& [name, size] : record->files) {
       if (is_inside(name)) fs::remove(directory / name, error);
     }
-    for (const auto& [name, size] : *record) {  // folders, unless something else is in them
+    for (const auto& [name, size] : record->files) {  // folders, unless something else is in them
       for (auto folder = fs::path(name).parent_path(); is_inside(name) && !folder.empty();
            folder = folder.parent_path())
         fs::remove(directory / folder, error);
@@ -398,10 +411,10 @@ void OutputDirectory::publish_directory() {
   remove_export(old, output_);
 }
 
-void OutputDirectory::publish(bool sync) {
+void OutputDirectory::publish(bool sync, const std::string& made_by) {
   std::error_code ignored;
   fs::remove(temporary_ / kMakerName, ignored);
-  if (is_directory_) write_export_record(temporary_, sync);
+  if (is_directory_) write_export_record(temporary_, sync, made_by);
   if (sync) {
     std::set<fs::path> folders{temporary_};
     for (const auto& file : layout_.files) {

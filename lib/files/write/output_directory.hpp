@@ -17,7 +17,11 @@ inline constexpr const char* kExportRecordName = ".fsdp-export.json";
 inline constexpr const char* kMakerName = ".fsdp-maker.json";
 
 /// Writes a record of the files that `directory` has now, with their sizes. \throws IoError
-void write_export_record(const std::filesystem::path& directory, bool sync);
+/// \param made_by  see CopyOptions::made_by
+void write_export_record(const std::filesystem::path& directory, bool sync, const std::string& made_by);
+
+/// The folder of the run whose export `directory` is; empty where its record names none, as for a conversion.
+std::filesystem::path run_of_export(const std::filesystem::path& directory);
 
 /// Says why an export must not replace `directory`, as the part of a sentence after its name. Returns "" when nothing
 /// is there, or when the directory is empty or holds an unchanged earlier export and nothing else. Links are followed.
@@ -62,7 +66,8 @@ class OutputDirectory {
   /// Writes the literals. \throws IoError
   void write(const std::vector<LayoutLiteral>& literals) const;
   /// Gives the output its name; with `sync` files and names are flushed to disk first. \throws IoError
-  void publish(bool sync);
+  /// \param made_by  see CopyOptions::made_by
+  void publish(bool sync, const std::string& made_by = {});
 
  private:
   void check_target(const std::filesystem::path& path, bool overwrite) const;

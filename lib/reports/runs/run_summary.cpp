@@ -39,6 +39,7 @@ bool is_about_training(const std::string& setting) {
                                             "save-final-full",
                                             "save-final-hf",
                                             "save-final-adapter",
+                                            "overwrite",
                                             "final",
                                             "keep-best",
                                             "val-chess",

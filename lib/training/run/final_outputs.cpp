@@ -60,6 +60,35 @@ void check_inputs(const Output& output, const FinalOutputs& outputs) {
   }
 }
 
+/// Says whose the output is that lies there, if this run must not replace it; else "".
+/// \param there  the file or folder that tells that an output is there
+std::string other_owner(const Output& output, const fs::path& there, const FinalOutputs& outputs) {
+  std::error_code error;
+  const bool is_empty = fs::is_directory(there, error) && fs::is_empty(there, error);
+  if (outputs.overwrite || is_empty || !fs::exists(there, error)) return "";
+  if (path_below(output.path, outputs.run_directory)) return "";
+  const bool is_export = output.is_directory && there == output.path;
+  const auto run = is_export ? run_of_export(output.path) : fs::path();
+  if (!run.empty()) {
+    const auto way = path_below(run, outputs.run_directory);
+    if (!way || *way != ".") return "is the export of the run " + run.string();
+    return outputs.continues ? "" : "is the export of an earlier run of this name, " + run.string();
+  }
+  if (is_export) return "is an export whose record names no run, as of fsdp-ckpt-convert";
+  const bool is_own = std::any_of(outputs.own.begin(), outputs.own.end(), [&](const fs::path& own) {
+    const auto way = path_below(own, output.path);
+    return way && *way == ".";
+  });
+  if (is_own) return "";
+  return (output.is_directory ? "holds an adapter" : "exists") +
+         std::string(", and no earlier job of this run named it");
+}
+
+void check_owner(const Output& output, const fs::path& there, const FinalOutputs& outputs) {
+  const auto owner = other_owner(output, there, outputs);
+  if (!owner.empty()) refuse(output, owner + "; choose another name, or add --overwrite, which replaces it");
+}
+
 /// Its folder is made and a file can be made there.
 void check_writable(const Output& output) {
   try {
@@ -86,6 +115,7 @@ void check(const Output& output, const FinalOutputs& outputs) {
     if (fs::is_directory(output.path, error)) refuse(output, "is a directory");
     seekable_output(output.path);
   }
+  check_owner(output, output.path, outputs);
   check_writable(output);
 }
 
@@ -101,6 +131,7 @@ void check_adapter(const Output& output, const FinalOutputs& outputs) {
   std::error_code error;
   if (fs::exists(output.path, error) && !fs::is_directory(output.path, error)) refuse(output, "is a file");
   const auto a_file_in_it = output.path / "adapter_config.json";
+  check_owner(output, a_file_in_it, outputs);
   check_writable({output.option, a_file_in_it, false});
 }
 

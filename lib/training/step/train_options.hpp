@@ -123,6 +123,7 @@ struct TrainOptions {
   std::string save_final_full;     ///< .pt or .safetensors file to write at the end of the run; empty: none
   std::string save_final_hf;       ///< directory in Hugging Face's layout to write at the end; empty: none
   std::string save_final_adapter;  ///< directory as peft writes it; empty: none but the run's own
+  bool overwrite = false;          ///< these outputs may replace those of other runs
   StepInterval eval_every;         ///< never: at the end only
   ValidationOptions validation;
   std::int64_t log_every = 10;

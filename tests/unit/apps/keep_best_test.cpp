@@ -110,7 +110,7 @@ TEST_SUITE("jobs/keep_best") {
     runs.train("one", "--restart latest --max-steps 4 --final last --optimizer sgd --lr 0.5" + exports, 2);
     CHECK(runs.json(runs.step("one", 4) / "run.json") == before);
     CHECK(Runs::same_tensors(runs.step("one", 4), full));
-    runs.train("two", "--max-steps 2 --lr 1e-3" + options + exports);
+    runs.train("two", "--max-steps 2 --lr 1e-3 --overwrite" + options + exports);
     CHECK(Runs::same_tensors(runs.step("two", 2), full));
     const auto two =
         runs.train("two", "--max-steps 6 --final best --restart " + runs.step("one", 4).string() + exports);
@@ -196,7 +196,7 @@ TEST_SUITE("jobs/keep_best") {
     runs.train("late", "--max-steps 2");
     fs::create_directories(runs.folder("late") / "checkpoints/best");
     const auto late = runs.train("late", "--max-steps 4 --restart latest --keep-best --final best --val-data " +
-                                             runs.rows.string() + " --save-final-full " + full);
+                                             runs.rows.string() + " --overwrite --save-final-full " + full);
     CHECK(has_all(late.log, {"warning", "--keep-best"}));
     CHECK(Runs::same_tensors(runs.step("late", 4), full));
   }

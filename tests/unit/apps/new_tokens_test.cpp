@@ -158,7 +158,7 @@ TEST_SUITE("jobs/new tokens") {
     CHECK(runs.run("run", model + "--sample-chat").code == ExitCode::usage);
     CHECK(runs.names_in("run") == before);
     CHECK(open_tokenizer(runs.dir / "run/tokenizer")->named_id("<|tool|>"));
-    runs.start("run", model);
+    runs.start("run", model + "--overwrite");
     CHECK(open_tokenizer(runs.dir / "run/tokenizer")->named_id("<|other|>"));
     CHECK(open_tokenizer(runs.dir / "run/previous-1/tokenizer")->named_id("<|tool|>"));
     // The moved run goes on with its own tokenizer.
