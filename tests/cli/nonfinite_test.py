@@ -5,6 +5,14 @@ import numpy
 
 
 class NonFinite(fsdp_cli.Case):
+    def test_without_saves(self):
+        """It fails as with saves, in the log and by its exit code; a NaN has no sign."""
+        for ranks in (0, 2):
+            result = self.train("none", "--max-steps", 4, "--lr", "1e38", "--no-save", "--log-every", 1, ranks=ranks, code=1)
+            self.assertIn("the model after step 4 has a loss that is not finite", result.err)
+            self.assertRegex(result.err, r"step +4/4   loss nan   norm ")
+            self.assertNotIn("-nan", result.err)
+
     def test_single_bad_steps_are_passed_over(self):
         """Makes weights with a NaN in the last position's embedding: only sequences that reach it have a loss that is not finite."""
         try:

@@ -236,7 +236,7 @@ class Decision {
   void end() {
     if (!life_.is_open) {  // no step was made, and an older run of this name keeps the folder
       after_last_save();
-    } else if (!life_.is_stopped && ((!life_.is_saved && keeps_last()) || rules_.exports)) {
+    } else if (!life_.is_stopped && (!life_.is_saved || rules_.exports)) {
       add(probe, life_.step);  // no later step checks the last update
     } else if (life_.is_stopped && life_.nonfinite.any()) {
       life_.phase = RunPhase::settling;

@@ -19,9 +19,8 @@ std::string NonFiniteSteps::add(const StepReport& step) {
   const bool good_loss = std::isfinite(step.loss);
   const double value = good_loss ? step.grad_norm : step.loss;
   return fmt::format("step {}: {} is {}, nothing was updated (samples {} to {} of the data order)", step.step,
-                     good_loss ? "the gradient norm" : "the loss",
-                     std::isnan(value) ? "nan" : fmt::to_string(value),  // a NaN's sign says nothing
-                     step.first_sample, step.first_sample + step.samples - 1);
+                     good_loss ? "the gradient norm" : "the loss", value, step.first_sample,
+                     step.first_sample + step.samples - 1);
 }
 
 std::string NonFiniteSteps::words() const {

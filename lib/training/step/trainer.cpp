@@ -206,8 +206,9 @@ StepOutcome Trainer::decide(double nats, double scaled_norm) {
 }
 
 void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
-  report.loss = outcome.nats * weight_of_token(static_cast<double>(report.tokens));
-  report.grad_norm = outcome.norm / state_.loss_scale;
+  const auto without_sign = [](double value) { return std::isnan(value) ? std::nan("") : value; };  // of a NaN
+  report.loss = without_sign(outcome.nats * weight_of_token(static_cast<double>(report.tokens)));
+  report.grad_norm = without_sign(outcome.norm / state_.loss_scale);
   report.skipped = outcome.skipped;
   if (!runtime_.policy().precision.needs_loss_scale()) return;
   // A finite loss with infinite gradients is what fp16's loss scale is searched by, as long as it can become smaller.

@@ -59,6 +59,16 @@ TEST_SUITE("jobs/nonfinite") {
     }
   }
 
+  TEST_CASE("without saves and exports, too") {
+    Runs runs;
+    for (const int ranks : {1, 2}) {
+      const auto ended = runs.train("none", "--max-steps 4 --lr 1e38 --no-save", ranks);
+      CHECK(ended.code == ExitCode::failed);
+      CHECK(has_all(ended.error, {"after step 4", "a loss that is not finite"}));
+    }
+    CHECK(runs.train("none", "--max-steps 4 --no-save").code == ExitCode::ok);
+  }
+
   TEST_CASE("the limit is an option; a stop between bad steps leaves the good checkpoint") {
     Runs runs;
     const auto limit = runs.train("limit", "--max-steps 60 --lr 1e38 --max-nonfinite-steps 3");

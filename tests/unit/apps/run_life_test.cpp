@@ -35,7 +35,7 @@ TEST_SUITE("jobs/run_life") {
           Words{"open", "save 2", "save 4", "probe 6", "save 6", "write adapter", "export"});
     CHECK(runs.checkpoints("plain") == std::set<std::string>{"latest -> step-00000006", "step-00000006"});
     CHECK(decisions(runs.run("unsaved", 1, {"--max-steps", "3", "--no-save"})) ==
-          Words{"open", "write adapter", "export"});
+          Words{"open", "probe 3", "write adapter", "export"});
     CHECK(runs.checkpoints("unsaved").empty());
   }
 
@@ -61,7 +61,8 @@ TEST_SUITE("jobs/run_life") {
       const auto actions = decisions(runs.train("asked", std::string("--max-steps 3 ") + asked));
       CHECK(std::none_of(actions.begin(), actions.end(), [](const auto& a) { return a.starts_with("save for"); }));
     }
-    CHECK(decisions(runs.train("none", "--max-steps 3 --no-save")) == Words{"open", "write adapter", "export"});
+    CHECK(decisions(runs.train("none", "--max-steps 3 --no-save")) ==
+          Words{"open", "probe 3", "write adapter", "export"});
     runs.train("two", "--max-steps 4 --keep-last 2");
     CHECK(runs.checkpoints("two") ==
           std::set<std::string>{"latest -> step-00000004", "step-00000003", "step-00000004"});
@@ -112,8 +113,8 @@ TEST_SUITE("jobs/run_life") {
     CHECK(decisions(runs.run(
               "falling", 2,
               {"--max-steps", "6", "--eval-every", "2", "--val-data", runs.rows, "--keep-best", "--no-save"})) ==
-          Words{"open", "validate 2", "save for best 2", "validate 4", "save for best 4", "write adapter", "validate 6",
-                "save for best 6", "export"});
+          Words{"open", "validate 2", "save for best 2", "validate 4", "save for best 4", "probe 6", "write adapter",
+                "validate 6", "save for best 6", "export"});
     CHECK(runs.state("falling").validation.best_step == 6);
     CHECK_FALSE(runs.checkpoints("falling").contains("step-00000002"));
   }

@@ -203,14 +203,14 @@ TEST_SUITE("run/run_schedule") {
           Actions{"probe 1", "save 1", "finish save", "latest 1", "prune", "require saved", "go on", "write adapter"});
   }
 
-  TEST_CASE("--no-final-save: nothing is saved at the end, but a stopped run is") {
+  TEST_CASE("--no-final-save: nothing is saved at the end, but a stopped run is; the last loss is looked at") {
     for (const bool stopped : {false, true}) {
       Run run({.final_save = false});
       run.start();
       run.step();
       const auto at_the_end = run.end(stopped);
       CHECK((std::find(at_the_end.begin(), at_the_end.end(), "save 1") != at_the_end.end()) == stopped);
-      CHECK((std::find(at_the_end.begin(), at_the_end.end(), "probe 1") != at_the_end.end()) == false);
+      CHECK((std::find(at_the_end.begin(), at_the_end.end(), "probe 1") != at_the_end.end()) != stopped);
     }
   }
 
@@ -298,15 +298,17 @@ TEST_SUITE("run/run_schedule") {
     Run unsaved(rules);
     unsaved.start();
     unsaved.step();
-    CHECK(unsaved.end() == Actions{"finish save", "go on", "write adapter", "validate 1", "tell validation 1",
-                                   "save for best 1", "finish save", "latest 1", "best 1", "prune", "require saved"});
+    CHECK(unsaved.end() == Actions{"probe 1", "finish save", "go on", "write adapter", "validate 1",
+                                   "tell validation 1", "save for best 1", "finish save", "latest 1", "best 1", "prune",
+                                   "require saved"});
     Run worse(rules);
     worse.start();
     worse.step();
     worse.step();
     worse.value = 6;
     worse.step();
-    CHECK(worse.end() == Actions{"finish save", "go on", "write adapter", "validate 3", "tell validation 3"});
+    CHECK(worse.end() ==
+          Actions{"probe 3", "finish save", "go on", "write adapter", "validate 3", "tell validation 3"});
   }
 
   TEST_CASE("--final best: the adapter is written with the best state, unless the run is stopped") {
@@ -361,8 +363,8 @@ TEST_SUITE("run/run_schedule") {
     run.start();
     run.step(2, true);
     run.cut = true;
-    CHECK(run.end() == Actions{"finish save", "go on", "write adapter", "validate 1", "save 1", "finish save",
-                               "latest 1", "prune", "require saved", "go on"});
+    CHECK(run.end() == Actions{"probe 1", "finish save", "go on", "write adapter", "validate 1", "save 1",
+                               "finish save", "latest 1", "prune", "require saved", "go on"});
     CHECK(run.life.is_stopped);
     CHECK(run.see(Reported{}) == Actions{});
   }
