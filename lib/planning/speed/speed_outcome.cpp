@@ -95,7 +95,11 @@ double relative_error(const SpeedOutcome& outcome) { return outcome.seconds / ou
 std::string beside_prediction(const SpeedOutcome& outcome) {
   constexpr double kFar = 1.5;
   const double times = outcome.seconds / outcome.predicted.seconds;
-  if (times >= kFar) return fmt::format("{:.1f} times slower than predicted: is the machine busy?", times);
+  if (times >= kFar)
+    return fmt::format("{:.1f} times slower than predicted: is the machine busy?{}", times,
+                       outcome.rates.is_gpu ? ""
+                                            : " Threads that wait keep cores from others: OMP_WAIT_POLICY=passive, or "
+                                              "a smaller OMP_NUM_THREADS, then helps");
   if (times <= 1 / kFar) return fmt::format("{:.1f} times faster than predicted", 1 / times);
   return fmt::format("prediction {:+.1f} %", 100 * relative_error(outcome));
 }

@@ -8,13 +8,17 @@ using namespace fsdp;
 
 TEST_SUITE("speed/outcome") {
   TEST_CASE("beside_prediction: a large error is given as a factor") {
-    const auto words = [](double seconds) {
+    const auto words = [](double seconds, bool is_gpu = false) {
       SpeedOutcome outcome;
+      outcome.rates.is_gpu = is_gpu;
       outcome.seconds = seconds;
       outcome.predicted.seconds = 2;
       return beside_prediction(outcome);
     };
-    CHECK(words(5.868) == "2.9 times slower than predicted: is the machine busy?");
+    CHECK(words(5.868, true) == "2.9 times slower than predicted: is the machine busy?");
+    CHECK(words(5.868).starts_with("2.9 times slower than predicted: is the machine busy? "));
+    CHECK(words(5.868).find("OMP_WAIT_POLICY=passive") != std::string::npos);
+    CHECK(words(5.868).find("OMP_NUM_THREADS") != std::string::npos);
     CHECK(words(2.1) == "prediction +5.0 %");
     CHECK(words(1.8) == "prediction -10.0 %");
     CHECK(words(0.5) == "4.0 times faster than predicted");
