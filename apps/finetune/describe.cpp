@@ -10,10 +10,8 @@
 #include "apps/finetune/left_out.hpp"
 #include "apps/finetune/memory_reporter.hpp"
 #include "apps/finetune/speed_reporter.hpp"
-#include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/error.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -163,18 +161,10 @@ void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
 }
 
 /// Says on rank 0 whether the job fits into memory, and if not, what would help. \return false when it does not fit
-bool tell_whether_it_fits(const RunSetup& setup, const MemoryReporter& memory, const Logger& log) {
-  const auto* request = memory.request();
-  if (request == nullptr) return true;
-  const MemoryBudget budget{.gpu = request->gpu, .host_bytes = machine_memory_bytes() / setup.ranks_on_node};
-  const bool is_known = budget.gpu || budget.host_bytes > 0;
-  if (!is_known || fits_budget(*memory.prediction(), budget)) return true;
-  MemprobeOptions asked;
-  asked.train = request->options;
-  asked.shardings = {request->options.sharding.sharding};
-  asked.checkpointings = {request->options.sharding.checkpoint_every};
-  log.warning("the job does not fit: " + what_would_fit(asked, budget, *request, setup.batches.accumulation_steps) +
-              " (fsdp-memprobe)");
+bool tell_whether_it_fits(const MemoryReporter& memory, const Logger& log) {
+  const auto room = memory.room();
+  if (room == MemoryReporter::Room::unknown || room == MemoryReporter::Room::enough) return true;
+  log.warning("the job does not fit: " + memory.what_helps());
   return false;
 }
 
@@ -201,6 +191,7 @@ ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, 
   if (!setup.train_data) return ExitCode::ok;
   MemoryReporter memory(world, setup, log);
   memory.predict();
+  memory.tell();
   const PartTimer timer;
   Progress progress(log, /*enabled=*/false, 0);
   SpeedReporter speed(world, setup, memory, timer, log, progress);
@@ -208,9 +199,10 @@ ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, 
   const auto steps_to_go = std::max<std::int64_t>(0, setup.total_steps - done);
   speed.predict(peak_flops(setup.device, sharding.param_dtype.value_or(sharding.precision)), steps_to_go);
   if (auto predicted = speed.predicted(steps_to_go); !predicted.is_null()) report["predicted"] = std::move(predicted);
+  if (!speed.why_not().empty()) report["not_predicted"] = speed.why_not();
   if (const auto* prediction = memory.prediction()) report["predicted_peak_bytes"] = prediction->total_bytes();
   bool fits = true;
-  run_agreed(world, [&] { fits = tell_whether_it_fits(setup, memory, log); });
+  run_agreed(world, [&] { fits = tell_whether_it_fits(memory, log); });
   report["fits"] = fits = world.all_reduce(fits ? 1.0 : 0.0, Reduce::min) > 0;
   return fits ? ExitCode::ok : ExitCode::answer_no;
 }

@@ -640,6 +640,16 @@ std::unique_ptr<NcclLog> log_of_nccl(ProcessGroup& world, const RunSetup& setup)
   return is_used && setup.train_data && world.rank() == 0 ? std::make_unique<NcclLog>(false) : nullptr;
 }
 
+/// \throws Error (answer_no) on all ranks where the steps cannot fit into the memory of rank 0's node: the kernel would
+/// end them
+void require_room(ProcessGroup& world, const MemoryReporter& memory) {
+  run_agreed(world, [&] {
+    if (memory.room() != MemoryReporter::Room::lacking) return;
+    memory.tell();
+    throw Error(ExitCode::answer_no, "the job does not fit into this node's memory: " + memory.what_helps());
+  });
+}
+
 /// \return the message of a job that ends because a GPU's memory is full
 std::string without_room(const c10::OutOfMemoryError& error, const RecordingCounts& graphs) {
   std::string text = error.what_without_backtrace();
@@ -668,15 +678,21 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   sharding.cuda_graphs = setup.cuda_graphs();
   sharding.lora = setup.lora;
   const auto nccl_log = log_of_nccl(world, setup);
+  MemoryReporter memory(world, setup, log);
+  const bool trains_on_cpus = setup.train_data && setup.device.backend == nullptr;
+  if (trains_on_cpus) {  // before the model takes memory; a GPU's is known only with its communicators
+    memory.predict();
+    require_room(world, memory);
+  }
   ModelRuntime runtime(world, setup.config, sharding, setup.device, plan_step(options, setup.batches));
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;
   runtime.engine().observers().add(timer);
   const auto trainer = make_trainer(setup, runtime);
-  MemoryReporter memory(world, setup, log);
   const auto products = agree_on_products(world, runtime, log);
   describe_run(world, setup, runtime, products, log);
-  if (trainer) memory.predict();
+  if (trainer && !trains_on_cpus) memory.predict();
+  if (trainer) memory.tell();
   const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
   auto ignored = ignored_in_folders(world, setup);
   if (taken) ignored.add(taken->ignored);

@@ -1,6 +1,7 @@
 #include "apps/finetune/memory_reporter.hpp"
 
 #include <fmt/format.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/memprobe/memprobe_job.hpp"
 #include "lib/base/file.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
@@ -91,10 +93,46 @@ void MemoryReporter::predict() {
     const std::string_view text = error.what();
     log_.warning(fmt::format("memory cannot be predicted: {}", text.substr(0, text.find('\n'))));
   }
-  if (prediction_) describe();
 }
 
-void MemoryReporter::describe() {
+MemoryBudget MemoryReporter::budget() const {
+  return {.gpu = request_.gpu, .host_bytes = machine_memory_bytes() / setup_.ranks_on_node};
+}
+
+MemoryReporter::Room MemoryReporter::room() const {
+  if (!prediction_) return Room::unknown;
+  const auto limit = budget();
+  if (!limit.gpu && limit.host_bytes <= 0) return Room::unknown;
+  if (fits_budget(*prediction_, limit)) return Room::enough;
+  if (limit.gpu) return Room::doubtful;
+  struct sysinfo system {};
+  const auto swap = ::sysinfo(&system) == 0 ? static_cast<std::int64_t>(system.totalswap) * system.mem_unit : 0;
+  return least_bytes() > limit.host_bytes + swap / setup_.ranks_on_node ? Room::lacking : Room::doubtful;
+}
+
+/// \return the bytes of a rank on CPUs without which no epoch ends: without the copy of a save, and with texts of the
+/// mean length, which some micro-batch reaches. The prediction is for the longest text.
+std::int64_t MemoryReporter::least_bytes() const {
+  const auto steps = [](const MemoryPrediction& p) { return p.host.program_bytes + p.host.states_bytes; };
+  const auto& data = *setup_.train_data;
+  const auto texts = data.num_records();
+  if (!data.has_documents() || data.is_packed() || texts == 0) return steps(*prediction_);
+  auto request = request_;
+  request.tokens_per_row =
+      std::clamp<std::int64_t>((data.num_ids(texts) - data.ids_left_out(texts)) / texts - 1, 1, request.tokens_per_row);
+  return steps(predict_memory(request));
+}
+
+std::string MemoryReporter::what_helps() const {
+  MemprobeOptions asked;
+  asked.train = request_.options;
+  asked.shardings = {request_.options.sharding.sharding};
+  asked.checkpointings = {request_.options.sharding.checkpoint_every};
+  return what_would_fit(asked, budget(), request_, setup_.batches.accumulation_steps) + " (fsdp-memprobe)";
+}
+
+void MemoryReporter::tell() const {
+  if (!prediction_) return;
   const auto& p = *prediction_;
   using enum MemoryCategory;
   const bool gpu = setup_.device.backend != nullptr;
@@ -110,13 +148,14 @@ void MemoryReporter::describe() {
                           setup_.options.sharding.offload_optimizer.directory, bytes(p.host.disk_bytes),
                           bytes(p.host.disk_save_bytes)));
   }
-  if (gpu && !p.fits()) {
+  if (room() != Room::doubtful) return;
+  if (gpu) {
     log_.warning(
         fmt::format("the steps want more than the GPU has: expect {}; a smaller --batch-size with more "
                     "accumulation or --activation-checkpointing all helps, fsdp-memprobe --search finds what fits",
                     p.allocator.num_ooms > 0 ? "to run out of memory" : "cudaMalloc retries, which stop it"));
   }
-  if (!gpu && available > 0 && p.host.peak_bytes() * setup_.ranks_on_node > available) {
+  if (!gpu) {
     log_.warning(fmt::format("{} rank{} of {} each, with program and checkpoint, are more than the node's memory",
                              setup_.ranks_on_node, setup_.ranks_on_node == 1 ? "" : "s", bytes(p.host.peak_bytes())));
   }

@@ -11,14 +11,28 @@
 
 namespace fsdp::detail {
 
+struct MemoryBudget;
+
 class MemoryReporter final : public StepObserver {
  public:
   MemoryReporter(ProcessGroup& world, const RunSetup& setup, const Logger& log)
       : world_(world), setup_(setup), log_(log) {}
 
-  /// Predicts and logs the peak memory of the run's steps, on rank 0, as fsdp-memprobe does for the same options and
-  /// the smallest GPU of the job. Collective.
+  /// Predicts the peak memory of the run's steps, on rank 0, as fsdp-memprobe does for the same options and the
+  /// smallest GPU of the job. Collective.
   void predict();
+  /// Logs the prediction of predict().
+  void tell() const;
+  /// How the prediction compares with the GPU's memory or, on CPUs, with what this node has for its ranks.
+  enum class Room {
+    unknown,  ///< no prediction, as on other ranks, or no known memory
+    enough,
+    doubtful,  ///< more than there is, but it may go well: a GPU, shorter texts than the longest, swap, a save's copy
+    lacking    ///< steps of usual texts alone want more than memory and swap of this node
+  };
+  Room room() const;
+  /// Returns a sentence with the options that would make the job fit. \pre room() is doubtful or lacking
+  std::string what_helps() const;
   /// The request and the answer of predict(); null on other ranks and when there is no prediction.
   const MemoryRequest* request() const { return prediction_ ? &request_ : nullptr; }
   const MemoryPrediction* prediction() const { return prediction_ ? &*prediction_ : nullptr; }
@@ -32,7 +46,8 @@ class MemoryReporter final : public StepObserver {
 
  private:
   void find_gpu_to_predict();
-  void describe();
+  MemoryBudget budget() const;
+  std::int64_t least_bytes() const;
   void tell_of_outside();
   std::string judge(const ModelRuntime& runtime, MemoryOutcome& outcome, nlohmann::json& report);
 

@@ -118,7 +118,11 @@ void SpeedReporter::predict(double peak_flops, std::int64_t steps_to_go) {
       outcome_.rates = rates_of_gpu(facts);
       outcome_.share.ranks = setup_.ranks_on_node;
     } else {
-      if (peak_flops <= 0) return;
+      if (peak_flops <= 0)
+        return not_predicted(
+            fmt::format("products in {} are too slow here to be measured: the machine is busy, or has "
+                        "no fast product of this type",
+                        outcome_.is_half ? "16 bits" : "float32"));
       outcome_.device = outcome_.model = read_processor().name;
       outcome_.share = share;
       const double of_core = peak_flops / setup_.threads;
@@ -135,11 +139,10 @@ void SpeedReporter::predict(double peak_flops, std::int64_t steps_to_go) {
     outcome_.rates = known;
     outcome_.predicted = time_of(request.tokens_per_row);
   } catch (const std::exception& error) {
-    log_.warning(fmt::format("speed cannot be predicted: {}", error.what()));  // the job goes on
-    return;
+    return not_predicted(error.what());  // the job goes on
   }
   is_predicted_ = std::isfinite(outcome_.predicted.seconds) && outcome_.predicted.seconds > 0;
-  if (!is_predicted_) return;
+  if (!is_predicted_) return not_predicted("a step would take no time that can be stated");
   const double tokens = memory_.prediction()->tokens_per_step;
   log_.info(fmt::format("speed     predicted {} tok/s, {:.3g} s a step: {}   by {}",
                         format_count(static_cast<std::int64_t>(tokens / outcome_.predicted.seconds)),
@@ -151,6 +154,11 @@ void SpeedReporter::predict(double peak_flops, std::int64_t steps_to_go) {
   log_.info(fmt::format(
       "length    {} to go: about {}{}", format_count_of(steps_to_go, "step"), format_duration(length["seconds"]),
       paid < kWorthSaying_hours ? "" : fmt::format(", {:.3g} {}-hours", paid, of_gpus ? "GPU" : "node")));
+}
+
+void SpeedReporter::not_predicted(const std::string& why) {
+  why_not_ = why;
+  log_.info("speed     not predicted: " + why);
 }
 
 nlohmann::json SpeedReporter::predicted(std::int64_t steps_to_go) const {

@@ -50,6 +50,8 @@ class SpeedReporter final : public StepObserver {
   void predict(double peak_flops, std::int64_t steps_to_go);
   /// The findings of predict(): seconds of a step and of the steps to go, and hours that are charged for; or null.
   nlohmann::json predicted(std::int64_t steps_to_go) const;
+  /// Why predict() found nothing; empty: it did, or there is no memory prediction, which says why itself.
+  const std::string& why_not() const { return why_not_; }
   void after_step(const StepReport& step, bool last) override;
   /// Writes the prediction error to RUN/speed.json on rank 0.
   void report(nlohmann::json& report);
@@ -64,6 +66,7 @@ class SpeedReporter final : public StepObserver {
   StepTime time_of(std::int64_t tokens_per_row) const;
   std::vector<Timed> usual_steps() const;
   void warn_if_slow();
+  void not_predicted(const std::string& why);
 
   ProcessGroup& world_;
   const RunSetup& setup_;
@@ -74,6 +77,7 @@ class SpeedReporter final : public StepObserver {
   NcclLog* nccl_log_;
   SpeedOutcome outcome_;
   bool is_predicted_ = false;
+  std::string why_not_;
   std::vector<Timed> steps_;
 };
 

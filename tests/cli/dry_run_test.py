@@ -16,9 +16,9 @@ def little_memory():
 
 
 class DryRun(fsdp_cli.Case):
-    def dry_run(self, *more, ranks):
+    def dry_run(self, *more, ranks, **how):
         return fsdp_cli.run("fsdp-finetune", ["--train-data", self.tokens, "--out-dir", self.runs, "--device", "cpu", "--dry-run", "--precision", "bf16", *more], ranks,
-                            before=little_memory)
+                            before=little_memory, **how)
 
     @classmethod
     def setUpClass(cls):
@@ -50,7 +50,9 @@ class DryRun(fsdp_cli.Case):
                 self.assertTrue(report["fits"])
                 self.assertGreater(report["predicted_peak_bytes"], 0)
                 if "predicted" not in report:  # a processor too busy to be measured
+                    self.assertIn("speed     not predicted: " + report["not_predicted"], result.err)
                     continue
+                self.assertNotIn("not_predicted", report)
                 predicted = report["predicted"]
                 self.assertEqual(predicted["steps"], steps)
                 self.assertAlmostEqual(predicted["seconds"], steps * predicted["seconds_per_step"])
@@ -66,6 +68,28 @@ class DryRun(fsdp_cli.Case):
                 self.assertFalse(result.json()["fits"])
                 self.assertIn("the job does not fit: it does not even fit with a smaller --batch-size", result.err)
                 self.assertIn("--activation-checkpointing", result.err)
+
+    def test_a_run_that_cannot_fit_does_not_start(self):
+        """It ends before the model takes memory, with what --dry-run says; a step of it would be killed by the kernel."""
+        small = ["--model", "mingpt", "--num-layers", 1, "--num-heads", 1, "--embed-size", 64]
+        text = self.folder / "much.txt"
+        text.write_text("some words of it\n" * 100000)
+        huge = ["--model", "mingpt", "--num-layers", 60, "--num-heads", 64, "--embed-size", 32768, "--batch-size", 4]
+        for ranks, sizes, data in ((0, huge, self.tokens), (2, huge, self.tokens), (0, [*small, "--batch-size", 1_000_000], text)):
+            with self.subTest(ranks=ranks, data=data):
+                result = fsdp_cli.run("fsdp-finetune", ["--train-data", data, "--out-dir", self.folder / "none", "--run-name", "none", "--device", "cpu", "--max-steps", 1, *sizes], ranks,
+                                      before=little_memory)
+                self.assert_refused(result, 3, "the job does not fit into this node's memory: ", "a smaller --batch-size")
+                self.assertNotIn("step  ", result.err)
+                self.assertEqual(list(self.folder.glob("none/none/*")), [])
+
+    def test_what_cannot_be_measured_is_said(self):
+        result = self.dry_run("--model", "mingpt", "--num-layers", 1, "--num-heads", 1, "--embed-size", 16, "--json", "--precision", "fp16", ranks=0, env={"FSDP_CPU_FLOPS": ""})
+        report = result.json()
+        if "predicted" in report:
+            self.skipTest("this processor multiplies fp16 fast")
+        self.assertIn("too slow here to be measured", report["not_predicted"])
+        self.assertIn("speed     not predicted: " + report["not_predicted"], result.err)
 
     def test_strategies_are_planned_as_they_will_be(self):
         result = self.dry_run("--model", self.model, "--sharding", "hybrid-full-shard", "--shard-group-size", 2, "--batch-size", 1, "--total-batch-size", 8, ranks=4)
