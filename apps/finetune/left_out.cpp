@@ -57,9 +57,12 @@ void tell_of_left_out(const RunSetup& setup, const Logger& log) {
       return format_count_of(count, rows.has_documents() ? "text" : "row") + ", " +
              format_count_of(rows.num_ids(count), "id");
     };
-    log.info(fmt::format("split     {}to validate on: {}",
-                         setup.train_data ? "to train on: " + part(*setup.train_data) + "   " : "",
-                         part(setup.validation.front().rows)));
+    const auto& held_out = setup.validation.front().rows;
+    log.info(fmt::format("split     {}to validate on: {}{}",
+                         setup.train_data ? "to train on: " + part(*setup.train_data) + "   " : "", part(held_out),
+                         held_out.is_stream() ? ", the end of the text: if it is of another kind, its loss says little "
+                                                "about the rest"
+                                              : ""));
   }
   const auto tell = [&](const TokenLoader& rows, const char* read, const std::string& set) {
     if (const LeftOut found(rows); found.left_out > 0) log.info("cut       " + set + words(rows, found, read));

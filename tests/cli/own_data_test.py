@@ -211,7 +211,8 @@ class HeldOut(OwnData):
         book = self.folder / "end.txt"
         book.write_text(shakespeare("test"))
         rows = (len(self.ids(book)[0]) - 1) // 64
-        _, split = self.split("end", book)
+        result, split = self.split("end", book)
+        self.assertRegex(result.err, r"split .* to validate on: .*, the end of the text: ")
         self.assertEqual((split["train"]["rows"] + split["validation"]["rows"], split["validation"]["rows"]), (rows, round(0.2 * rows)))
         self.assertEqual(fsdp_cli.records(self.run_directory("end"))[-1]["val_tokens"], 64 * round(0.2 * rows))
 
