@@ -3,6 +3,9 @@
 # callers with defaults of their own.
 # shellcheck shell=bash disable=SC2034,SC2154
 
+# True if the ranks find GPUs: on this machine, or in the job that is shown or submitted (gpus_of_job).
+has_gpus() { [[ -e /dev/nvidiactl || -n ${gpus_of_job:-} ]]; }
+
 # Sets the variables that decide where the run is. $1: the default RUN_NAME
 train_settings() {
     OUT_DIR=${OUT_DIR:-runs}
@@ -11,7 +14,10 @@ train_settings() {
     PLAN=${PLAN:-}
     run_dir=$OUT_DIR/$RUN_NAME
     default_precision=bf16
-    if [[ ${DEVICE:-auto} == cpu || (${DEVICE:-auto} == auto && ! -e /dev/nvidiactl) ]]; then default_precision=float32; fi
+    case ${DEVICE:-auto} in
+        cpu) default_precision=float32 ;;
+        auto) if ! has_gpus; then default_precision=float32; fi ;;
+    esac
     download_hint='' data_hint='DATA names a token file, text files or a data set in the cache of the Hugging Face hub'
     model_directory='' train_data='' val_data='' # set by check_inputs
 }
@@ -341,10 +347,11 @@ read_assignments() {
     done
 }
 
-# command_here ARGUMENTS: prints the command that trains on this machine, as one rank. It changes the settings: call it in a
-# subshell, after find_programs.
-command_here() {
-    train_settings train
+# rank_command RUN_NAME ARGUMENTS: prints the command of a rank. It changes the settings: call it in a subshell, after
+# find_programs.
+rank_command() {
+    train_settings "$1"
+    shift
     take_task 0
     train_options "$@"
     join_words "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}"
@@ -383,13 +390,15 @@ submit_train() {
     submission "$@"
     if ! ((show)) && ! command -v "$submit_with" >/dev/null; then
         die "there is no $submit_with here, which login nodes have: nothing is submitted. --show prints what would be, and this \
-trains here, as one rank$count: $(command_here "$@")" 2
+trains here, as one rank$count: $(rank_command train "$@")" 2
     fi
+    # The nodes of the job have GPUs that a login node lacks.
+    if ((show)) && [[ ${words[*]} =~ (ngpus=|--gpus|--gres=gpu|=gpu) ]]; then gpus_of_job=yes; fi
     read_assignments
     words=(env "${assignments[@]}" "${words[@]}")
     if ((show)); then
         join_words "${words[@]}"
-        echo "# each rank$count runs: $(command_here "$@")"
+        echo "# each rank$count runs: $(rank_command train-JOBID "$@")"
         exit
     fi
     say "$(join_words "${words[@]}")"

@@ -98,6 +98,13 @@ expect 0 "WALLTIME=0:05:30 leaves 270 s for training" run slurm/train.sh WALLTIM
 expect 0 "WALLTIME=00:02:00 leaves 0 s for training in each job, which stops 180 s before" run pbs/train.pbs WALLTIME=00:02:00 -- --show
 expect 0 "# each rank runs: $work/bin/fsdp-finetune --model $work/model " run slurm/train.sh WALLTIME=0:15:00 -- --show --lr 1e-4
 [[ $output != *leaves* ]] || fail "fifteen minutes are no little: $output"
+# It is what the job takes, whose nodes have GPUs that this machine lacks.
+for script in slurm/train.sh pbs/train.pbs; do
+    expect 0 " --precision bf16 --out-dir $work/runs --run-name train-JOBID" run "$script" GPUS=4 -- --show
+    expect 0 " --precision bf16 --out-dir $work/runs --run-name a" run "$script" RUN_NAME=a GPUS=0 SUBMIT="-l select=1:ngpus=2" -- --show
+    expect 0 " --precision float32 " run "$script" GPUS=4 DEVICE=cpu -- --show
+    if [[ ! -e /dev/nvidiactl ]]; then expect 0 " --precision float32 " run "$script" GPUS=0 -- --show; fi
+done
 
 # The command of --show is whole: pasted into another shell, it submits with the same environment.
 mkdir other
