@@ -28,12 +28,12 @@ std::string of_list(const std::string& text) {
 }
 
 template <typename Integer>
-std::string problem_with_integer(std::string& text, bool any_sign) {
+std::string problem_with_integer(std::string& text, bool any_sign, const std::string& range) {
   const auto digits = without_plus(text);
   std::int64_t negative = 0;
   if (!any_sign && std::from_chars(digits.data(), digits.data() + digits.size(), negative).ec == std::errc() &&
       negative < 0) {
-    return fmt::format("{} is negative, give 0 or more", text);
+    return fmt::format("{} is negative, give {}", text, range.empty() ? "0 or more" : range);
   }
   Integer value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -45,14 +45,14 @@ std::string problem_with_integer(std::string& text, bool any_sign) {
   return "";
 }
 
-std::string problem_with_real(const std::string& text, bool any_sign) {
+std::string problem_with_real(const std::string& text, bool any_sign, const std::string& range) {
   const auto digits = without_plus(text);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc::result_out_of_range) return fmt::format("{} is beyond what a double can hold", text);
   if (error != std::errc() || end != digits.data() + digits.size()) return fmt::format("'{}' is no number", text);
   if (!std::isfinite(value)) return fmt::format("{} is not finite, give a number", text);
-  if (value < 0 && !any_sign) return fmt::format("{} is negative, give 0 or more", text);
+  if (value < 0 && !any_sign) return fmt::format("{} is negative, give {}", text, range.empty() ? "0 or more" : range);
   return "";
 }
 
@@ -70,15 +70,20 @@ std::string problem_with_size(const std::string& text) {
 std::function<std::string(std::string&)> number_check(const std::string& type, const OptionFacts& facts) {
   if (facts.is_size) return problem_with_size;
   if (type.starts_with("INT")) {
-    return [any_sign = facts.any_sign, instead = facts.instead_of_list](std::string& text) {
-      const auto problem = problem_with_integer<std::int64_t>(text, any_sign);
-      return problem.empty() || instead.empty() || !is_list(text) ? problem : problem + ": " + instead;
-    };
+    return
+        [any_sign = facts.any_sign, range = facts.range.words(), instead = facts.instead_of_list](std::string& text) {
+          const auto problem = problem_with_integer<std::int64_t>(text, any_sign, range);
+          return problem.empty() || instead.empty() || !is_list(text) ? problem : problem + ": " + instead;
+        };
   }
   if (type.starts_with("UINT"))
-    return [](std::string& text) { return problem_with_integer<std::uint64_t>(text, false); };
+    return [range = facts.range.words()](std::string& text) {
+      return problem_with_integer<std::uint64_t>(text, false, range);
+    };
   if (type.starts_with("FLOAT"))
-    return [any_sign = facts.any_sign](const std::string& text) { return problem_with_real(text, any_sign); };
+    return [any_sign = facts.any_sign, range = facts.range.words()](const std::string& text) {
+      return problem_with_real(text, any_sign, range);
+    };
   return {};
 }
 

@@ -75,6 +75,10 @@ class Options(fsdp_cli.Case):
         result = fsdp_cli.run("fsdp-finetune", ["--bach-size", 4, "--lr", 1, "--fou", 7, "x"])
         self.assert_refused(result, 2, "not expected: --bach-size 4 --fou 7 x; did you mean --batch-size?")
 
+    def test_a_negative_number_is_told_the_least(self):
+        for option, words in (("--batch-size", "-4 is negative, give 1 to 1000000000"), ("--max-nonfinite-steps", "-4 is negative, give more than 0"), ("--lr", "-4 is negative, give 0 or more")):
+            self.assert_refused(fsdp_cli.run("fsdp-finetune", ["--train-data", "x.h5", option, -4]), 2, option, words)
+
     def test_a_wrong_value_of_a_variable_ends_each_program(self):
         for program, words in (("fsdp-finetune", []), ("fsdp-memprobe", []), ("fsdp-eval", ["x"]), ("fsdp-ckpt-convert", ["a", "b"]),
                                ("fsdp-download", ["a/b"]), ("fsdp-download", TOKENS), ("fsdp-bf16check", [])):
