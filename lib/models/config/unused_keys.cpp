@@ -66,6 +66,17 @@ nlohmann::json meaning_of_config(const nlohmann::json& config) {
 
 }  // namespace
 
+namespace {
+
+/// Removes the keys that this program writes itself, with their values, because other programs want them.
+void remove_own(std::vector<std::string>& keys, const nlohmann::json& object, const nlohmann::json& written) {
+  std::erase_if(keys, [&](const auto& key) {
+    return written.contains(key) && written.at(key) == object.value(key, nlohmann::json());
+  });
+}
+
+}  // namespace
+
 std::vector<std::string> unused_keys(const nlohmann::json& object, const SameMeaning& has_same_meaning) {
   std::vector<std::string> unused;
   auto changing = object;
@@ -80,8 +91,11 @@ Ignored ignored_in_config(const std::filesystem::path& directory_or_file) {
   Ignored ignored;
   if (const auto config = object_in(file); !config.is_null()) {
     const auto meaning = meaning_of_config(config);
-    ignored.add(file.string(),
-                unused_keys(config, [&](const auto& changed) { return meaning_of_config(changed) == meaning; }));
+    auto unused = unused_keys(config, [&](const auto& changed) { return meaning_of_config(changed) == meaning; });
+    remove_own(unused, config, hf_config(model_config_from_json(config, "config.json")));
+    std::erase_if(unused,
+                  [](const auto& key) { return key == "torch_dtype" || key == "dtype"; });  // the weights have it
+    ignored.add(file.string(), unused);
   }
   if (is_file) return ignored;
   const auto generation = directory_or_file / "generation_config.json";
@@ -97,9 +111,17 @@ Ignored ignored_in_adapter_config(const std::filesystem::path& directory) {
   const auto file = directory / kAdapterConfig;
   if (const auto json = object_in(file); !json.is_null()) {
     const auto adapter = adapter_config_from_json(json, kAdapterConfig);
-    ignored.add(file.string(), unused_keys(json, [&](const auto& changed) {
-                  return adapter_config_from_json(changed, kAdapterConfig) == adapter;
-                }));
+    auto unused = unused_keys(
+        json, [&](const auto& changed) { return adapter_config_from_json(changed, kAdapterConfig) == adapter; });
+    // adapter_config_to_json() writes these for peft; the layout of the base's matrices and its path are the base's own.
+    remove_own(unused, json,
+               {{"task_type", "CAUSAL_LM"},
+                {"inference_mode", true},
+                {"init_lora_weights", true},
+                {"modules_to_save", nullptr},
+                {"fan_in_fan_out", json.value("fan_in_fan_out", nlohmann::json())},
+                {"base_model_name_or_path", json.value("base_model_name_or_path", nlohmann::json())}});
+    ignored.add(file.string(), unused);
   }
   return ignored;
 }

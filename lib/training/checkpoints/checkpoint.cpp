@@ -92,8 +92,9 @@ const Source& Checkpoint::source() const { return *source_; }
 
 Ignored Checkpoint::ignored(ProcessGroup& ranks) const {
   auto names = source_->unread(ranks);
-  // run.json is read apart from the tensors.
-  if (is_ours_) std::erase_if(names, [](const auto& name) { return name.starts_with("run."); });
+  // run.json is read apart from the tensors, and the optimizer's state is for restarts alone, which say what they take.
+  if (is_ours_)
+    std::erase_if(names, [](const auto& name) { return name.starts_with("run.") || name.starts_with("optim."); });
   Ignored ignored;
   ignored.add(path_.string(), names);
   return ignored;
