@@ -175,7 +175,10 @@ class Verify(ConvertCase):
 
     def test_values(self):
         ours, theirs = ROOT / "pt_t211_nontensors" / "ckpt.pt", ROOT / "pt_t211_nontensors" / "ckpt.pt"
-        self.assertGreater(self.verify(ours, theirs)["values"], 5)
+        values = self.verify(ours, theirs)["values"]
+        self.assertGreater(values, 5)
+        inspected = fsdp_cli.run(PROGRAM, ["--inspect", ours, "--json"]).json()
+        self.assertEqual(values, len(inspected["values"]), "both count a container as one")
         other = self.verify(DCP, ROOT / "dcp_t211_ws2_threads3" / "ckpt", code=3)
         self.assertTrue(other["different_tensors"])
 

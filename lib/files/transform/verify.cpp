@@ -224,6 +224,7 @@ std::vector<Pair> compare_headers(const Source& a, const Source& b, double toler
 void compare_values(const Source& a, const Source& b, VerifyReport& report) {
   report.values_compared = !a.values().empty() == !b.values().empty();
   if (!report.values_compared) return;
+  report.num_values = a.values().size();  // a container is one, as conversions and --inspect count
   const auto in_a = plain_values(a);
   auto in_b = plain_values(b);
   for (const auto& [name, value] : in_a) {
@@ -232,7 +233,6 @@ void compare_values(const Source& a, const Source& b, VerifyReport& report) {
       report.values.push_back({name, json_text(value), ""});
       continue;
     }
-    ++report.num_values;
     if (value != found->second) report.values.push_back({name, json_text(value), json_text(found->second)});
     in_b.erase(found);
   }
