@@ -78,7 +78,7 @@ class ReportPage(fsdp_cli.Case):
         (hostile / "metrics.jsonl").write_text("".join(json.dumps({"step": s, "loss": 9 - 0.1 * s, "tokens": 64, "step_seconds": 0.1,
                                                                   "tokens_per_second": 640}) + "\n" for s in range(1, 30))
                                                + json.dumps({"step": 29, "val_loss": 8, "val_set": SCRIPT}) + "\n")
-        (hostile / "job.json").write_text(json.dumps({"format": "fsdp-job", "options": {"lr": SCRIPT, "model": EVIL}, "outcome": "stopped", "total_steps": 90}))
+        (hostile / "job.json").write_text(json.dumps({"format": "fsdp-job", "options": {"lr": SCRIPT, "model": EVIL}, "outcome": "stopped", "total_steps": 90, "world_size": 2}))
         (hostile / "samples.jsonl").write_text(json.dumps({"step": 29, "prompt": EVIL, "text": SCRIPT}) + "\n")
         (hostile / "checkpoints" / "step-00000029").mkdir(parents=True)
 
@@ -128,7 +128,8 @@ class ReportPage(fsdp_cli.Case):
         problems = page("document.querySelector('#problems').textContent")
         for words in ("The loss is no number since step", "without a last word", "was stopped in order after step 29 of 90", "--restart-checkpoint-file latest"):
             self.assertIn(words, problems)
-        # Options that a checkpoint does not keep are given again.
+        # Options that a checkpoint does not keep are given again, and as many ranks.
+        self.assertRegex(problems, r"mpiexec -n 2 fsdp-finetune --out-dir ")
         self.assertRegex(problems, r"--run-name killed --restart-checkpoint-file latest [^\n]*--batch-size 2")
         self.assertIn("ROMEO:", page("document.querySelector('#samples').textContent"))
         commands = page("[...document.querySelectorAll('#checkpoints pre')].map(p => p.textContent)")

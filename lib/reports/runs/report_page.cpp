@@ -304,7 +304,10 @@ class Checkpoints {
         std::find_if(names_.rbegin(), names_.rend(), [&](const auto& name) { return step_of(name) < before; });
     if (found == names_.rend()) return "";
     const auto directory = folder_.parent_path();
-    return fmt::format("fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file {}{}{}",
+    const auto ranks = run_.files.settings.find("ranks");
+    const bool alone = ranks == run_.files.settings.end() || ranks->second == "1";
+    return fmt::format("{}fsdp-finetune --out-dir {} --run-name {} --restart-checkpoint-file {}{}{}",
+                       alone ? "" : fmt::format("mpiexec -n {} ", ranks->second),
                        shell_word(directory.parent_path().string()), shell_word(directory.filename().string()),
                        found == names_.rbegin() ? "latest" : shell_word((folder_ / *found).string()),
                        run_.files.repeated.empty() ? "" : " ", run_.files.repeated);
