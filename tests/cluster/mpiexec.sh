@@ -45,6 +45,11 @@ expect 0 "$two" job "$work/tools" "n[1-2]" "$mpiexec" -f "$work/hosts" -n 2 "$wo
 expect 1 "ranks on n[1-2]" job "$work/tools" "n[1-2]" "$mpiexec" -n 2 "$work/says-two"
 expect 1 "-launcher ssh" job "$work/fails:$work/tools" "$node,other" "$mpiexec" -n 2 "$work/says-two"
 expect 1 "ranks on other" job "$work/tools" "$node" "$mpiexec" -hosts "$node,other" -n 2 "$work/says-two"
+# hydra would start one rank.
+for count in "-n 0" "-np 0" "-n -2"; do
+    # shellcheck disable=SC2086 # two words
+    expect 2 "mpiexec: $count starts no rank: give 1 or more" job "$work/tools" "$node" "$mpiexec" $count "$work/says-two"
+done
 # A command that names its launcher is left alone, and an srun that works is used.
 expect 0 "$two" job "$work/tools" n1,n2 "$mpiexec" -launcher fork -hosts localhost -n 2 "$work/says-two"
 expect 0 "HYDRA" job "$work/tools" n1,n2 "$mpiexec" --version
