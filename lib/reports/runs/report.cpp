@@ -233,7 +233,7 @@ std::string loss_words(const std::vector<RunSummary>& runs) {
     highest = std::max(highest, run.last_loss);
   }
   if (highest == lowest) return fmt::format("Their last losses are equal, {:.4f}.", lowest);
-  return fmt::format("Their last losses lie {:.1g} apart.", highest - lowest);
+  return fmt::format("Their last losses lie {:.2g} apart.", highest - lowest);
 }
 
 /// \return the cells of the table; the first row has the titles

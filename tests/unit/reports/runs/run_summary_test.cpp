@@ -315,6 +315,11 @@ TEST_SUITE("runs/run_summary") {
     CHECK(sentences[0] ==
           "Against a: b is as fast within the spread and needs 0.50 times as much memory; c is 1.9 times as fast.");
     CHECK(sentences[1] == "Their last losses are equal, 4.5000.");
+    write_text(folder.path() / "apart" / "lower" / "metrics.jsonl", step(5, 1, 100, R"(,"loss":3.0)"));
+    write_text(folder.path() / "apart" / "other" / "metrics.jsonl", step(5, 1, 100));
+    CHECK(fsdp::comparison_sentences(fsdp::compare_runs(fsdp::find_runs({(folder.path() / "apart").string()}), false))
+              .back() == "Their last losses lie 1.5 apart.");
+    std::filesystem::remove_all(folder.path() / "apart");
 
     write_text(folder.path() / "0" / "metrics.jsonl", "");
     CHECK(fsdp::comparison_sentences(fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false)).at(0) ==
