@@ -262,6 +262,12 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_bf16(world, options, setup.device, log);
   setup.config = plan_model(options, setup.restart);
   setup.batches = plan_batches(options, world.size());
+  if (setup.batches.micro_batch_size != options.batch_size)
+    log.info(
+        fmt::format("batch     --batch-size {} does not fit the run's {} a step on {}: {} are taken; "
+                    "--total-batch-size changes the step",
+                    options.batch_size, format_count_of(setup.batches.rows_per_step, "row"),
+                    format_count_of(world.size(), "rank"), setup.batches.micro_batch_size));
   check_compute_dtype(options);
   check_adapter_options(options);
   check_game_options(options);

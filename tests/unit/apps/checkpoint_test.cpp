@@ -67,6 +67,8 @@ TEST_SUITE("jobs/checkpoint") {
     runs.train("odd", "--max-steps 3 --total-batch-size 8 --batch-size 2", 2);
     runs.resume("odd", "--max-steps 6 --batch-size 2", 3);
     CHECK(largest_difference(runs.losses("odd"), runs.losses("even")) < 2e-5);
+    CHECK(has_all(runs.resume("odd", "--max-steps 7 --batch-size 16").log,
+                  {"--batch-size 16 does not fit the run's 8 rows a step on 1 rank: 8 are taken"}));
     for (const auto& record : runs.records("odd")) CHECK(record["tokens"] == 8 * 8);
   }
 
