@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
       "  mpiexec -n 4 fsdp-finetune --model mingpt --train-data train.h5 --val-data validation.h5\n"
       "  srun fsdp-finetune --model codellama/CodeLlama-7b-hf --train-data games.jsonl --max-seq-length 512 \\\n"
       "      --batch-size 1 --total-batch-size 64 --precision bf16 --gradient-checkpointing\n\n"
-      "Exit codes: 0 done, 1 failed, 2 usage, 4 bad input, 85 stopped early with a good checkpoint.",
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 the job does not fit, 4 bad input, 85 stopped early with a good "
+      "checkpoint.",
       "fsdp-finetune"};
   fsdp::FinetuneArguments arguments;
   fsdp::add_finetune_options(app, arguments);
