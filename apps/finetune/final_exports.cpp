@@ -244,9 +244,9 @@ bool FinalExports::save_hf(ConvertOptions options) {
   options.to = "hf";
   options.chat_template = text;
   options.overwrite = true;  // check_final_exports() saw whose it is
-  std::error_code error;
-  options.made_by =
-      std::filesystem::relative(context_.setup.directory, context_.setup.options.save_final_hf, error).string();
+  // relative() of a relative path that does not exist yet is empty.
+  const auto run = std::filesystem::absolute(context_.setup.directory);
+  options.made_by = std::filesystem::relative(run, std::filesystem::absolute(options.paths[1])).string();
   options.sync = true;
   options.job.quiet = true;
   options.job.json = true;  // prints nothing on stdout

@@ -102,6 +102,13 @@ class Refused(Case):
 class Owners(Case):
     """Exports of another run are replaced only by --overwrite; a run that goes on replaces its own."""
 
+    def new_folder(self, name):
+        """A folder in which a relative name leads to self.here/model."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "here").symlink_to(self.here)
+        return folder
+
     def refused(self, name, option, output, *words, more=("--max-steps", 1), ranks=0):
         before = snapshot(self.folder)
         self.assert_refused(self.train(name, *more, option, output, ranks=ranks, code=2), 2, f"{option} {output}", "choose another name", "--overwrite", *words)
@@ -109,7 +116,7 @@ class Owners(Case):
 
     def test_a_folder(self):
         hf = self.here / "model"
-        self.train("one", "--max-steps", 2, "--save-final-hf", hf)
+        self.train("one", "--max-steps", 2, "--save-final-hf", "here/model", "--out-dir", "../runs", cwd=self.new_folder("here"))
         self.refused("two", "--save-final-hf", hf, "is the export of the run", self.runs / "one", ranks=2)
         # Named from elsewhere, or by a link, it is the same run; a run that begins anew is another one.
         self.train("one", "--restart", "latest", "--max-steps", 3, "--save-final-hf", os.path.relpath(hf))
