@@ -50,9 +50,8 @@ class Gpt2(fsdp_cli.Case):
 
     def test_it_is_a_model_to_start_from(self):
         truth = self.evaluate(self.checkpoint, "--data", self.val_data)["loss"]
-        again = self.folder / "again-hf"
         for name, arguments in (("model", ["--model", self.hf]), ("restart", ["--restart-checkpoint-file", self.hf])):
-            data = ["--train-data", self.train_data, "--val-data", self.val_data]
+            again, data = self.folder / f"{name}-hf", ["--train-data", self.train_data, "--val-data", self.val_data]
             result = self.finetune(name, *arguments, *data, "--max-epochs", -1, "--json", ranks=2)
             self.assertAlmostEqual(result.json()["val_loss"], truth, delta=1e-6)
             self.finetune(name, *arguments, *data, "--max-steps", 3, "--lr", "1e-3", "--save-final-hf", again, ranks=2)
