@@ -34,6 +34,8 @@ std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& se
   if (!result) return result;
   std::array<double, 2> figures{result->loss, result->perplexity};
   runtime.world().broadcast(std::as_writable_bytes(std::span(figures)), 0);
+  for (auto& figure : figures)
+    if (std::isnan(figure)) figure = std::nan("");  // without a sign
   result->loss = figures[0];
   result->perplexity = figures[1];
   return result;

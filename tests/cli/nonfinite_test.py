@@ -8,9 +8,11 @@ class NonFinite(fsdp_cli.Case):
     def test_without_saves(self):
         """It fails as with saves, in the log and by its exit code; a NaN has no sign."""
         for ranks in (0, 2):
-            result = self.train("none", "--max-steps", 4, "--lr", "1e38", "--no-save", "--log-every", 1, ranks=ranks, code=1)
+            result = self.train("none", "--max-steps", 4, "--lr", "1e38", "--no-save", "--log-every", 1, "--val-data", self.val_data, "--eval-every", 2,
+                                ranks=ranks, code=1)
             self.assertIn("the model after step 4 has a loss that is not finite", result.err)
             self.assertRegex(result.err, r"step +4/4   loss nan   norm ")
+            self.assertRegex(result.err, r"eval +2   loss nan   perplexity nan ")
             self.assertNotIn("-nan", result.err)
 
     def test_single_bad_steps_are_passed_over(self):
