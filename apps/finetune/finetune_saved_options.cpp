@@ -418,6 +418,21 @@ std::vector<std::string> collect_repeated_words(const OptionTable& app) {
   return words;
 }
 
+std::vector<std::string> collect_given_words(const OptionTable& app, const std::set<std::string>& left_out) {
+  std::vector<std::string> words;
+  for (const auto* option : app.get_options()) {
+    if (option->count() == 0 || !is_recorded(*option) || left_out.contains(option->get_lnames().front())) continue;
+    const auto results = option->reduced_results();
+    if (results.size() < 2 || option->get_delimiter() != '\0') {
+      words.push_back(words_of_option(*option, fmt::format("{}", fmt::join(results, ","))));
+      continue;
+    }
+    words.push_back("--" + option->get_lnames().front());  // "--betas 0.9 0.95"
+    for (const auto& result : results) words.push_back(shell_word(result));
+  }
+  return words;
+}
+
 std::vector<std::string> options_left_behind(const OptionTable& app, const RestartPoint& restart) {
   std::vector<std::string> words;
   const auto of_job = restart.manifest.data.find("options_of_job");

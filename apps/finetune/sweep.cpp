@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "apps/common/torch_main.hpp"
@@ -68,7 +71,10 @@ class Sweep {
   bool signalled() const { return any_rank(world_, signal_.received() != 0); }
   ExitCode stop(nlohmann::json& report) const;
   void compare(nlohmann::json& report) const;
-  std::string advice(std::size_t index) const;
+  std::optional<std::int64_t> own_steps(std::size_t index, const RunFiles& files) const;
+  std::vector<RunFiles> runs_of_sweep(nlohmann::json& trained_on) const;
+  std::string advice(std::size_t index, const RunFiles& files) const;
+  std::vector<std::string> edges(std::size_t index) const;
 
   const SweepPlan& plan_;
   ProcessGroup& world_;
@@ -291,43 +297,120 @@ ExitCode Sweep::stop(nlohmann::json& report) const {
   return ExitCode::stopped_early;
 }
 
-/// The command that trains a run on.
-std::string Sweep::advice(std::size_t index) const {
+/// The last step that the sweep makes a run train to; nothing where its files do not tell.
+std::optional<std::int64_t> Sweep::own_steps(std::size_t index, const RunFiles& files) const {
+  const auto options = plan_.parse(plan_.runs[index])->arguments.options;
+  if (options.max_steps > 0) return options.max_steps;
+  const auto number = [&](const char* name) { return std::strtod(setting_of(files, name).c_str(), nullptr); };
+  const double epochs = number("max-epochs");
+  if (number("max-steps") > 0 || epochs <= 0 || files.total_steps <= 0) return std::nullopt;
+  return std::llround(static_cast<double>(files.total_steps) * options.max_epochs / epochs);
+}
+
+/// The runs as the sweep trained them: without the steps of a run that was trained on, by which it would beat others.
+/// \param trained_on  receives the last steps of such runs, by label
+std::vector<RunFiles> Sweep::runs_of_sweep(nlohmann::json& trained_on) const {
+  trained_on = nlohmann::json::object();
+  std::vector<RunFiles> runs;
+  for (std::size_t i = 0; i < folders_.size(); ++i) {
+    std::error_code error;
+    if (!fs::exists(folders_[i] / "metrics.jsonl", error)) continue;
+    auto& files = runs.emplace_back(read_run(folders_[i]));
+    const auto last = own_steps(i, files);
+    if (!last || files.steps.empty() || files.steps.back().step <= *last) continue;
+    trained_on[plan_.runs[i].label] = files.steps.back().step;
+    std::erase_if(files.steps, [&](const StepLine& line) { return line.step > *last; });
+    std::erase_if(files.evals, [&](const EvalLine& line) { return line.step > *last; });
+    std::erase_if(files.saves, [&](const SaveLine& line) { return line.step > *last; });
+    files.total_steps = *last;
+    const auto own = plan_.parse(plan_.runs[i]);
+    for (const char* name : {"max-steps", "max-epochs"}) {
+      const auto* option = own->table.get_option(std::string("--") + name);
+      files.settings[name] = option->count() > 0 ? option->results().back() : option->get_default_str();
+    }
+  }
+  return runs;
+}
+
+/// The command that trains a run for longer: on from its end, or anew where its learning rate has fallen for that end,
+/// because a restart would raise it again in the middle.
+std::string Sweep::advice(std::size_t index, const RunFiles& files) const {
   const auto parsed = plan_.parse(plan_.runs[index]);
   auto& options = parsed->arguments.options;
-  options.repeated = collect_repeated_words(parsed->table);
-  if (checkpoints_of_run(folders_[index] / "checkpoints").empty())
-    return fmt::format("it has no checkpoint: train it again with {}", fmt::join(plan_.runs[index].words, " "));
-  return fmt::format("{} {} N", detail::restart_command(options, world_.size()),
-                     options.max_steps > 0 ? "--max-steps" : "--max-epochs");
+  const std::string length = options.max_steps > 0 ? "--max-steps N" : "--max-epochs N";
+  const auto schedule = setting_of(files, "lr-schedule");
+  const bool falls = schedule != "constant" && schedule != "inverse-sqrt" && setting_of(files, "schedule-steps") == "0";
+  if (!falls && !checkpoints_of_run(folders_[index] / "checkpoints").empty()) {
+    options.repeated = collect_repeated_words(parsed->table);
+    return fmt::format("to train it on: {} {}", detail::restart_command(options, world_.size()), length);
+  }
+  const auto words = collect_given_words(
+      parsed->table, {"sweep", "sweep-prune", "run-name", "max-steps", "max-epochs", "json", "quiet", "dry-run"});
+  return fmt::format("to train it for longer, from the start{}: {} {} --run-name {} {}",
+                     falls ? fmt::format(", as its {} schedule has ended", schedule) : ", as it has no checkpoint",
+                     detail::program_command(options.program, world_.size()), fmt::join(words, " "),
+                     shell_word(plan_.name + "-" + plan_.runs[index].label), length);
+}
+
+/// Says for which options this run has the largest or smallest of the numbers that were tried.
+std::vector<std::string> Sweep::edges(std::size_t index) const {
+  std::map<std::string, std::set<double>> tried;
+  std::map<std::string, std::pair<double, std::string>> own;
+  for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
+    for (const auto& word : plan_.runs[i].words) {
+      const auto equals = word.find('=');
+      if (!word.starts_with("--") || equals == std::string::npos) continue;
+      const auto name = word.substr(2, equals - 2), text = word.substr(equals + 1);
+      char* end = nullptr;
+      const double value = std::strtod(text.c_str(), &end);
+      // More seeds or steps would not be tried for a better value.
+      if (end == text.c_str() || *end != '\0' || name == "seed" || name.starts_with("max-")) continue;
+      tried[name].insert(value);
+      if (i == index) own[name] = {value, text};
+    }
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [name, value] : own) {
+    const auto& all = tried[name];
+    const bool largest = value.first == *all.rbegin();
+    if (all.size() < 2 || (!largest && value.first != *all.begin())) continue;
+    sentences.push_back(
+        fmt::format("the best {}, {}, is the {} that was tried: a {} one may be better; add it to "
+                    "--sweep, which trains only that one",
+                    name, value.second, largest ? "largest" : "smallest", largest ? "larger" : "smaller"));
+  }
+  return sentences;
 }
 
 void Sweep::compare(nlohmann::json& report) const {
-  std::vector<fs::path> there;
-  for (const auto& folder : folders_) {
-    std::error_code error;
-    if (fs::exists(folder / "metrics.jsonl", error)) there.push_back(folder);
-  }
-  const auto comparison = compare_runs(there, false);
+  nlohmann::json trained_on;
+  const auto comparison = compare_runs(runs_of_sweep(trained_on), false);
   report = run_comparison_to_json(comparison);
+  report["trained_on"] = trained_on;
   report["directory"] = folder_.string();
   report["failures"] = nlohmann::json::object();
   for (const auto& [index, failure] : failures_) report["failures"][plan_.runs[index].label] = failure;
   report["stopped_early"] = false;
-  if (!there.empty()) {
+  if (!comparison.runs.empty()) {
     std::istringstream lines(run_comparison_to_text(comparison));
     for (std::string line; std::getline(lines, line);) log_.info(line);
   }
   for (const auto& [index, failure] : failures_)
     log_.warning(fmt::format("run {} failed: {}", plan_.runs[index].label, failure));
+  for (const auto& [label, step] : trained_on.items())
+    log_.info(
+        fmt::format("{} was trained on to step {}: only the steps of the sweep are compared", label, step.dump()));
   const auto best = best_run(comparison);
   if (!best) return log_.info("winner    none: no run has a loss");
   const auto index = static_cast<std::size_t>(std::find(folders_.begin(), folders_.end(), best->run->files.directory) -
                                               folders_.begin());
   const auto& label = plan_.runs[index].label;
   if (!best->by_validation) log_.info("No run was validated. " + best_run_sentence(*best));
-  const auto command = advice(index);
-  log_.info(fmt::format("winner    {}   to train it on: {}", label, command));
+  const auto at_edge = edges(index);
+  for (const auto& sentence : at_edge) log_.info("edge      " + sentence);
+  const auto words = advice(index, best->run->files);
+  const auto command = words.substr(words.find(": ") + 2);
+  log_.info(fmt::format("winner    {}   {}", label, words));
   report["winner"] = {
       {"run", label},
       {"directory", folders_[index].string()},
@@ -336,6 +419,7 @@ void Sweep::compare(nlohmann::json& report) const {
       {"step", best->step},
       {"next", best->next == nullptr ? nlohmann::json() : nlohmann::json(best->next->label)},
       {"distance", best->next == nullptr ? nlohmann::json() : nlohmann::json(best->next_loss - best->loss)},
+      {"at_edge", at_edge},
       {"command", command}};
 }
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import signal
 
 import fsdp_cli
@@ -62,6 +63,35 @@ class Sweep(fsdp_cli.Case):
         result = fsdp_cli.run("fsdp-finetune", [*command[1:], 8])
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(len(self.losses(f"{name}/{winner['run']}")), 8)
+
+    def test_a_run_that_was_trained_on_counts_with_the_steps_of_the_sweep(self):
+        arguments = self.validated("--sweep", "lr=1e-2,3e-3,1e-4", "--json")
+        before = self.train("longer", *arguments).json()
+        self.assertEqual((before["winner"]["run"], before["trained_on"]), ("lr-1e-2", {}))
+        self.assertTrue("largest" in before["winner"]["at_edge"][0] and "1e-2" in before["winner"]["at_edge"][0])
+        self.train("longer/lr-3e-3", "--restart", "latest", "--max-steps", 60)
+        runs = fsdp_cli.run("fsdp-eval", ["--runs", self.run_directory("longer"), "--json"]).json()
+        self.assertTrue(runs["sentences"][0].startswith("Best validation: lr-3e-3, "))
+        self.assertTrue(runs["sentences"][1].startswith("At equal length, 6 steps: lr-1e-2, "))
+        again = self.train("longer", *arguments)
+        report = again.json()
+        self.assertEqual({key: report["winner"][key] for key in ("run", "loss", "next")}, {key: before["winner"][key] for key in ("run", "loss", "next")})
+        self.assertEqual([run["val_loss"] for run in report["runs"]], [run["val_loss"] for run in before["runs"]])
+        self.assertEqual([run["step"] for run in report["runs"]], [6, 6, 6])
+        self.assertEqual(report["trained_on"], {"lr-3e-3": 60})
+        self.assertIn("lr-3e-3 was trained on to step 60", again.err)
+
+    def test_a_schedule_that_has_ended_is_begun_anew_for_a_longer_run(self):
+        report = self.train("fallen", *self.validated("--sweep", "lr=1e-3,1e-2,3e-2", "--lr-schedule", "cosine", "--betas", "0.9", "0.99", "--json")).json()
+        winner = report["winner"]
+        self.assertNotIn("--restart", winner["command"])
+        words = shlex.split(winner["command"].removesuffix(" N"))
+        self.assertEqual(words[-1], "--max-steps")
+        result = fsdp_cli.run("fsdp-finetune", [*words[1:], 12, "--dry-run", "--print-config"])
+        self.assertEqual(result.code, 0, str(result))
+        rate = winner["run"].removeprefix("lr-")
+        for line in (f"lr={rate}", "max-steps=12", f'run-name="fallen-{winner["run"]}"', "betas=[0.9, 0.99]", 'lr-schedule="cosine"'):
+            self.assertIn(line, result.out.splitlines())
 
     def test_the_same_command_again_trains_what_is_missing(self):
         self.train("again", "--max-steps", 3, "--sweep", "lr=1e-2,3e-3")

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 
 #include "lib/base/error.hpp"
@@ -397,54 +396,13 @@ void sort_runs(RunComparison& comparison, const std::string& column) {
   });
 }
 
-std::optional<BestRun> best_run(const RunComparison& comparison) {
-  struct Entry {
-    double loss;
-    std::int64_t step;
-    const RunSummary* run;
-  };
-  std::vector<Entry> losses;
-  std::set<std::string> sets;
-  for (const auto& run : comparison.runs) {
-    const auto deciding = deciding_loss(run);
-    if (!std::isfinite(deciding.best)) continue;
-    losses.push_back({deciding.best, deciding.best_step, &run});
-    sets.insert(deciding.set);
-  }
-  const bool by_validation = !losses.empty();
-  const bool other_data = std::ranges::find(comparison.differ, "val-data") != comparison.differ.end();
-  if (by_validation && (sets.size() > 1 || other_data)) return std::nullopt;
-  for (const auto& run : comparison.runs) {
-    if (by_validation || !std::isfinite(run.last_loss)) continue;
-    losses.push_back({run.last_loss, run.files.steps.back().step, &run});
-  }
-  if (losses.empty()) return std::nullopt;
-  std::ranges::stable_sort(losses, {}, &Entry::loss);
-  BestRun best{.run = losses[0].run, .by_validation = by_validation, .loss = losses[0].loss, .step = losses[0].step};
-  if (by_validation) best.set = *sets.begin();
-  if (losses.size() < 2) return best;
-  best.next = losses[1].run;
-  best.next_loss = losses[1].loss;
-  return best;
-}
-
-std::string best_run_sentence(const BestRun& best) {
-  auto text = fmt::format(
-      "Best {}{}: {}, {:.4f} at step {}", best.by_validation ? "validation" : "last loss in training",
-      best.set.empty() ? "" : " (" + printable(best.set) + ")", printable(best.run->label), best.loss, best.step);
-  if (best.next == nullptr) return text + ".";
-  constexpr double kShown = 5e-5;  // of four decimals
-  const auto distance = best.next_loss - best.loss;
-  if (distance < kShown) return text + fmt::format("; {} is as good.", printable(best.next->label));
-  return text + fmt::format("; next {}, {:.4f} higher.", printable(best.next->label), distance);
-}
-
 std::vector<std::string> comparison_sentences(const RunComparison& comparison) {
   const auto& runs = comparison.runs;
   std::vector<std::string> sentences;
   if (runs.size() < 2) return sentences;
   if (const auto best = best_run(comparison); best && best->by_validation && best->next != nullptr)
     sentences.push_back(best_run_sentence(*best));
+  if (const auto words = equal_length_sentence(comparison); !words.empty()) sentences.push_back(words);
   const auto base = std::ranges::find_if(runs, [](const auto& run) { return run.tokens_per_second.count > 0; });
   std::vector<std::string> parts;
   for (auto run = runs.begin(); base != runs.end() && run != runs.end(); ++run)

@@ -93,9 +93,14 @@ struct BestRun {
 };
 /// The run with the lowest loss in validation; where none has validated, with the lowest last loss in training. Nothing
 /// where no run has a loss, or where they were validated on different data.
-std::optional<BestRun> best_run(const RunComparison& comparison);
+/// \param last_steps  by run the last step that counts; empty: all steps count
+std::optional<BestRun> best_run(const RunComparison& comparison, const std::vector<std::int64_t>& last_steps = {});
 /// "Best validation: a, 2.1000 at step 40; next b, 0.1000 higher."
 std::string best_run_sentence(const BestRun& best);
+/// Names the best run of the length that all runs have, where they were trained for different ones: the shortest of
+/// those that are done. "At equal length, 40 steps: a, 2.1000 at step 40; next b, 0.1000 higher."; "" for equal
+/// lengths.
+std::string equal_length_sentence(const RunComparison& comparison);
 
 /// A column of the table of runs.
 struct TableColumn {

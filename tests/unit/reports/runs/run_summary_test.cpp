@@ -278,6 +278,42 @@ TEST_SUITE("runs/run_summary") {
     CHECK_FALSE(fsdp::best_run(read()));
   }
 
+  TEST_CASE("the best run is also named at the length that all runs have, in steps or in epochs") {
+    const fsdp::test::TempDir folder;
+    // Validation losses at each step of a run that is done, whose last job was given `options`.
+    const auto make = [&](const std::string& name, const std::string& options, const std::vector<double>& losses,
+                          const std::string& more = "") {
+      std::string text;
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        const auto number = std::to_string(i + 1);
+        text += step(static_cast<int>(i) + 1, static_cast<int>(i) + 1, 100);
+        text += R"({"step":)" + number + R"(,"val_loss":)" + std::to_string(losses[i]) + "}\n";
+      }
+      write_text(folder.path() / name / "metrics.jsonl", text);
+      write_text(folder.path() / name / "job.json", R"({"format":"fsdp-job","outcome":"done","total_steps":)" +
+                                                        std::to_string(losses.size()) + more + R"(,"options":{)" +
+                                                        options + "}}");
+    };
+    const auto sentence = [&] {
+      return fsdp::equal_length_sentence(fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false));
+    };
+    make("a", R"("lr":"1","max-steps":"2")", {3, 2.5});
+    make("b", R"("lr":"2","max-steps":"2")", {3, 2.75});
+    CHECK(sentence().empty());
+    make("b", R"("lr":"2","max-steps":"4")", {3, 2.75, 2, 1});
+    CHECK(sentence() == "At equal length, 2 steps: a, 2.5000 at step 2; next b, 0.2500 higher.");
+    // A run that --patience ended is not the length of the others.
+    make("c", R"("lr":"3","max-steps":"4")", {2.6}, R"(,"ended_early":"no better")");
+    CHECK(sentence() == "At equal length, 2 steps: a, 2.5000 at step 2; next c, 0.1000 higher.");
+    // An epoch of larger batches has fewer steps.
+    make("a", R"("lr":"1","max-steps":"0","max-epochs":"1")", {3, 2.5});
+    make("b", R"("lr":"1","max-steps":"0","max-epochs":"1")", {3, 2.8, 2.7, 2.6});
+    make("c", R"("lr":"1","max-steps":"0","max-epochs":"1")", {3, 2.9});
+    CHECK(sentence().empty());
+    make("b", R"("lr":"1","max-steps":"0","max-epochs":"2")", {3, 2.8, 2.7, 2.6, 2, 2, 2, 1});
+    CHECK(sentence() == "At equal length, 1 epochs: a, 2.5000 at step 2; next b, 0.1000 higher.");
+  }
+
   TEST_CASE("a path from the root and the path that it ends with are one setting") {
     const fsdp::test::TempDir folder;
     const auto differ = [&](const std::string& a, const std::string& b) {
