@@ -18,6 +18,7 @@ struct SameOption {
   std::string_view ours, others;
 };
 constexpr std::array kSameOptions{
+    SameOption{"ranks", "gpus num-gpus n-gpus ngpus num-devices"},
     SameOption{"model", "model-name-or-path base-model model-name model-id"},
     SameOption{"tokenizer", "tokenizer-name tokenizer-name-or-path tokenizer-config"},
     SameOption{"num-layers", "n-layer num-hidden-layers model.n-layer"},
@@ -181,7 +182,8 @@ constexpr std::array kAdvice{
            "or nvme:DIR is ZeRO-Offload and ZeRO-Infinity"},
     Advice{"parallelism.data-parallel-shard-degree parallelism.data-parallel-replicate-degree",
            "give --sharding, and --shard-group-size to a hybrid"},
-    Advice{"local-rank nproc-per-node nnodes num-processes num-machines master-addr master-port rdzv-endpoint",
+    Advice{"gpus num-gpus n-gpus ngpus num-devices local-rank nproc-per-node nnodes num-processes num-machines "
+           "master-addr master-port rdzv-endpoint",
            "mpiexec -n RANKS or srun starts the ranks, and the program recognises the launcher"},
     Advice{"activation-checkpoint.mode recompute-granularity recompute-activations",
            "give --activation-checkpointing all, every:N or none"},
@@ -351,7 +353,7 @@ std::vector<std::string> replace_other_names(const OptionTable& table, const std
         continue;
       }
       const auto ours = find_option(name);
-      if (ours.empty()) {
+      if (ours.empty() || table.get_option_no_throw(ours) == nullptr) {
         refuse_with_advice(word.substr(0, equals), name);
       } else {
         word = ours + (equals == std::string::npos ? "" : word.substr(equals));

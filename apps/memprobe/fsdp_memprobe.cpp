@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
       "fsdp-memprobe"};
   fsdp::MemprobeArguments arguments;
   fsdp::add_memprobe_options(app, arguments);
-  app.set_short_help({{"--model NAME", "a folder with config.json, ORG/NAME in the cache, or mingpt"},
+  app.set_short_help({{"--model NAME", "a folder, ORG/NAME in the cache, a known model (llama-3-70b), or mingpt"},
                       {"--gpu NAME", "a100-40g, a100-80g, h100, h200, l40s, ..., or its memory (79GiB)"},
                       {"--ranks N", "GPUs of the job; --ranks-per-node N, --nodes 1,2,8"},
                       {"--seq-len N", "longest sequence in tokens; --batch-size N: sequences of a GPU at once"},

@@ -43,11 +43,14 @@ class MemprobeJob {
     if (options_.search) detail::sort_by_speed(answers_);
     if (world_.rank() != 0) return code();
     const auto advice = find_advice();
+    const auto half = in_bf16();
     print((answers_.size() == 1 ? detail::describe_answer(answers_.front(), options_, budget_)
                                 : detail::describe_table(answers_, options_, budget_)) +
+          (half ? detail::describe_bf16(*half, options_, budget_) : "") +
           (advice.empty() ? "" : fmt::format("{}{}\n", answers_.size() == 1 ? "" : "\nnothing fits: ", advice)));
     write(report);
     if (!advice.empty()) report["advice"] = advice;
+    if (half) report["bf16"] = detail::answer_json(*half, options_, budget_);
     choice = choose();
     if (!options_.plot_file.empty()) {
       const auto& best = answers_[best_index()];
@@ -65,9 +68,17 @@ class MemprobeJob {
     const auto node = world_.split_by_node();
     set_threads(node->size(), log_);
     job_ranks_per_node_ = node->size();
-    config_ = plan_model(options_.train, std::nullopt);
+    if (options_.known_model) {
+      config_ = options_.known_model->config;
+      finish_model(config_, options_.train.model);
+    } else {
+      config_ = plan_model(options_.train, std::nullopt);
+    }
     lora_ = options_.train.sharding.lora;
     if (const auto& model = options_.train.model; !model.add_tokens.empty()) {
+      if (options_.known_model && model.tokenizer.empty())
+        throw UsageError("--add-tokens grows a tokenizer, and of " + options_.known_model->name +
+                         " only the sizes are built in: give --tokenizer");
       const auto* usual = model.directory.empty() ? kBuiltInTokenizer : model.directory.c_str();
       plan_new_tokens(model, model.tokenizer.empty() ? usual : model.tokenizer, config_, lora_);
     }
@@ -336,6 +347,20 @@ class MemprobeJob {
     return text;
   }
 
+  /// The best answer in bf16, where nobody chose float32, in which a GPU is many times slower.
+  std::optional<Answer> in_bf16() {
+    constexpr int kFirstWithBf16 = 80;  // compute capability
+    if (!options_.precision_is_open || options_.measure || !budget_.gpu ||
+        budget_.gpu->compute_capability < kFirstWithBf16)
+      return std::nullopt;
+    auto combination = answers_[best_index()].combination;
+    combination.precision = c10::ScalarType::BFloat16;
+    const auto before = budget_;
+    auto found = answer(combination);
+    budget_ = before;
+    return found;
+  }
+
   std::size_t best_index() const { return detail::best_answer(answers_, options_.plan_for_largest); }
 
   std::string cost_of_run(const Answer& answer) const {
@@ -370,6 +395,7 @@ class MemprobeJob {
         budget_.gpu
             ? fmt::format("{}: {}", budget_.gpu->name, format_bytes(static_cast<double>(budget_.gpu->total_bytes)))
             : fmt::format("CPUs: {} per rank", format_bytes(static_cast<double>(budget_.host_bytes))));
+    if (options_.known_model) head += fmt::format("\nmodel     sizes of {} are built in", options_.known_model->name);
     if (speed_) head += "\nspeed     by " + speed_->source();
     if (!options_.calibrations.empty() && !answers_.empty()) head += "\n" + describe_calibration();
     if (options_.train.runtime.json) {
@@ -399,9 +425,11 @@ class MemprobeJob {
   }
 
   nlohmann::json model_json() const {
-    return {{"architecture", std::string(architecture_name(config_))},
-            {"parameters", num_parameters(parameter_table(config_))},
-            {"tokens_per_sequence", tokens_}};
+    nlohmann::json json{{"architecture", std::string(architecture_name(config_))},
+                        {"parameters", num_parameters(parameter_table(config_))},
+                        {"tokens_per_sequence", tokens_}};
+    if (options_.known_model) json["built_in"] = options_.known_model->name;
+    return json;
   }
 
   void write(nlohmann::json& report) const {

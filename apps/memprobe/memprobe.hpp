@@ -7,13 +7,16 @@
 
 #include "lib/base/error.hpp"
 #include "lib/base/log.hpp"
+#include "lib/models/config/known_models.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {
 
 struct MemprobeOptions {
-  TrainOptions train;  ///< options of the job that is analysed
+  TrainOptions train;                     ///< options of the job that is analysed
+  std::optional<KnownModel> known_model;  ///< in place of train.model's files, which are not there
+  bool precision_is_open = false;         ///< no option says in which precision the job computes
   // Values to compare; each combination gives one answer.
   std::vector<Sharding> shardings{Sharding::full_shard};
   std::vector<int> checkpointings{0};  ///< recompute every n-th block; 0: no recomputation

@@ -97,6 +97,8 @@ nlohmann::json answer_json(const Answer& answer, const MemprobeOptions& options,
 
 /// Formats one answer in full for the terminal.
 std::string describe_answer(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
+/// Names what a job in float32 would take in bf16, in one line.
+std::string describe_bf16(const Answer& answer, const MemprobeOptions& options, const MemoryBudget& budget);
 /// Formats a table of several answers.
 std::string describe_table(const std::vector<Answer>& answers, const MemprobeOptions& options,
                            const MemoryBudget& budget);

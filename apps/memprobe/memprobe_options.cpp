@@ -1,6 +1,7 @@
 #include "apps/memprobe/memprobe_options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -71,6 +72,19 @@ void check_plan_folder(const MemprobeArguments& a) {
     throw IoError("--plan " + a.plan_file + ": there is no folder " + folder.string());
 }
 
+/// "; built in are the sizes of ..." with the models of the family that the name is of.
+std::string nearest_known_model(const std::string& name) {
+  const auto is_family = [](const std::string& known, const std::string& wanted) {
+    const auto part = known.substr(known.find('/') + 1);
+    return ascii_lower(wanted).find(ascii_lower(part.substr(0, part.find_first_of("-23")))) != std::string::npos;
+  };
+  std::vector<std::string> names;
+  for (const auto& known : known_model_names())
+    if (is_family(known, name)) names.push_back(known);
+  if (names.empty()) return "; fsdp-memprobe --help-all names the models whose sizes are built in";
+  return fmt::format("; built in are the sizes of {}", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 void normalize_search(OptionTable& t, MemprobeArguments& a) {
@@ -137,6 +151,9 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   t.add_flag("--trial", a.trial)->group("")->configurable(false);
   a.job.compared.emplace();
   add_finetune_options(t, a.job);
+  auto* model = t.get_option("--model");
+  model->description(fmt::format("{}; without files the sizes of these are built in, for planning: {}",
+                                 model->get_description(), fmt::join(known_model_names(), ", ")));
   t.get_option("--sharding")
       ->description(t.get_option("--sharding")->get_description() + "; a list with commas, or all");
 }
@@ -164,13 +181,22 @@ void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
     o.plot_file.clear();
   }
   check_plot_file(o.plot_file);
+  if (o.price > 0 && o.run_tokens == 0 && a.job.options.max_steps <= 0)
+    throw UsageError("--price needs the length of the run: give --tokens, such as --tokens 1e9, or --max-steps");
+  o.precision_is_open = t.get_option("--precision")->count() == 0 && t.get_option("--param-dtype")->count() == 0 &&
+                        t.get_option("--tf32")->count() == 0;
   if (o.alone && !o.measure) throw UsageError("--alone goes with --measure");
   auto& model = a.job.options.model;
   if (model.model != "mingpt") {
     // config.json suffices for the sizes, so the weights are not fetched.
-    model.directory =
-        find_snapshot(model.model, RepoType::model, hub_settings(process_environment()), " --include config.json")
-            .string();
+    try {
+      model.directory =
+          find_snapshot(model.model, RepoType::model, hub_settings(process_environment()), " --include config.json")
+              .string();
+    } catch (const MissingInput& missing) {
+      o.known_model = find_known_model(model.model);
+      if (!o.known_model) throw MissingInput(std::string(missing.what()) + nearest_known_model(model.model));
+    }
   }
   o.train = a.job.options;
 }

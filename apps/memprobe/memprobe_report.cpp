@@ -57,7 +57,8 @@ std::string sum_of_needs(const MemoryPrediction& p) {
   return text;
 }
 
-const char* meaning(const std::string& part) {
+const char* meaning(const std::string& part, bool quantized) {
+  if (quantized && part == "parameters") return "4-bit matrices, and the rest as it is trained or kept";
   constexpr std::pair<const char*, const char*> kMeanings[]{
       {"parameters", "float32 master weights, and this rank's rows in the parameter dtype"},
       {"gradients", "float32 shards"},
@@ -78,6 +79,16 @@ const char* meaning(const std::string& part) {
     if (part == name) return text;
   }
   return "";
+}
+
+/// ", LoRA of rank 16 on nf4"
+std::string adapter_words(const MemprobeOptions& options) {
+  const auto& sharding = options.train.sharding;
+  if (!sharding.lora.enabled()) return "";
+  return fmt::format(", LoRA of rank {}{}", sharding.lora.rank,
+                     !sharding.quantize.enabled()     ? ""
+                     : sharding.quantize.double_quant ? " on nf4 (double quantization)"
+                                                      : " on nf4");
 }
 
 double relative_error(const Answer& a) {
@@ -205,17 +216,18 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   const auto& c = a.combination;
   const auto& p = a.prediction;
   std::string text = fmt::format(
-      "job       {} x {}{}   {}, {}{}, checkpointing {}   {} a step\n\n", format_count_of(c.ranks, "rank"),
+      "job       {} x {}{}   {}, {}{}, checkpointing {}{}   {} a step\n\n", format_count_of(c.ranks, "rank"),
       format_count_of(a.batch_size, "sequence"),
       p.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", p.accumulation_steps) : "", to_string(c.sharding),
       float_type_name(c.precision), asks_for_fp8(options.train.sharding.compute_dtype) ? " with products in fp8" : "",
-      c.checkpointing(), format_count_of(p.rows_per_step, "sequence"));
+      c.checkpointing(), adapter_words(options), format_count_of(p.rows_per_step, "sequence"));
   text += fmt::format("memory of rank {} at its peak: {} of step {}\n", options.rank, p.profile.phase, p.profile.step);
+  const bool quantized = options.train.sharding.quantize.enabled();
   const auto line = [&](const std::string& name, std::int64_t n, const std::string& note) {
     text += fmt::format("  {:<28}{:>12}   {}\n", name, bytes(n), note);
   };
   const auto lines = [&](const std::vector<std::pair<std::string, std::int64_t>>& parts) {
-    for (const auto& [part, n] : parts) line(words(part), n, meaning(part));
+    for (const auto& [part, n] : parts) line(words(part), n, meaning(part, quantized));
   };
   lines(parts_of(p));
   if (!p.on_gpu) {
@@ -240,8 +252,9 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   text += fmt::format(
       "a step receives {} on the shard axis, {} on the replicate axis; {:.2f} TFLOP of matrix products a rank\n",
       bytes(p.comm.shard.bytes), bytes(p.comm.replicate.bytes), p.flops / 1e12);
-  if (a.speed) text += "predicted " + describe_speed(*a.speed) + "\n";
-  if (const auto cost = run_cost(c, a.speed, options, budget))
+  // A job that does not fit has no speed.
+  if (a.fits && a.speed) text += "predicted " + describe_speed(*a.speed) + "\n";
+  if (const auto cost = run_cost(c, a.speed, options, budget); a.fits && cost)
     text += "the run takes " + describe_cost(*cost, options) + "\n";
   if (a.largest) {
     const auto note = a.measured_largest ? fmt::format(" (measured; predicted {})", *a.largest)
@@ -251,6 +264,16 @@ std::string describe_answer(const Answer& a, const MemprobeOptions& options, con
   if (!a.fits) text += does_not_fit(a, budget);
   if (a.measured) text += measured_text(a);
   return text;
+}
+
+std::string describe_bf16(const Answer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
+  auto text =
+      fmt::format("with --precision bf16: {} of {}", bytes(needed_bytes(a.prediction)), bytes(budget_bytes(budget)));
+  if (!a.fits) return text + ", which does not fit\n";
+  if (a.largest) text += fmt::format(", largest batch {}", *a.largest);
+  if (a.speed) text += fmt::format(", {} tok/s", format_count(static_cast<std::int64_t>(a.speed->tokens_per_second)));
+  if (const auto cost = run_cost(a.combination, a.speed, options, budget)) text += ", " + describe_cost(*cost, options);
+  return text + "\n";
 }
 
 std::string describe_table(const std::vector<Answer>& answers, const MemprobeOptions& options,

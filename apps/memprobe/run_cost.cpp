@@ -16,6 +16,14 @@ bool length_is_known(const MemprobeOptions& options) { return options.run_tokens
 /// Three digits, or all before the point.
 std::string number(double x) { return x < 100 ? fmt::format("{:.3g}", x) : format_count(static_cast<std::int64_t>(x)); }
 
+/// "12.7 h", "1.7 min", "12 s"
+std::string duration(double hours) {
+  constexpr double kMinutes = 60;
+  if (hours >= 1) return number(hours) + " h";
+  if (hours * kMinutes >= 1) return number(hours * kMinutes) + " min";
+  return number(hours * kSecondsPerHour) + " s";
+}
+
 }  // namespace
 
 double paid_hours(double hours, int ranks, int ranks_per_node, bool of_gpus) {
@@ -37,8 +45,8 @@ std::optional<RunCost> run_cost(const Combination& combination, const std::optio
 
 std::string describe_cost(const RunCost& cost, const MemprobeOptions& options) {
   auto text =
-      fmt::format("{} h, {} {}-hours", number(cost.hours), number(cost.paid_hours), cost.of_gpus ? "GPU" : "node");
-  if (options.price > 0) text += fmt::format(", {} at {:g} each", number(cost.price), options.price);
+      fmt::format("{}, {} {}-hours", duration(cost.hours), number(cost.paid_hours), cost.of_gpus ? "GPU" : "node");
+  if (options.price > 0) text += fmt::format(", price {} at {:g} an hour", number(cost.price), options.price);
   return text + fmt::format(", for {} tokens", format_count(static_cast<std::int64_t>(cost.tokens)));
 }
 

@@ -23,7 +23,7 @@ double paid_hours(double hours, int ranks, int ranks_per_node, bool of_gpus);
 std::optional<RunCost> run_cost(const Combination& combination, const std::optional<StepSpeed>& speed,
                                 const MemprobeOptions& options, const MemoryBudget& budget);
 
-/// "12.3 h, 49.1 GPU-hours, 98 at 2 each, for 1,000,000,000 tokens"
+/// "12.3 h, 49.1 GPU-hours, price 98 at 2 an hour, for 1,000,000,000 tokens"
 std::string describe_cost(const RunCost& cost, const MemprobeOptions& options);
 nlohmann::json to_json(const RunCost& cost);
 

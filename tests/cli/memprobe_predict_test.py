@@ -171,6 +171,46 @@ class Predict(fsdp_cli.Case):
             result = fsdp_cli.run(program, [*words, *more], env=env)
             self.assert_refused(result, 4, "config.json alone", "run: fsdp-download codellama/CodeLlama-7b-hf")
 
+    def test_known_models_need_no_files(self):
+        env = {"HF_HUB_CACHE": str(self.folder / "empty-hub"), "HOME": str(self.folder)}
+        job = ["--ranks", 4, "--gpu", "a100-80g", "--seq-len", 512, "--precision", "bf16"]
+        by_file = memprobe_cli.report([*self.codellama[:2], *job])
+        for name in ("codellama/CodeLlama-7b-hf", "CodeLlama-7b"):
+            found = memprobe_cli.report(["--model", name, *job], env=env)
+            self.assertEqual(found["model"].pop("built_in"), "codellama/CodeLlama-7b-hf")
+            self.assertEqual(found["model"], by_file["model"])
+            self.assertEqual(found["breakdown"], by_file["breakdown"])
+        result = fsdp_cli.run("fsdp-memprobe", ["--model", "CodeLlama-7b", *job], env=env)
+        self.assertIn("sizes of codellama/CodeLlama-7b-hf are built in", result.out)
+        # Other programs need the weights.
+        arguments = ["--model", "codellama/CodeLlama-7b-hf", "--train-data", fsdp_cli.folder("FSDP_DATA") / "shakespeare/test.csv"]
+        self.assert_refused(fsdp_cli.run("fsdp-finetune", arguments, env=env), 4, "codellama/CodeLlama-7b-hf")
+        self.assert_refused(fsdp_cli.run("fsdp-memprobe", ["--model", "qwen9-1b", *job], env=env), 4, "qwen9-1b", "Qwen/Qwen2.5-0.5B")
+
+    def test_bf16_is_named_where_nobody_chose_float32(self):
+        job = [*self.codellama[:2], "--seq-len", 512, "--gpu", "a100-80g", "--ranks", 4, "--tokens", "1e9", "--price", 2]
+        whole, half = memprobe_cli.report(job), memprobe_cli.report([*job, "--precision", "bf16"])
+        self.assertEqual(whole["bf16"], half["combinations"][0])
+        self.assertGreater(whole["run"]["hours"], 5 * whole["bf16"]["run"]["hours"])
+        said = fsdp_cli.run("fsdp-memprobe", job).out
+        line = next(line for line in said.splitlines() if "with --precision bf16" in line)
+        self.assertIn(f"price {int(half['run']['price'])} at 2 an hour", line)
+        self.assertNotIn("bf16", half)
+        for other in (["--precision", "float32"], ["--gpu", "v100-32g"]):  # a choice; no bf16 units
+            self.assertNotIn("bf16", memprobe_cli.report([*job, *other], codes=(0, 3)))
+
+    def test_what_the_report_says_of_a_run(self):
+        job = [*memprobe_cli.MINGPT_S, "--precision", "bf16", "--gpu", "h100", "--ranks", 1]
+        self.assert_refused(fsdp_cli.run("fsdp-memprobe", [*job, "--price", 2]), 2, "--price", "--tokens")
+        self.assertRegex(fsdp_cli.run("fsdp-memprobe", [*job, "--tokens", "1e8", "--price", 2]).out, r"takes [\d.]+ min, [\d.]+ GPU-hours, price [\d.]+ at 2 an hour")
+        self.assertEqual(memprobe_cli.report([*memprobe_cli.MINGPT_S, "--gpu", "h100", "--gpus", 4])["ranks"], 4)
+        small = fsdp_cli.run("fsdp-memprobe", [*self.codellama, "--ranks", 1, "--gpu", "t4", "--tokens", "1e9"])
+        self.assertEqual(small.code, 3)
+        self.assertNotIn("the run takes", small.out)
+        qlora = fsdp_cli.run("fsdp-memprobe", [*self.codellama, "--ranks", 1, "--gpu", "h100", "--lora-rank", 16, "--quantize", "nf4"]).out
+        self.assertIn("LoRA of rank 16 on nf4", qlora)
+        self.assertRegex(qlora, r"parameters .* 4-bit matrices")
+
     def test_short_names_of_cards(self):
         for short, full in (("a100", "a100-40g"), ("v100", "v100-16g"), ("h100-80g", "h100"), ("A100-80GB", "a100-80g")):
             found = [memprobe_cli.report([*memprobe_cli.MINGPT_S, "--ranks", 1, "--gpu", name]) for name in (short, full)]

@@ -16,8 +16,8 @@
 namespace fsdp::config_detail {
 namespace {
 
-constexpr const char* kSliding = "sliding_attention";
-constexpr const char* kFull = "full_attention";
+constexpr const char* kSlidingPart = "sliding_attention";
+constexpr const char* kFullPart = "full_attention";
 constexpr const char* kTrainedLength = "original_max_position_embeddings";
 constexpr std::int64_t kPhi3TrainedLength = 4096;  // where its config.json says none
 
@@ -149,7 +149,7 @@ class RopeReader {
     nlohmann::json object = older ? json_.at("rope_scaling") : nlohmann::json::object();
     if (has("rope_parameters")) {
       const auto& parameters = json_.at("rope_parameters");
-      const bool by_type = parameters.contains(kFull) || parameters.contains(kSliding);
+      const bool by_type = parameters.contains(kFullPart) || parameters.contains(kSlidingPart);
       if (has_local_) {
         auto full = by_layer_type(parameters, rope);
         full.update(object);
@@ -197,13 +197,14 @@ class RopeReader {
   /// \return the parameters of full-attention layers. Sliding layers may only differ by their base, which is stored in
   /// `rope`.
   nlohmann::json by_layer_type(const nlohmann::json& both, RopeFields& rope) const {
-    if (!both.contains(kFull) || !both.contains(kSliding) || !both[kFull].is_object() || !both[kSliding].is_object())
-      refuse("rope_parameters", both, fmt::format("it must have {} and {}", kFull, kSliding));
-    const auto& local = both[kSliding];
+    if (!both.contains(kFullPart) || !both.contains(kSlidingPart) || !both[kFullPart].is_object() ||
+        !both[kSlidingPart].is_object())
+      refuse("rope_parameters", both, fmt::format("it must have {} and {}", kFullPart, kSlidingPart));
+    const auto& local = both[kSlidingPart];
     if (kind_of(local, "rope_parameters", false) != "default" || number(local, "partial_rotary_factor", 1) != 1)
       refuse("rope_parameters", both, "layers that slide are not scaled");
     rope.local_theta = number(local, "rope_theta", rope.local_theta);
-    return both[kFull];
+    return both[kFullPart];
   }
 
   const Family& family_;

@@ -117,12 +117,16 @@ ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartP
   } else {
     config = readable_model(wish.directory);
   }
+  finish_model(config, wish);
+  return config;
+}
+
+void finish_model(ModelConfig& config, const ModelOptions& wish) {
   config.dropout = wish.dropout;
   config.validate();
   if (const auto longest = longest_row(config); wish.seq_len > longest) {
     throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, longest));
   }
-  return config;
 }
 
 GrownTokenizer plan_new_tokens(const ModelOptions& options, const std::string& tokenizer, ModelConfig& config,

@@ -50,5 +50,8 @@ void refuse_new_tokens(const LoraConfig& lora);
 
 /// The model's configuration from a checkpoint, a directory or the options.
 ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart);
+/// Sets what the options say about a model whose sizes are known. \throws UsageError for a --seq-len that it cannot
+/// have
+void finish_model(ModelConfig& config, const ModelOptions& wish);
 
 }  // namespace fsdp
