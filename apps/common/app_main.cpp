@@ -14,11 +14,11 @@
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <sstream>
 
 #include "apps/common/config_file.hpp"
+#include "lib/base/edit_distance.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/base/scheduler.hpp"
 #include "lib/base/text_format.hpp"
@@ -29,21 +29,6 @@ namespace {
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
-/// Number of letters to insert, delete or replace to turn one text into the other (Levenshtein distance).
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const auto replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
 }
 
 std::string plain(const std::string& name) {
@@ -60,7 +45,7 @@ void tell_unknown_variables() {
     std::string nearest;
     auto least = unknown.size() / 3 + 1;  // a third of the letters may be wrong
     for (const auto& variable : variables()) {
-      const auto distance = edit_distance(unknown, std::string(variable.name));
+      const auto distance = edit_distance(unknown, variable.name);
       if (variable.reader == VariableReader::tests || distance >= least) continue;
       least = distance;
       nearest = variable.name;

@@ -74,6 +74,7 @@ class Reader {
   }
 
   std::string name() {
+    if (at('{')) fail("this is JSON, and options are lines name=value here, such as batch-size=2");
     if (at('[')) fail("sections are not known here; write name=value");
     const auto begin = here_;
     while (!done() && !at('=') && !at('\n') && !at('#')) ++here_;

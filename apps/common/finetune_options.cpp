@@ -118,12 +118,18 @@ void add_compute_dtype(OptionTable& t, ShardingOptions& o) {
                {.default_text = "auto", .choices = choices_of(kComputeTypeNames), .at_restart = saved});
 }
 
+c10::ScalarType parse_precision(const std::string& text) {
+  if (text == "fp8" || text == "float8")
+    throw UsageError("--precision " + text +
+                     ": products in 8 bits are --precision bf16 --compute-dtype fp8; all else stays in bf16");
+  return parse_value(kFloatTypeNames, text, "--precision");
+}
+
 void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* compared) {
   t.add_parsed(
       "precision",
       one_or_several(o.precision, compared == nullptr ? nullptr : &compared->precisions, "all",
-                     {c10::ScalarType::Float, c10::ScalarType::BFloat16},
-                     [](const std::string& text) { return parse_value(kFloatTypeNames, text, "--precision"); }),
+                     {c10::ScalarType::Float, c10::ScalarType::BFloat16}, parse_precision),
       "mixed precision: float32, bf16 or fp16; sets --param-dtype, --reduce-dtype and --buffer-dtype; master weights "
       "stay float32",
       {.default_text = "float32",

@@ -231,6 +231,7 @@ int fetch_main(int argc, char** argv) {
         complete(arguments, settings);
         const StopSignal signal;
         const auto stop = [&] { return signal.received() != 0; };
+        arguments.download.retries.tell = [&](const std::string& text) { log.warning(text); };
         try {
           const auto step = arguments.verify ? verify : arguments.dry_run ? plan : download;
           return step(arguments, settings, log, stop, report);

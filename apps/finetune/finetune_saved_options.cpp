@@ -15,6 +15,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/files/transform/adapter_plan.hpp"
+#include "lib/hub/nearby_paths.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/text/chat/chat_template.hpp"
@@ -370,10 +371,10 @@ void resolve_names(TrainOptions& options) {
   if (model.model != "mingpt") {
     std::error_code error;
     if (model.model.find('/') == std::string::npos && !std::filesystem::exists(model.model, error)) {
-      throw UsageError(
-          "--model is '" + model.model +
-          "': choose mingpt, a directory with config.json and safetensors, or ORG/NAME in the Hugging Face "
-          "cache");
+      throw MissingInput("--model " + model.model +
+                         ": No such file or directory: give mingpt, a directory with config.json and safetensors, or "
+                         "ORG/NAME in the Hugging Face cache" +
+                         nearby_words(model.model));
     }
     model.directory = find_snapshot(model.model, RepoType::model, settings);
     if (!options.dry_run && options.restart_checkpoint.empty()) refuse_config_alone(model.model, model.directory);

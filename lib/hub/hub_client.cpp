@@ -1,5 +1,7 @@
 #include "lib/hub/hub_client.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -159,6 +161,10 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
                ". Compute nodes often have no way out: run this on a login or data-transfer node, or set https_proxy";
     }
     if (stop_ && stop_()) throw DownloadStopped();
+    if (retries_.tell && retries_.attempts > 1 && backoff.failures() == 0)
+      retries_.tell(reason + fmt::format(". Trying again, {} attempts in about {} s; Ctrl-C ends it, --retries 1 gives "
+                                         "up at once",
+                                         retries_.attempts, retries_.longest_trial().count() / 1000));
     if (!backoff.wait(asked)) throw Error(ExitCode::failed, reason);
   }
 }

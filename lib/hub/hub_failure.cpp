@@ -55,6 +55,13 @@ bool worth_retrying(int status) {
   return status == 408 || status == 425 || status == 429 || (status >= 500 && status != 501 && status != 505);
 }
 
+milliseconds RetryPolicy::longest_trial() const {
+  milliseconds all{0};
+  for (int i = 0; i + 1 < attempts; ++i)
+    all += std::min<milliseconds>(longest_delay, first_delay * (1LL << std::clamp(i, 0, 20)));
+  return all;
+}
+
 bool Backoff::wait(std::optional<seconds> asked) {
   if (++failures_ >= policy_.attempts) return false;
   if (asked && *asked > policy_.longest_wait_asked) return false;

@@ -17,6 +17,11 @@ struct RetryPolicy {
   std::chrono::milliseconds longest_delay = std::chrono::seconds(60);
   std::chrono::seconds longest_wait_asked =
       std::chrono::minutes(15);  ///< gives up when the server asks for a longer wait
+  /// Hears after a first failure what is tried again and for how long; may be empty.
+  std::function<void(const std::string& text)> tell = {};
+
+  /// The waits between all attempts together, as long as the server asks for no others.
+  std::chrono::milliseconds longest_trial() const;
 };
 
 /// The wait that a response asks for: Retry-After in seconds or as a date (RFC 9110), or else the t= of the hub's

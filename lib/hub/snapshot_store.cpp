@@ -25,6 +25,7 @@
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
+#include "lib/hub/nearby_paths.hpp"
 
 namespace fsdp {
 
@@ -399,7 +400,7 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
   if (std::filesystem::exists(name, error)) return name;
   if (error == std::errc::permission_denied) throw IoError(name + ": cannot be read: " + error.message());
   const auto wanted = parse_name(name, type);
-  if (!wanted) throw MissingInput(name + ": No such file or directory");
+  if (!wanted || is_among_runs(name)) throw MissingInput(name + ": No such file or directory" + nearby_words(name));
   const auto store = SnapshotStore::in_cache(settings.cache_dir, wanted->repo, settings.symlinks);
   const auto commit = store.read_ref(wanted->revision).value_or(wanted->revision);  // the revision may be a commit
   const auto directory = store.snapshot(commit);
@@ -408,10 +409,11 @@ std::filesystem::path find_snapshot(const std::string& name, RepoType type, cons
     store.refuse_links(directory);
     return directory;
   }
-  throw MissingInput(fmt::format(
-      "{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}{}", name,
-      settings.cache_dir.string(), wanted->repo.type_word(),
-      wanted->revision == "main" ? "" : " at revision " + wanted->revision, download_command(*wanted, selection)));
+  throw MissingInput(
+      fmt::format("{}: No such file or directory, and the Hugging Face cache {} has no {} of that name{}{}", name,
+                  settings.cache_dir.string(), wanted->repo.type_word(),
+                  wanted->revision == "main" ? "" : " at revision " + wanted->revision,
+                  nearby_words(name) + download_command(*wanted, selection)));
 }
 
 void refuse_config_alone(const std::string& name, const std::filesystem::path& found) {

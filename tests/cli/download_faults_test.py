@@ -56,6 +56,16 @@ class FaultsTest(DownloadCase):
         self.refused("--retries", "2", code=1, env={"HF_ENDPOINT": "http://127.0.0.1:9"},
                      words=["cannot reach http://127.0.0.1:9", "login"])
 
+    def test_the_first_failure_says_how_long_it_is_tried_again(self):
+        for retries, told in ((2, 1), (1, 0)):
+            result = self.download("--retries", str(retries), code=1, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+            warnings = [line for line in result.err.splitlines() if line.startswith("warning: ")]
+            self.assertEqual(len(warnings), told, str(result))
+            for word in ("cannot reach http://127.0.0.1:9", f"{retries} attempts", "Ctrl-C", "--retries 1"):
+                self.assertTrue(told == 0 or word in warnings[0], (word, warnings))
+        self.hub.faults = []
+        self.assertNotIn("rying again", self.fetched_with().err)
+
     # --- false answers ---------------------------------------------------------------------------------------------------
     def test_lengths_and_ranges_that_lie(self):
         size = len(self.repo.files[WEIGHTS])

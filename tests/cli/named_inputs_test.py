@@ -28,6 +28,34 @@ class NamedInputs(llama_cli.WeightsCase, ConvertCase):
     def evaluated(self, *arguments, code=4, words=()):
         self.assert_refused(fsdp_cli.run("fsdp-eval", [*arguments, "--data", self.val_data, "--device", "cpu"]), code, *words)
 
+    def test_names_that_are_nearly_right_are_answered_with_the_right_ones(self):
+        runs, model = self.folder / "runs", self.snapshot("tiny-llama")
+        for name in ("first", "second"):
+            (runs / name).mkdir(parents=True)
+            (runs / name / "metrics.jsonl").write_text("")
+        self.evaluated(runs / "nosuch", words=["nosuch", "the runs first, second"])
+        self.evaluated(runs / "secnd", words=["did you mean", runs / "second"])
+        os.chdir(runs.parent)  # runs/nosuch has the form of a hub's name
+        result = fsdp_cli.run("fsdp-eval", ["runs/nosuch", "--data", self.val_data])
+        self.assert_refused(result, 4, "runs/nosuch", "first, second")
+        self.assertNotIn("fsdp-download", result.err)
+        for name in ("tiny-lama", "./tiny-lama"):
+            self.assert_refused(self.train("near", "--model", name, code=4), 4, name, f"did you mean ./{model.name}?")
+        config = self.folder / "options.json"
+        config.write_text('{"batch-size": 2, "lr": 1e-3}\n')
+        result = self.train("json", "--config", config, code=2)
+        self.assert_refused(result, 2, f"--config {config}: line 1", "JSON", "name=value")
+        self.assert_refused(self.train("fp8", "--precision", "fp8", code=2), 2, "--precision fp8", "--compute-dtype fp8")
+        result = fsdp_cli.run("fsdp-ckpt-convert", [model, self.folder / "out.gguf", "--to", "gguf", "--dtype", "q4_k_m"])
+        self.assert_refused(result, 2, "q4_k_m", "q8_0", "bf16")
+
+    def test_a_folder_above_a_checkpoint(self):
+        above = self.folder / "training" / "output"
+        llama_cli.make_snapshot(above / "weights", tokenizer=False, files=1, dtype="F32")
+        for folder, below in ((above, "weights"), (above.parent, "output/weights")):
+            result = fsdp_cli.run("fsdp-ckpt-convert", [folder, self.folder / "out", "--to", "hf"])
+            self.assert_refused(result, 4, folder, "DeepSpeed", "below it", folder / below, "safetensors")
+
     def test_a_file_is_no_model_to_train(self):
         file = self.folder / "model.gguf"
         self.program(self.model, file)

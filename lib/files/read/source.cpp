@@ -42,6 +42,46 @@ std::vector<ReadSum> sums_of(std::string_view bytes) {
   return sums;
 }
 
+/// The format of the checkpoint that a folder is; "" for none.
+std::string_view format_of(const std::filesystem::path& path) {
+  if (is_dcp_directory(path)) return "DCP";
+  if (has_torch_checkpointing_metadata(path)) return "torch-checkpointing";
+  if (is_safetensors_directory(path)) return "safetensors";
+  if (is_deepspeed_folder(path)) return "DeepSpeed";
+  if (is_per_rank_folder(path)) return "a file per rank";
+  if (!megatron_iteration(path).empty()) return "Megatron-core";
+  return is_torch_directory(path) ? "torch.save" : "";
+}
+
+/// "; ckpt below it is one (DeepSpeed)": checkpoints in a folder's folders, or in theirs.
+std::string checkpoints_below(const std::filesystem::path& folder) {
+  constexpr std::size_t kShown = 5, kMostFolders = 1000;
+  std::vector<std::filesystem::path> level{folder};
+  for (int depth = 0; depth < 2; ++depth) {
+    std::vector<std::filesystem::path> below;
+    std::vector<std::string> found;
+    for (const auto& parent : level) {
+      std::error_code error;
+      for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+        if (!entry.is_directory(error) || below.size() == kMostFolders) continue;
+        below.push_back(entry.path());
+      }
+    }
+    std::ranges::sort(below);
+    for (const auto& path : below) {
+      const auto format = format_of(path);
+      if (!format.empty()) found.push_back(path.string() + " (" + std::string(format) + ")");
+    }
+    if (!found.empty()) {
+      std::string text = found.size() == 1 ? "; a checkpoint below it is " : "; checkpoints below it are ";
+      for (std::size_t i = 0; i < std::min(kShown, found.size()); ++i) text += (i == 0 ? "" : ", ") + found[i];
+      return text + (found.size() > kShown ? ", ..." : "");
+    }
+    level = std::move(below);
+  }
+  return "";
+}
+
 std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_dcp_directory(path)) return open_dcp(path);
   if (has_torch_checkpointing_metadata(path)) return open_torch_checkpointing(path);
@@ -57,10 +97,13 @@ std::unique_ptr<Source> open_directory(const std::filesystem::path& path) {
   if (is_torch_directory(path)) return TorchSource::of_model(path);
   if (::access(path.c_str(), R_OK | X_OK) != 0)
     throw IoError(path.string() + ": cannot be read: " + std::strerror(errno));
-  throw FormatError(path.string() +
-                    ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
-                    "model.safetensors.index.json, model*.safetensors, shard-*.safetensors, adapter_model.safetensors "
-                    "or pytorch_model.bin");
+  throw FormatError(
+      path.string() +
+      ": is no checkpoint: it has neither .metadata (DCP; a save may have been cut short), nor "
+      "model.safetensors.index.json, model*.safetensors, shard-*.safetensors, adapter_model.safetensors "
+      "or pytorch_model.bin, nor is it a folder of DeepSpeed (latest, *_model_states.pt), of Megatron-core "
+      "or of a file per rank" +
+      checkpoints_below(path));
 }
 
 /// True when the file starts with a header length that fits the file and with the first byte of a header.

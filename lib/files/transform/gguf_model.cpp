@@ -367,7 +367,14 @@ std::vector<float> gguf_rope_factors(const ModelConfig& config) {
 
 GgufFileType parse_gguf_type(const std::string& text) {
   if (text == "q8_0") return GgufFileType::q8_0;
-  switch (parse_dtype(text)) {
+  const auto dtype = [&] {
+    try {
+      return parse_dtype(text);
+    } catch (const UsageError&) {
+      return DType::f64;  // refused below
+    }
+  }();
+  switch (dtype) {
     case DType::f32:
       return GgufFileType::f32;
     case DType::f16:
@@ -375,7 +382,9 @@ GgufFileType parse_gguf_type(const std::string& text) {
     case DType::bf16:
       return GgufFileType::bf16;
     default:
-      throw UsageError("--dtype " + text + ": a GGUF file is written in float32, float16, bf16 or q8_0");
+      throw UsageError("--dtype " + text +
+                       ": a GGUF file is written in float32, float16, bf16 or q8_0; llama.cpp's llama-quantize makes "
+                       "its other types of it");
   }
 }
 

@@ -17,38 +17,39 @@ namespace fsdp {
 namespace {
 
 struct Named {
-  std::string_view name, source;
+  std::string_view name, mark;  ///< the token behind an answer; "": the tokenizer's own
+  std::string_view source;
 };
 
 /// The makers' wording with {% generation %} around answers and their end marks.
 constexpr std::array kNamed{
-    Named{"chatml",
+    Named{"chatml", "<|im_end|>",
           "{% for message in messages %}{% if message['role'] == 'assistant' %}{{ '<|im_start|>assistant\n' }}"
           "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}"
           "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endif %}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"},
-    Named{"qwen2",
+    Named{"qwen2", "<|im_end|>",
           "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
           "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}"
           "{% if message['role'] == 'assistant' %}{{ '<|im_start|>assistant\n' }}{% generation %}"
           "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}"
           "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endif %}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"},
-    Named{"qwen2.5",
+    Named{"qwen2.5", "<|im_end|>",
           "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
           "{{ '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}"
           "{% endif %}{% if message['role'] == 'assistant' %}{{ '<|im_start|>assistant\n' }}{% generation %}"
           "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}"
           "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endif %}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"},
-    Named{"llama3",
+    Named{"llama3", "<|eot_id|>",
           "{% set loop_messages = messages %}{% for message in loop_messages %}"
           "{% set head = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' %}"
           "{% if loop.index0 == 0 %}{% set head = bos_token + head %}{% endif %}{{ head }}"
           "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] | trim + '<|eot_id|>' }}"
           "{% endgeneration %}{% else %}{{ message['content'] | trim + '<|eot_id|>' }}{% endif %}{% endfor %}"
           "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"},
-    Named{"llama2",
+    Named{"llama2", "",
           "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
           "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
           "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
@@ -59,7 +60,7 @@ constexpr std::array kNamed{
           "{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}"
           "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
           "{% generation %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"},
-    Named{"mistral",
+    Named{"mistral", "",
           "{{ bos_token }}{% for message in messages %}"
           "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
           "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
@@ -67,7 +68,7 @@ constexpr std::array kNamed{
           "{% elif message['role'] == 'assistant' %}{% generation %}{{ message['content'] + eos_token }}"
           "{% endgeneration %}{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}"
           "{% endif %}{% endfor %}"},
-    Named{"gemma",
+    Named{"gemma", "<end_of_turn>",
           "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
           "{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}"
           "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
@@ -76,7 +77,7 @@ constexpr std::array kNamed{
           "{{ message['content'] | trim + '<end_of_turn>' }}{% endgeneration %}{{ '\n' }}{% else %}"
           "{{ '<start_of_turn>' + message['role'] + '\n' + message['content'] | trim + '<end_of_turn>\n' }}"
           "{% endif %}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"},
-    Named{"gemma3",
+    Named{"gemma3", "<end_of_turn>",
           "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
           "{% set first_user_prefix = messages[0]['content'] + '\n\n' %}{% set loop_messages = messages[1:] %}"
           "{% else %}{% set first_user_prefix = '' %}{% set loop_messages = messages %}{% endif %}"
@@ -143,6 +144,22 @@ std::shared_ptr<const ChatTemplate> made(const std::string& name, const Source& 
   };
   const auto& tools = source.with_tools;
   return make(name, source.text, source.file, tools ? make(tools->name, tools->text, tools->file, {}) : nullptr);
+}
+
+/// The templates whose mark behind an answer is a token of this tokenizer; all where it cannot be opened.
+std::string writable_names(const std::string& tokenizer) try {
+  const auto opened = open_tokenizer(tokenizer);
+  const auto tokens = named_special_tokens(tokenizer);
+  const auto own = tokens.find("eos_token");
+  const std::string end = own == tokens.end() ? "</s>" : own->second;
+  std::string names;
+  for (const auto& named : kNamed) {
+    if (opened->named_id(named.mark.empty() ? std::string_view(end) : named.mark))
+      names += std::string(named.name) + ", ";
+  }
+  return names + (names.empty() ? "a file" : "or a file");
+} catch (const Error&) {
+  return chat_template_names() + ", or a file";
 }
 
 }  // namespace
@@ -249,7 +266,7 @@ std::shared_ptr<const ChatTemplate> find_chat_template(const std::string& asked,
                    (tokenizer == kBuiltInTokenizer
                         ? ": did you forget --model (of fsdp-download tokens --tokenizer DIR)? Otherwise"
                         : ";") +
-                   " name one with --chat-template: " + chat_template_names() + ", or a file");
+                   " name one with --chat-template: " + writable_names(tokenizer));
 }
 
 }  // namespace fsdp

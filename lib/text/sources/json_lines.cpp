@@ -141,13 +141,14 @@ class JsonLines : public Documents {
 
   void check_found(const FieldReader& reader) {
     if (reader.found()) return;
+    const auto here = where();  // is_single() reads on
     const auto form = form_of_keys(detail::keys_of(line_, where()));
     if (field_ == "text" && form && *form != DataForm::text && first_ != place())
       throw FormatError(detail::other_form(where(), *form, first_, DataForm::text));
     if (samples_.is_single()) {
       if (const auto problem = detail::list_in_object(samples_.path()); !problem.empty()) throw FormatError(problem);
     }
-    throw FormatError(where() + ": has no key '" + field_ + "', " +
+    throw FormatError(here + ": has no key '" + field_ + "', " +
                       (reader.keys().empty() ? "it is empty" : "only " + reader.keys()) +
                       "; --data-field names the one to read (of fsdp-download tokens: --field)");
   }

@@ -201,7 +201,8 @@ TEST_SUITE("apps/app_main") {
     for (const auto& words : cases)
       expect_refused(run_program({"fsdp-finetune", "--" + words[0], words[1], "--dry-run"}), 2, words);
     const CommandLine model{"fsdp-finetune", "--model", "bert", "--train-data", "x", "--dry-run"};
-    expect_refused(run_program(model), 2, {"model", "bert", "mingpt"});
+    expect_refused(run_program(model), 4, {"model", "bert", "mingpt"});
+    expect_refused(run_program({"fsdp-finetune", "--gpus", "4"}), 2, {"--gpus", "mpiexec"});
   }
 
   TEST_CASE("an unknown option is answered with the nearest that there is") {

@@ -181,6 +181,14 @@ TEST_SUITE("chat/chat_template") {
     CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", "gpt2"),
                          doctest::Contains("has no chat template of its own: did you forget --model"),
                          fsdp::UsageError);
+    // Only what the tokenizer has tokens for is offered.
+    CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", "gpt2"), doctest::Contains("name one with --chat-template: "),
+                         fsdp::UsageError);
+    try {
+      fsdp::find_chat_template("", "gpt2");
+    } catch (const fsdp::UsageError& error) {
+      CHECK(std::string(error.what()).find("chatml") == std::string::npos);
+    }
     const fsdp::test::TempDir empty;
     CHECK_THROWS_WITH_AS(fsdp::find_chat_template("", empty.path().string()), doctest::Contains("of its own; name one"),
                          fsdp::UsageError);

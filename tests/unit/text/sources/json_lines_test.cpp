@@ -204,6 +204,8 @@ TEST_SUITE("corpus/json_lines") {
           "has no key 'text', it is empty; --data-field names the one to read (of fsdp-download tokens: --field)");
     CHECK(second("{\"a\": {\"text\": \"x\"}, \"b\": 1}") ==
           "has no key 'text', only 'a', 'b'; --data-field names the one to read (of fsdp-download tokens: --field)");
+    CHECK(refusal(dir, "b.jsonl", "{\"body\": \"x\"}\n{\"body\": \"y\"}\n")
+              .starts_with((dir / "b.jsonl").string() + ": line 1: has no key 'text', only 'body'"));
     CHECK(second("{\"text\": 5}") == "'text' holds a number, expected a string or a list of strings");
     CHECK(second("{\"text\": true}") == "'text' holds a truth value, expected a string or a list of strings");
     CHECK(second("{\"text\": {}}") == "'text' holds an object, expected a string or a list of strings");
