@@ -95,7 +95,8 @@ void train(fsdp::ProcessGroup& world, const std::string& checkpoint) {
   std::vector<fsdp::OptimizerParam> params;
   for (std::size_t i = 0; i < engine.num_parameters(); ++i)
     params.push_back({engine.stored_master_weight(i), true, engine.layout(i), engine.range(i)});
-  const auto optimizer = fsdp::make_optimizer({fsdp::host_ops(), params, fsdp::OptimizerOptions(), job.shards.get()});
+  const auto optimizer =
+      fsdp::make_optimizer({fsdp::host_ops(), params, fsdp::OptimizerOptions(), job.mesh.shard.collectives.get()});
 
   for (int step = 1; step <= kSteps && !found; ++step) {
     const auto sum = engine.forward_backward(job.batch(step * kSamples), {}, 1.0 / kSamples);

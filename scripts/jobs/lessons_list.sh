@@ -88,7 +88,7 @@ lesson_7() {
     local half=$((STEPS / 2))
     set_run uninterrupted ''
     set_run checkpoint-local "--max-steps $((half + 1)) --save-every $half --no-save=false" # saves during training
-    set_run checkpoint-full "--max-steps $half --save-final-full $(join_words "$out/full.pt")"
+    set_run checkpoint-full "--max-steps $half --save-final-full $(join_words "$out/full.pt") --overwrite"
     set_run resume-local "--restart-checkpoint-file $(
         join_words "$out/runs/checkpoint-local/checkpoints/$(printf 'step-%08d' "$half")")"
     set_run resume-full "--restart-checkpoint-file $(join_words "$out/full.pt")"

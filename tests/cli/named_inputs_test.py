@@ -43,7 +43,7 @@ class NamedInputs(llama_cli.WeightsCase, ConvertCase):
             self.assert_refused(self.train("near", "--model", name, code=4), 4, name, f"did you mean ./{model.name}?")
         config = self.folder / "options.json"
         config.write_text('{"batch-size": 2, "lr": 1e-3}\n')
-        result = self.train("json", "--config", config, code=2)
+        result = fsdp_cli.run("fsdp-eval", [model, "--config", config])
         self.assert_refused(result, 2, f"--config {config}: line 1", "JSON", "name=value")
         self.assert_refused(self.train("fp8", "--precision", "fp8", code=2), 2, "--precision fp8", "--compute-dtype fp8")
         result = fsdp_cli.run("fsdp-ckpt-convert", [model, self.folder / "out.gguf", "--to", "gguf", "--dtype", "q4_k_m"])

@@ -72,7 +72,7 @@ struct LossSum {
   }
 };
 
-/// What the layers of a model are given in one micro-batch, beside parameters and activations.
+/// The argument of all layers of a model in one micro-batch, beside parameters and activations.
 struct StepContext {
   /// \param rows  must outlive this object
   StepContext(const MicroBatch& rows, const GradScale& scale = 0.0, LossSum* into = nullptr)

@@ -64,10 +64,6 @@ nlohmann::json meaning_of_config(const nlohmann::json& config) {
   return {model_config_to_json(model_config_from_json(config, "config.json")), quantization_to_json(quantization)};
 }
 
-}  // namespace
-
-namespace {
-
 /// Removes the keys that this program writes itself, with their values, because other programs want them.
 void remove_own(std::vector<std::string>& keys, const nlohmann::json& object, const nlohmann::json& written) {
   std::erase_if(keys, [&](const auto& key) {
@@ -113,7 +109,8 @@ Ignored ignored_in_adapter_config(const std::filesystem::path& directory) {
     const auto adapter = adapter_config_from_json(json, kAdapterConfig);
     auto unused = unused_keys(
         json, [&](const auto& changed) { return adapter_config_from_json(changed, kAdapterConfig) == adapter; });
-    // adapter_config_to_json() writes these for peft; the layout of the base's matrices and its path are the base's own.
+    // adapter_config_to_json() writes these for peft; the layout of the base's matrices and its path are the base's
+    // own.
     remove_own(unused, json,
                {{"task_type", "CAUSAL_LM"},
                 {"inference_mode", true},
