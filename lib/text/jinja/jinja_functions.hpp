@@ -83,6 +83,11 @@ Value length_of(BuiltinCall& call);
 /// The pairs of a dictionary.
 Value items_of(BuiltinCall& call);
 std::string lower_case(std::string_view text);
+/// \param align  '<', '>' or '^'
+std::string padded(Heap& heap, const std::string& text, std::int64_t width, char align, std::string_view fill = " ");
+/// The method and the filter of this name.
+Value format_method(BuiltinCall& call);
+Value format_filter(BuiltinCall& call);
 std::string joined(Heap& heap, const std::vector<Value>& items, const std::string& separator, bool only_texts);
 /// Reads digits from the beginning of `text`.
 std::int64_t leading_number(std::string_view& text, std::int64_t otherwise);
