@@ -18,8 +18,8 @@
 #include <sstream>
 
 #include "apps/common/config_file.hpp"
-#include "lib/base/edit_distance.hpp"
 #include "lib/base/json_text.hpp"
+#include "lib/base/nearest_name.hpp"
 #include "lib/base/scheduler.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/base/variables.hpp"
@@ -42,16 +42,12 @@ std::string plain(const std::string& name) {
 void tell_unknown_variables() {
   if (!speaks_for_the_job()) return;
   for (const auto& unknown : unknown_variables()) {
-    std::string nearest;
-    auto least = unknown.size() / 3 + 1;  // a third of the letters may be wrong
+    NearestName nearest(unknown);
     for (const auto& variable : variables()) {
-      const auto distance = edit_distance(unknown, variable.name);
-      if (variable.reader == VariableReader::tests || distance >= least) continue;
-      least = distance;
-      nearest = variable.name;
+      if (variable.reader != VariableReader::tests) nearest.offer(variable.name, variable.name);
     }
     std::cerr << fmt::format("warning: {}: these programs know no such variable{}\n", printable(unknown),
-                             nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+                             nearest.name().empty() ? "" : fmt::format("; did you mean {}?", nearest.name()));
   }
 }
 
@@ -59,20 +55,17 @@ void tell_unknown_variables() {
 
 std::string nearest_option(const CLI::App& app, const std::string& name) {
   const auto wanted = plain(name);
-  std::string nearest;
-  auto least = std::max<std::size_t>(1, wanted.size() / 3) + 1;  // a third of the letters may be wrong
+  NearestName nearest(wanted);
+  nearest.allow_one();
   for (const auto* option : app.get_options()) {
     if (option->get_group().empty()) continue;
     for (const auto& known : option->get_lnames()) {
       // A prefix of a name, such as --batch, or its last word, such as --field, counts as distance 1.
       const bool is_part = wanted.size() > 2 && (known.starts_with(wanted) || known.ends_with("-" + wanted));
-      const auto distance = is_part ? 1 : edit_distance(wanted, plain(known));
-      if (distance >= least) continue;
-      least = distance;
-      nearest = known;
+      nearest.offer_at(is_part ? 1 : edit_distance(wanted, plain(known)), known);
     }
   }
-  return nearest;
+  return nearest.name();
 }
 
 namespace {

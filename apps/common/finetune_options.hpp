@@ -71,7 +71,7 @@ std::map<std::string, std::string> collect_options_of_job(const OptionTable& tab
 /// Returns the same options, and those of what a job prints, as words for a shell, for example "--batch-size 2".
 std::vector<std::string> collect_repeated_words(const OptionTable& table);
 
-/// The given options as words for a shell that start such a run anew, without those in `left_out` (long names).
+/// The given options as words for a shell that start such a run again, without those in `left_out` (long names).
 std::vector<std::string> collect_given_words(const OptionTable& table, const std::set<std::string>& left_out);
 
 /// Returns the options of the job that saved the checkpoint that this job was not given, as words for a shell.

@@ -73,7 +73,11 @@ class Sweep {
   void compare(nlohmann::json& report) const;
   std::optional<std::int64_t> own_steps(std::size_t index, const RunFiles& files) const;
   std::vector<RunFiles> runs_of_sweep(nlohmann::json& trained_on) const;
-  std::string advice(std::size_t index, const RunFiles& files) const;
+  /// A command, and what it does.
+  struct Advice {
+    std::string purpose, command;
+  };
+  Advice advice(std::size_t index, const RunFiles& files) const;
   std::vector<std::string> edges(std::size_t index) const;
 
   const SweepPlan& plan_;
@@ -332,9 +336,9 @@ std::vector<RunFiles> Sweep::runs_of_sweep(nlohmann::json& trained_on) const {
   return runs;
 }
 
-/// The command that trains a run for longer: on from its end, or anew where its learning rate has fallen for that end,
-/// because a restart would raise it again in the middle.
-std::string Sweep::advice(std::size_t index, const RunFiles& files) const {
+/// The command that trains a run for longer: on from its end, or from its start where its learning rate has fallen for
+/// that end, because a restart would raise it again in the middle.
+Sweep::Advice Sweep::advice(std::size_t index, const RunFiles& files) const {
   const auto parsed = plan_.parse(plan_.runs[index]);
   auto& options = parsed->arguments.options;
   const std::string length = options.max_steps > 0 ? "--max-steps N" : "--max-epochs N";
@@ -342,14 +346,14 @@ std::string Sweep::advice(std::size_t index, const RunFiles& files) const {
   const bool falls = schedule != "constant" && schedule != "inverse-sqrt" && setting_of(files, "schedule-steps") == "0";
   if (!falls && !checkpoints_of_run(folders_[index] / "checkpoints").empty()) {
     options.repeated = collect_repeated_words(parsed->table);
-    return fmt::format("to train it on: {} {}", detail::restart_command(options, world_.size()), length);
+    return {"to train it on", detail::restart_command(options, world_.size()) + " " + length};
   }
   const auto words = collect_given_words(
       parsed->table, {"sweep", "sweep-prune", "run-name", "max-steps", "max-epochs", "json", "quiet", "dry-run"});
-  return fmt::format("to train it for longer, from the start{}: {} {} --run-name {} {}",
-                     falls ? fmt::format(", as its {} schedule has ended", schedule) : ", as it has no checkpoint",
-                     detail::program_command(options.program, world_.size()), fmt::join(words, " "),
-                     shell_word(plan_.name + "-" + plan_.runs[index].label), length);
+  const auto why = falls ? fmt::format("its {} schedule has ended", schedule) : "it has no checkpoint";
+  return {"to train it for longer, from the start, as " + why,
+          fmt::format("{} {} --run-name {} {}", detail::program_command(options.program, world_.size()),
+                      fmt::join(words, " "), shell_word(plan_.name + "-" + plan_.runs[index].label), length)};
 }
 
 /// Says for which options this run has the largest or smallest of the numbers that were tried.
@@ -408,9 +412,8 @@ void Sweep::compare(nlohmann::json& report) const {
   if (!best->by_validation) log_.info("No run was validated. " + best_run_sentence(*best));
   const auto at_edge = edges(index);
   for (const auto& sentence : at_edge) log_.info("edge      " + sentence);
-  const auto words = advice(index, best->run->files);
-  const auto command = words.substr(words.find(": ") + 2);
-  log_.info(fmt::format("winner    {}   {}", label, words));
+  const auto next = advice(index, best->run->files);
+  log_.info(fmt::format("winner    {}   {}: {}", label, next.purpose, next.command));
   report["winner"] = {
       {"run", label},
       {"directory", folders_[index].string()},
@@ -420,7 +423,7 @@ void Sweep::compare(nlohmann::json& report) const {
       {"next", best->next == nullptr ? nlohmann::json() : nlohmann::json(best->next->label)},
       {"distance", best->next == nullptr ? nlohmann::json() : nlohmann::json(best->next_loss - best->loss)},
       {"at_edge", at_edge},
-      {"command", command}};
+      {"command", next.command}};
 }
 
 }  // namespace

@@ -347,7 +347,7 @@ class MemprobeJob {
     return text;
   }
 
-  /// The best answer in bf16, where nobody chose float32, in which a GPU is many times slower.
+  /// The best answer in bf16, where no option chose float32, in which a GPU is many times slower.
   std::optional<Answer> in_bf16() {
     constexpr int kFirstWithBf16 = 80;  // compute capability
     if (!options_.precision_is_open || options_.measure || !budget_.gpu ||

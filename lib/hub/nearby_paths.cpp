@@ -7,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "lib/base/edit_distance.hpp"
+#include "lib/base/nearest_name.hpp"
 #include "lib/base/text_format.hpp"
 
 namespace fsdp {
@@ -43,18 +43,14 @@ bool is_among_runs(const std::filesystem::path& path) {
 std::string nearby_words(const std::filesystem::path& missing) {
   const auto folder = folder_of(missing);
   const auto wanted = ascii_lower(missing.filename().string());
-  std::string nearest;
-  auto least = wanted.size() / 3 + 1;  // a third of the letters may be wrong
+  NearestName nearest(wanted);
   std::vector<std::string> runs;
   for (const auto& path : folders_in(folder)) {
     const auto name = path.filename().string();
     if (is_run(path)) runs.push_back(printable(name));
-    const auto distance = edit_distance(wanted, ascii_lower(name));
-    if (wanted.empty() || distance >= least) continue;
-    least = distance;
-    nearest = path.string();
+    if (!wanted.empty()) nearest.offer(ascii_lower(name), path.string());
   }
-  if (!nearest.empty()) return fmt::format("; did you mean {}?", printable(nearest));
+  if (!nearest.name().empty()) return fmt::format("; did you mean {}?", printable(nearest.name()));
   constexpr std::size_t kShown = 20;
   if (runs.empty()) return "";
   const auto more = runs.size() > kShown ? fmt::format(" and {} more", runs.size() - kShown) : std::string();
