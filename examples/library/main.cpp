@@ -76,8 +76,8 @@ struct Job {
   }
 
   /// Returns the mean loss over all ranks' samples.
-  double mean(const fsdp::LossSum& sum) const {
-    return world.all_reduce(sum.loss_sum, fsdp::Reduce::sum) / static_cast<double>(kSamples);
+  double mean(const fsdp::StepSums& sum) const {
+    return world.all_reduce(sum.nats, fsdp::Reduce::sum) / static_cast<double>(kSamples);
   }
 };
 

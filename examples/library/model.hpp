@@ -100,8 +100,11 @@ class Loss : public fsdp::LossLayer {
   static at::Tensor error_of(fsdp::LayerParams p, const fsdp::StepContext& step, const at::Tensor& x_ND) {
     return fsdp::host_ops().linear(x_ND, p[0]).squeeze(1) - targets_of(step.batch.ids_N);
   }
-  static fsdp::LossSum sum_of(const at::Tensor& error) {
-    return {(error * error).sum(at::kDouble).item<double>(), error.numel(), {}};
+  static fsdp::StepSums sum_of(const at::Tensor& error) {
+    fsdp::StepSums sum;
+    sum.nats = (error * error).sum(at::kDouble).item<double>();
+    sum.weight = static_cast<double>(error.numel());
+    return sum;
   }
   std::string name_ = "loss";
   std::vector<int> parameters_;

@@ -203,7 +203,7 @@ TEST_SUITE("gpu/graphs") {
     auto logits = at::ones({4096, 4096}, kFloats);  // in a segment of its own
     const auto targets = at::ones({4096}, kFloats.dtype(at::kInt));
     const auto work = ops->recorder()->record([&] {
-      LossSum loss;
+      StepSums loss;
       ops->cross_entropy(loss, logits, targets, 4096, 1.0);
     });
     work->run();

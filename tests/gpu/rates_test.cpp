@@ -290,7 +290,7 @@ void token_kernels(const Rates& rates) {
     const auto targets = rates.ids(kTokens, vocab);
     rates.kernel("cross-entropy and its gradient, " + std::to_string(vocab),
                  2 * static_cast<std::int64_t>(logits.nbytes()), [&] {
-                   LossSum sum;
+                   StepSums sum;
                    ops.cross_entropy(sum, logits, targets, vocab, 1.0);
                  });
   }
@@ -311,10 +311,10 @@ void update_kernels(const Rates& rates) {
   update.eps = 1e-8;
   const bool decides = ops.decides();
   if (decides) {
-    StepSums sums;
-    sums.squares = rates.floats(1, at::kDouble);
-    sums.loss = rates.floats(2, at::kDouble);
-    update.decision = ops.decide(sums);
+    StepToDecide step;
+    step.squares = rates.floats(1, at::kDouble);
+    step.sums = rates.floats(2, at::kDouble);
+    update.decision = ops.decide(step);
     update.cast_params = {rates.floats(kElements, at::kBFloat16)};
   }
   rates.kernel("AdamW", (decides ? 30 : 28) * kElements, [&] { ops.adamw(update); });

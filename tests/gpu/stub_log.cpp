@@ -120,6 +120,7 @@ Touches of_cross_entropy(const CrossEntropy& a) {
   for (int round = 0; round < (a.with_grad ? 2 : 1); ++round)
     touch(all, a.logits_NV, a.rows * a.width * size_of(a.type));
   touch(all, a.targets_N, 4 * a.rows);
+  touch(all, a.weights_N, 4 * a.rows);
   touch(all, a.losses_N, 4 * a.rows);
   touch(all, a.sums, 16);
   touch(all, a.grad_scale_at, 4);
@@ -130,6 +131,7 @@ Touches of_sum_losses(const CrossEntropy& a) {
   Touches all;
   touch(all, a.losses_N, 4 * a.rows);
   touch(all, a.targets_N, 4 * a.rows);
+  touch(all, a.weights_N, 4 * a.rows);
   touch(all, a.sums, 16);
   return all;
 }

@@ -136,7 +136,7 @@ inline std::vector<OperationCase> operation_cases() {
       {"cross_entropy",
        [](const Ops& ops, const Inputs& in) {
          return [&ops, logits = in.matrix(60, 96), targets = in.ids(60)]() mutable {
-           LossSum sum;
+           StepSums sum;
            ops.cross_entropy(sum, logits, targets, 90, 1.0);
            ops.fetch(sum);
            return Kept{};

@@ -176,16 +176,17 @@ struct BandSoftmaxBackwardArgs {
 struct CrossEntropyArgs {
   void* logits_TV;               ///< in: logits; out: their gradient, when write_gradient
   const std::int32_t* target_T;  ///< negative: ignored
+  const float* weight_T;         ///< 0: ignored; null: each target weighs 1
   std::int64_t vocab;            ///< real columns
   std::int64_t padded_vocab;     ///< columns in memory; the padding's gradient is 0
-  float grad_scale;              ///< the gradient of (grad_scale * sum of losses)
+  float grad_scale;              ///< the gradient of (grad_scale * sum of weighted losses)
   bool write_gradient;
 };
 
-/// Sum of losses in nats (float64, rows added in order), and the number of rows whose target was not ignored.
+/// Sums over the rows whose target is not ignored, in their order.
 struct LossSum {
-  double loss = 0;
-  std::int64_t tokens = 0;
+  double nats = 0;    ///< losses times weights
+  double weight = 0;  ///< weights; the number of these rows where each weighs 1
 };
 
 struct DropoutArgs {

@@ -55,7 +55,8 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
   for (std::int64_t t = begin; t < end; ++t) {
     T* row = static_cast<T*>(a.logits_TV) + t * a.padded_vocab;
     const std::int32_t target = a.target_T[t];
-    if (target < 0) {
+    const float weight = a.weight_T != nullptr ? a.weight_T[t] : 1.0f;
+    if (target < 0 || weight == 0.0f) {
       if (a.write_gradient) {
 #pragma omp simd
         for (std::int64_t j = 0; j < a.padded_vocab; ++j) store(row, j, 0.0f);
@@ -87,10 +88,12 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
       }
       total += static_cast<double>(part);
     }
-    sum.loss += std::log(total) - (static_cast<double>(target_logit) - static_cast<double>(top));
-    sum.tokens += 1;
+    sum.nats += static_cast<double>(weight) *
+                (std::log(total) - (static_cast<double>(target_logit) - static_cast<double>(top)));
+    sum.weight += static_cast<double>(weight);
     if (!a.write_gradient) continue;
-    const float factor = static_cast<float>(static_cast<double>(a.grad_scale) / total);
+    const float scale = a.grad_scale * weight;
+    const float factor = static_cast<float>(static_cast<double>(scale) / total);
     if (keep) {
 #pragma omp simd
       for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, load(row, j) * factor);
@@ -98,7 +101,7 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
 #pragma omp simd
       for (std::int64_t j = 0; j < a.vocab; ++j) store(row, j, exp_approx(load(row, j) - top) * factor);
     }
-    store(row, target, exp_approx(target_logit - top) * factor - a.grad_scale);
+    store(row, target, exp_approx(target_logit - top) * factor - scale);
 #pragma omp simd
     for (std::int64_t j = a.vocab; j < a.padded_vocab; ++j) store(row, j, 0.0f);
   }

@@ -179,10 +179,10 @@ class CountedOps : public Base {
                     2 * size_of({&x_NC}) * static_cast<double>(heads * head_size) / static_cast<double>(x_NC.size(1)));
     Base::rope(x_NC, heads, head_size, table, place, inverse);
   }
-  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+  void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale) const override {
     const Pass pass(*this, 3 * size_of({&logits_NV}));
-    Base::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
+    Base::cross_entropy(sums, logits_NV, targets, vocab, grad_scale);
   }
 
  protected:

@@ -90,22 +90,23 @@ void AtenOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probabi
 
 at::Tensor AtenOps::log_softmax(const at::Tensor& logits_NV) const { return at::log_softmax(logits_NV, 1, at::kFloat); }
 
-void AtenOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+void AtenOps::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                             const GradScale& grad_scale) const {
   const auto n = logits_NV.size(0);
   const auto real = logits_NV.narrow(1, 0, vocab);
-  if (!sum.pending.defined()) sum.pending = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
-  const auto counts = targets_N.ge(0);
-  const auto target = targets_N.clamp_min(0).to(at::kLong).unsqueeze(1);
+  const auto pending = sums.on_device(logits_NV.options());
+  const auto counts = targets.ids_N.ge(0);
+  const auto target = targets.ids_N.clamp_min(0).to(at::kLong).unsqueeze(1);
   auto log_probs = log_softmax(real);
-  const auto mask = counts.to(at::kFloat);
-  sum.pending.select(0, 0).sub_((log_probs.gather(1, target).squeeze(1) * mask).sum(at::kDouble));
-  sum.pending.select(0, 1).add_(counts.sum());
+  auto weights = counts.to(at::kFloat);
+  if (targets.weights_N.defined()) weights.mul_(targets.weights_N);
+  pending.select(0, 0).sub_((log_probs.gather(1, target).squeeze(1) * weights).sum(at::kDouble));
+  pending.select(0, 1).add_(targets.weights_N.defined() ? weights.sum(at::kDouble) : counts.sum());
   if (grad_scale.value == 0) return;
   auto grad = log_probs.exp_();
   grad.scatter_add_(1, target, at::zeros({n, 1}, grad.options()).sub_(1));
-  const auto counted = mask.unsqueeze(1);
-  grad.mul_(grad_scale.on_device.defined() ? counted.mul(grad_scale.on_device) : counted.mul(grad_scale.value));
+  const auto weights_N1 = weights.unsqueeze(1);
+  grad.mul_(grad_scale.on_device.defined() ? weights_N1.mul(grad_scale.on_device) : weights_N1.mul(grad_scale.value));
   logits_NV.zero_();
   logits_NV.narrow(1, 0, vocab).copy_(grad);
 }

@@ -165,26 +165,32 @@ void CpuOps::dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probabil
   launch(x_ND.size(0), row_grain(dim), [&](auto b, auto e) { kernels::table().dropout(type_of(x_ND), args, b, e); });
 }
 
-void CpuOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+void CpuOps::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                            const GradScale& grad_scale) const {
   const auto n = logits_NV.size(0);
   const kernels::CrossEntropyArgs args{
-      logits_NV.data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab,
-      logits_NV.size(1),    static_cast<float>(grad_scale.value),     grad_scale.value != 0};
+      logits_NV.data_ptr(),
+      targets.ids_N.const_data_ptr<std::int32_t>(),
+      targets.weights_N.defined() ? targets.weights_N.const_data_ptr<float>() : nullptr,
+      vocab,
+      logits_NV.size(1),
+      static_cast<float>(grad_scale.value),
+      grad_scale.value != 0};
   const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
-  std::vector<kernels::LossSum> sums(static_cast<std::size_t>(chunks));
+  std::vector<kernels::LossSum> parts(static_cast<std::size_t>(chunks));
   launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t c = first; c < last; ++c) {
-      sums[static_cast<std::size_t>(c)] =
+      parts[static_cast<std::size_t>(c)] =
           kernels::table().cross_entropy(type_of(logits_NV), args, n * c / chunks, n * (c + 1) / chunks);
     }
   });
-  LossSum all;
-  for (const auto& part : sums) {
-    all.loss_sum += part.loss;
-    all.tokens += part.tokens;
+  kernels::LossSum all;
+  for (const auto& part : parts) {
+    all.nats += part.nats;
+    all.weight += part.weight;
   }
-  sum += all;
+  sums.nats += all.nats;
+  sums.weight += all.weight;
 }
 
 }  // namespace fsdp

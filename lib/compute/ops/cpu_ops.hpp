@@ -51,7 +51,7 @@ class CpuOps : public Ops {
                      Fp8Matrix made) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const TokenPositions& place, bool inverse) const override;
-  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+  void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale) const override;
 
  protected:

@@ -169,8 +169,9 @@ struct CrossEntropy {
   Type type;
   void* logits_NV;
   const std::int32_t* targets_N;
-  float* losses_N;
-  double* sums;  ///< [2]: nats and tokens; incremented
+  const float* weights_N;  ///< of the targets; may be null
+  float* losses_N;         ///< not weighted
+  double* sums;            ///< [2]: nats and weight; incremented
   float grad_scale;
   const float* grad_scale_at;  ///< float32 [1] that replaces grad_scale; may be null
   bool with_grad, packed;

@@ -60,17 +60,17 @@ void FusedOps::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_positi
   add(grad_position_PD, ids_of(place.positions_N));
 }
 
-void FusedOps::cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+void FusedOps::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                              const GradScale& grad_scale) const {
-  if (!takes({&logits_NV})) return AtenOps::cross_entropy(sum, logits_NV, targets_N, vocab, grad_scale);
+  if (!takes({&logits_NV})) return AtenOps::cross_entropy(sums, logits_NV, targets, vocab, grad_scale);
   const auto n = logits_NV.size(0), width = logits_NV.size(1);
-  if (!sum.pending.defined()) sum.pending = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
+  const auto pending = sums.on_device(logits_NV.options());
   const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
   auto* logits = address_in(logits_NV);
-  kernels_->cross_entropy({fused_type(logits_NV), logits, ids_of(targets_N), floats_in(losses_N),
-                           static_cast<double*>(address_in(sum.pending)), static_cast<float>(grad_scale.value),
-                           floats_of(grad_scale.on_device), grad_scale.value != 0, are_packed(width, {logits}),
-                           static_cast<int>(vocab), static_cast<int>(width), n});
+  kernels_->cross_entropy({fused_type(logits_NV), logits, ids_of(targets.ids_N), floats_of(targets.weights_N),
+                           floats_in(losses_N), static_cast<double*>(address_in(pending)),
+                           static_cast<float>(grad_scale.value), floats_of(grad_scale.on_device), grad_scale.value != 0,
+                           are_packed(width, {logits}), static_cast<int>(vocab), static_cast<int>(width), n});
 }
 
 // --- dropout

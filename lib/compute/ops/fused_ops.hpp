@@ -20,7 +20,7 @@ class FusedOps : public AtenOps {
   bool joins_products() const override { return has_kernels(); }
   bool decides() const override { return has_kernels(); }
   at::Tensor device_sum_squares(std::span<const GradPart> parts) const override;
-  at::Tensor decide(const StepSums& sums) const override;
+  at::Tensor decide(const StepToDecide& step) const override;
   std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const override;
   at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const override;
   double sum_squares(std::span<const GradPart> parts) const override;
@@ -55,7 +55,7 @@ class FusedOps : public AtenOps {
   at::Tensor fp8_columns(const at::Tensor& rows_RC) const override;
   void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
             const TokenPositions& place, bool inverse) const override;
-  void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+  void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale) const override;
 
  protected:

@@ -85,12 +85,14 @@ at::Tensor FusedOps::device_sum_squares(std::span<const GradPart> parts) const {
   return sum;
 }
 
-at::Tensor FusedOps::decide(const StepSums& sums) const {
-  auto decision = at::empty({fused::kDecisionSize}, sums.squares.options());
-  kernels_->decide_step({static_cast<const double*>(address_of(sums.squares)),
-                         static_cast<const double*>(address_of(sums.loss)),
-                         static_cast<const double*>(address_of(sums.before)), static_cast<double>(sums.replicas),
-                         sums.loss_scale, sums.clip_norm, static_cast<double*>(address_in(decision))});
+at::Tensor FusedOps::decide(const StepToDecide& step) const {
+  const auto named = step.sums.numel() - 2;  // behind nats and weight
+  auto decision = at::empty({fused::kDecisionSize + named}, step.squares.options());
+  kernels_->decide_step({static_cast<const double*>(address_of(step.squares)),
+                         static_cast<const double*>(address_of(step.sums)),
+                         static_cast<const double*>(address_of(step.before)), static_cast<double>(step.replicas),
+                         step.loss_scale, step.clip_norm, static_cast<double*>(address_in(decision))});
+  if (named > 0) decision.narrow(0, fused::kDecisionSize, named).copy_(step.sums.narrow(0, 2, named));
   return decision;
 }
 
@@ -100,7 +102,8 @@ std::function<StepOutcome()> FusedOps::outcome_of(const at::Tensor& decision) co
     return StepOutcome{.norm = values[fused::kNorm],
                        .nats = values[fused::kNats],
                        .skipped = values[fused::kSkipped] != 0.0,
-                       .loss_is_finite = std::isfinite(values[fused::kNats])};
+                       .loss_is_finite = std::isfinite(values[fused::kNats]),
+                       .named = {values.begin() + fused::kDecisionSize, values.end()}};
   };
 }
 

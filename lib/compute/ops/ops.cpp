@@ -72,7 +72,7 @@ at::Tensor Ops::dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sa
 }
 
 at::Tensor Ops::device_sum_squares(std::span<const GradPart>) const { TORCH_CHECK(false, "the host decides steps"); }
-at::Tensor Ops::decide(const StepSums&) const { TORCH_CHECK(false, "the host decides steps"); }
+at::Tensor Ops::decide(const StepToDecide&) const { TORCH_CHECK(false, "the host decides steps"); }
 std::function<StepOutcome()> Ops::outcome_of(const at::Tensor&) const { TORCH_CHECK(false, "the host decides steps"); }
 
 RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
@@ -106,12 +106,10 @@ std::vector<double> Ops::read(const at::Tensor& values) const {
   return {data, data + here.numel()};
 }
 
-void Ops::fetch(LossSum& sum) const {
-  if (!sum.pending.defined()) return;
-  const auto values = read(sum.pending);
-  sum.loss_sum += values[0];
-  sum.tokens += static_cast<std::int64_t>(values[1]);
-  sum.pending.reset();
+void Ops::fetch(StepSums& sums) const {
+  if (!sums.pending.defined()) return;
+  sums.add(read(sums.pending));
+  sums.pending.reset();
 }
 
 at::Device Ops::host() const { return at::kCPU; }

@@ -129,7 +129,7 @@ class Ops {
   /// sum_squares() as float64 [1] on the device.
   virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const;
   /// \return for UpdateGroup::decision
-  virtual at::Tensor decide(const StepSums& sums) const;
+  virtual at::Tensor decide(const StepToDecide& step) const;
   /// Starts to copy the decision to the host. \return a function that waits for the copy, but not for work that is
   /// queued later, and reads it
   virtual std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const;
@@ -235,12 +235,13 @@ class Ops {
   // --- loss
   /// Logits that the device has room to compute at once rather than in chunks.
   virtual std::int64_t logits_bytes() const { return 0; }
-  /// Adds the cross-entropy of logits_NV against targets_N to `sum`; columns from `vocab` on are padding. With
-  /// grad_scale != 0, logits_NV becomes the gradient of grad_scale * loss. \param targets_N  int32; negative: ignored
-  virtual void cross_entropy(LossSum& sum, at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab,
+  /// Adds the cross-entropy of logits_NV against the targets, times their weights, to sums.nats, and the weights to
+  /// sums.weight; columns from `vocab` on are padding. With grad_scale != 0, logits_NV becomes the gradient of
+  /// grad_scale * loss.
+  virtual void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                              const GradScale& grad_scale) const = 0;
-  /// Adds sum.pending to the host's fields. Waits for the device: synchronize() its back end first.
-  void fetch(LossSum& sum) const;
+  /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.
+  void fetch(StepSums& sums) const;
 
  protected:
   /// Attention of whole rows. \pre shape.packing is null

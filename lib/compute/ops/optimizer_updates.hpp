@@ -122,9 +122,9 @@ struct MuonUpdate {
 };
 
 /// Inputs of a step's decision: sums over all ranks, float64, on the device.
-struct StepSums {
+struct StepToDecide {
   at::Tensor squares;  ///< [1]: squares of the gradients, which include loss_scale, counted once for each replica
-  at::Tensor loss;     ///< [2]: nats and tokens
+  at::Tensor sums;     ///< of the step, as StepSums::pending
   int replicas = 1;
   double loss_scale = 1;
   double clip_norm = 0;    ///< maximum gradient norm; 0: no clipping
@@ -135,8 +135,9 @@ struct StepSums {
 struct StepOutcome {
   double norm = 0;  ///< gradient norm, which includes loss_scale
   double nats = 0;
-  bool skipped = false;  ///< loss or gradients, or those of StepSums::before, are not finite; nothing was updated
+  bool skipped = false;  ///< loss or gradients, or those of StepToDecide::before, are not finite; nothing was updated
   bool loss_is_finite = true;
+  std::vector<double> named = {};  ///< the step's named sums in their order
 };
 
 }  // namespace fsdp

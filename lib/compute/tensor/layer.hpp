@@ -9,7 +9,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "lib/compute/tensor/step_sums.hpp"
 
 namespace fsdp {
 
@@ -25,16 +28,30 @@ struct Packing {
   std::int64_t longest = 0;         ///< tokens of the longest document or padding
 };
 
+/// The ids that follow each token, and what they weigh in the loss.
+struct Targets {
+  Targets(at::Tensor ids, at::Tensor weights = {}) : ids_N(std::move(ids)), weights_N(std::move(weights)) {}
+  Targets narrow(std::int64_t first, std::int64_t count) const {
+    return {ids_N.narrow(0, first, count), weights_N.defined() ? weights_N.narrow(0, first, count) : weights_N};
+  }
+
+  at::Tensor ids_N;      ///< int32; negative: ignored
+  at::Tensor weights_N;  ///< float32: factor of each target's loss; 0 ignores it, too. Undefined: each one weighs 1
+};
+
 /// Rows of tokens that go through the model together.
 struct MicroBatch {
+  Targets targets() const { return {targets_N, weights_N}; }
+
   at::Tensor ids_N;         ///< int32, row after row
   at::Tensor targets_N;     ///< int32; negative targets do not count
   std::int64_t rows = 0;    ///< 0: the rank has no samples, but takes part in every collective
   std::int64_t length = 0;  ///< N = rows * length
   at::Tensor sample_keys;   ///< int64 [rows]: seeds of dropout masks
   std::int64_t first_position = 0;
-  std::int64_t num_targets = 0;                      ///< targets that are not ignored
+  std::int64_t num_targets = 0;                      ///< targets that are not negative, whatever they weigh
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
+  at::Tensor weights_N = {};                         ///< as Targets::weights_N
 };
 
 /// Gradient buffer of one parameter: the first write sets the gradient, later writes add (Ops::weight_grad(),
@@ -53,36 +70,17 @@ struct GradScale {
   at::Tensor on_device;
 };
 
-/// Sum of losses over targets that are not ignored. A device's sums stay on the device until Ops::fetch(), which waits
-/// for the device; a training step calls it once, after all other work has been queued.
-struct LossSum {
-  double loss_sum = 0;  ///< nats
-  std::int64_t tokens = 0;
-  at::Tensor pending;  ///< float64 [2] on the device: nats and tokens to add to the fields above; may be undefined
-
-  LossSum& operator+=(const LossSum& other) {
-    loss_sum += other.loss_sum;
-    tokens += other.tokens;
-    if (!pending.defined()) {
-      pending = other.pending;
-    } else if (other.pending.defined()) {
-      pending.add_(other.pending);
-    }
-    return *this;
-  }
-};
-
 /// The argument of all layers of a model in one micro-batch, beside parameters and activations.
 struct StepContext {
   /// \param rows  must outlive this object
-  StepContext(const MicroBatch& rows, const GradScale& scale = 0.0, LossSum* into = nullptr)
+  StepContext(const MicroBatch& rows, const GradScale& scale = 0.0, StepSums* into = nullptr)
       : batch(rows), grad_scale(scale), sums(into) {}
 
   const MicroBatch& batch;
   /// Factor of every loss before the backward: the model's, and any that a layer adds.
   GradScale grad_scale;
   /// Where a loss adds its sum. Null where none is wanted: in generation, and where a layer's forward is repeated.
-  LossSum* sums;
+  StepSums* sums;
 };
 
 /// Tensors that a layer's forward keeps for its backward; destroyed after the backward.
@@ -103,6 +101,9 @@ class Layer {
   virtual const std::vector<int>& parameters() const = 0;
   /// True for a transformer block: activation checkpointing may recompute it.
   virtual bool is_block() const = 0;
+  /// Names of what forward() adds to step.sums: losses of its own, whose gradients backward() adds, times
+  /// step.grad_scale.
+  virtual std::vector<std::string> sums() const { return {}; }
 
   /// \param x_ND    output of the layer before; undefined for the first
   /// \param state   receives what backward() needs; null without a backward
@@ -119,6 +120,8 @@ class LossLayer {
   virtual ~LossLayer() = default;
   virtual const std::string& name() const = 0;
   virtual const std::vector<int>& parameters() const = 0;
+  /// Names of what it adds to step.sums beside the loss.
+  virtual std::vector<std::string> sums() const { return {}; }
   /// Adds the loss to step.sums.
   virtual void forward(LayerParams params, const StepContext& step, const at::Tensor& x_ND) = 0;
   /// The same, and the backward of step.grad_scale times that loss. \param grad_x_ND  receives the gradient of x_ND;

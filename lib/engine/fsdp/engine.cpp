@@ -39,6 +39,13 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   loss_unit_ = unit_index_[static_cast<std::size_t>(input_.loss->parameters().front())];
   first_backward_ = first_backward();
   first_gathers_ = first_gathers();
+  const auto add_names = [&](const std::vector<std::string>& names) {
+    for (const auto& name : names) {
+      if (std::find(sum_names_.begin(), sum_names_.end(), name) == sum_names_.end()) sum_names_.push_back(name);
+    }
+  };
+  for (const auto* layer : input_.layers) add_names(layer->sums());
+  add_names(input_.loss->sums());
   // On a shard axis of one rank only reductions over replicas cross ranks, and parameters keep their addresses, as
   // graphs require.
   const bool records = policy_.graph_max_tokens > 0 && input_.ops->recorder() != nullptr && !peer_memory_ &&
@@ -157,7 +164,7 @@ std::vector<Action> Engine::plan(bool training, MicroBatchPosition place) {
   return make_schedule(input, policy_);
 }
 
-LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
+StepSums Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
   for (auto& unit : units_) {
     if (unit->grads != nullptr) unit->grads->prepare();
   }
@@ -168,25 +175,26 @@ LossSum Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition pla
   return run(plan(true, place), state);
 }
 
-LossSum Engine::evaluate(const MicroBatch& batch) {
+StepSums Engine::evaluate(const MicroBatch& batch) {
   Run state{.batch = batch};
   return run(plan(false, {}), state);
 }
 
-LossSum Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
+StepSums Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
   Run state{.batch = batch, .head = &head};
   return run(plan(false, {}), state);
 }
 
-LossSum Engine::run(const std::vector<Action>& actions, Run& state) {
+StepSums Engine::run(const std::vector<Action>& actions, Run& state) {
   const WithoutAutograd guard;
   if (host_inputs_ != nullptr) host_inputs_->clear();
+  state.sums = no_sums();
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
   for (const auto& action : actions) execute(action, state);
   drain_reduction();
   drain_reduction();  // copies to the host that the first call started
-  return state.loss;
+  return state.sums;
 }
 
 void Engine::unshard(Unit& unit) {
@@ -333,7 +341,7 @@ void Engine::run_loss(Run& state) {
   const auto params = full_parameters(input_.loss->parameters());
   if (!state.training) {
     if (state.head != nullptr) {
-      state.loss += (*state.head)(params, state.x_ND);
+      state.sums += (*state.head)(params, state.x_ND);
     } else {
       input_.loss->forward(params, state.context(), state.x_ND);
     }
@@ -779,13 +787,15 @@ bool Engine::decides_on_device() const {
   return input_.ops->decides() && input_.store == nullptr && !policy_.cpu_offload;
 }
 
-at::Tensor Engine::decide_step(const LossSum& loss, double loss_scale, double clip_norm, const at::Tensor& before) {
+at::Tensor Engine::decide_step(StepSums step, double loss_scale, double clip_norm, const at::Tensor& before) {
   const WithoutAutograd guard;
   const EngineObservers::Scope scope(observers_, "gradient norm", "collective");
-  auto nats = loss.pending;
-  if (!nats.defined()) nats = at::zeros({2}, at::TensorOptions(at::kDouble).device(input_.ops->device()));
-  if (loss.loss_sum != 0) nats.narrow(0, 0, 1).add_(loss.loss_sum);
-  const std::array sums{input_.ops->device_sum_squares(gradient_parts()), nats};
+  const auto here = step.values();
+  const auto all = step.on_device(at::TensorOptions().device(input_.ops->device()));
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    if (here[i] != 0) all.narrow(0, static_cast<std::int64_t>(i), 1).add_(here[i]);
+  }
+  const std::array sums{input_.ops->device_sum_squares(gradient_parts()), all};
   const auto sum_over = [&](const ProcessGroup& axis, TensorCollectives& ranks) {
     if (axis.size() > 1) ranks.all_reduce(sums)->wait();
   };

@@ -52,7 +52,7 @@ struct EngineInput {
 
 /// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and
 /// the output of the last layer.
-using HeadBody = std::function<LossSum(LayerParams params, const at::Tensor& x_ND)>;
+using HeadBody = std::function<StepSums(LayerParams params, const at::Tensor& x_ND)>;
 
 /// Position of a micro-batch in its optimizer step.
 struct MicroBatchPosition {
@@ -104,13 +104,16 @@ class Engine {
   /// The shard in param_dtype that all-gathers read. Undefined where all-gathers read master_weight(param) itself.
   at::Tensor all_gather_input(std::size_t param);
 
-  /// Forward and backward of grad_scale * (sum of token losses). Gradients accumulate over the micro-batches of a step.
-  LossSum forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
+  /// The sums that forward_backward() and evaluate() return, all 0: those of the loss and those that layers name.
+  StepSums no_sums() const { return StepSums(sum_names_); }
+  /// Forward and backward of grad_scale * (sum of weighted losses). Gradients accumulate over the micro-batches of a
+  /// step.
+  StepSums forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   /// Forward only.
-  LossSum evaluate(const MicroBatch& batch);
+  StepSums evaluate(const MicroBatch& batch);
   /// Forward only, with `head` in place of the loss layer. `head` is called once, except on a rank whose batch is
   /// empty.
-  LossSum evaluate(const MicroBatch& batch, const HeadBody& head);
+  StepSums evaluate(const MicroBatch& batch, const HeadBody& head);
   /// Runs body with the gathered parameters of one layer (index layers.size(): the loss layer); generation uses it.
   /// Collective.
   void with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body);
@@ -123,9 +126,9 @@ class Engine {
   /// True when gradients, master weights and reductions are all on the device, so that the device can check and clip a
   /// step without the host; see decide_step().
   bool decides_on_device() const;
-  /// Computes the decision of Ops::decide() from the gradients and from the loss of this rank's micro-batches.
-  /// Does not wait for the device. Collective. \param before  as StepSums::before
-  at::Tensor decide_step(const LossSum& loss, double loss_scale, double clip_norm, const at::Tensor& before);
+  /// Computes the decision of Ops::decide() from the gradients and from the sums of this rank's micro-batches.
+  /// Does not wait for the device. Collective. \param before  as StepToDecide::before
+  at::Tensor decide_step(StepSums sums, double loss_scale, double clip_norm, const at::Tensor& before);
 
   const CommCounts& counts() const { return counts_; }
   RecordingCounts recording_counts() const;
@@ -156,7 +159,7 @@ class Engine {
   bool accumulates(const Run& run) const;
   void build_gradients();
   int first_backward() const;
-  LossSum run(const std::vector<Action>& actions, Run& run);
+  StepSums run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
   void run_loss(Run& run);
@@ -188,8 +191,9 @@ class Engine {
   Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress
   std::vector<int> first_gathers_;  ///< units that for_units() gathers ahead, in forward order
   bool peer_memory_ = false;
-  bool shards_changed_ = false;       ///< with_shard() has changed master weights in the store
-  std::vector<double> grad_squares_;  ///< by parameter, with a store: measured while the gradient is in memory
+  bool shards_changed_ = false;         ///< with_shard() has changed master weights in the store
+  std::vector<double> grad_squares_;    ///< by parameter, with a store: measured while the gradient is in memory
+  std::vector<std::string> sum_names_;  ///< of the layers' own sums
   CommCounts counts_;
   std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
   std::unique_ptr<HostInputs> host_inputs_;  ///< null: Run::inputs keeps inputs of recomputed blocks

@@ -26,10 +26,10 @@ struct Engine::Run {
   at::Tensor grad_ND = {};              ///< gradient between layers
   std::vector<at::Tensor> inputs = {};  ///< inputs of checkpointed layers, by layer
   std::vector<std::unique_ptr<LayerState>> states = {};
-  LossSum loss = {};
+  StepSums sums = {};
   const HeadBody* head = nullptr;  ///< runs in place of the loss layer; null: the loss layer runs
 
-  StepContext context() { return {batch, grad_scale, &loss}; }
+  StepContext context() { return {batch, grad_scale, &sums}; }
   /// For a forward that is repeated.
   StepContext context_again() const { return {batch, grad_scale, nullptr}; }
 };
@@ -76,12 +76,14 @@ class Engine::GraphCache {
 
   /// Replays the graph of the micro-batch, or captures and then replays one.
   /// \return nullopt: the caller must run the micro-batch without a graph
-  std::optional<LossSum> run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
+  std::optional<StepSums> run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   const RecordingCounts& counts() const { return counts_; }
 
  private:
-  /// Rows, tokens per row, first of its step, last of its step, has dropout.
-  using Key = std::tuple<std::int64_t, std::int64_t, bool, bool, bool>;
+  /// Rows, tokens per row, has dropout, has weights.
+  using Shape = std::tuple<std::int64_t, std::int64_t, bool, bool>;
+  /// Shape, first of its step, last of its step.
+  using Key = std::tuple<Shape, bool, bool>;
   /// The tensors that all graphs of one shape read.
   struct Inputs {
     MicroBatch batch;
@@ -91,8 +93,9 @@ class Engine::GraphCache {
     std::int64_t seen_in_step = 0;  ///< number of the step that first had this key
     bool is_refused = false;        ///< the device could not capture it
     std::unique_ptr<RecordedWork> work;
-    LossSum loss;
+    StepSums sums;
   };
+  static Shape shape_of(const MicroBatch& batch);
   bool is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const;
   Inputs& copy_inputs(const MicroBatch& batch, double grad_scale);
   bool capture(Graph& graph, const Inputs& inputs, MicroBatchPosition place, double grad_scale);
@@ -102,7 +105,7 @@ class Engine::GraphCache {
 
   Engine& engine_;
   std::map<Key, Graph> graphs_;
-  std::map<std::tuple<std::int64_t, std::int64_t, bool>, Inputs> inputs_;
+  std::map<Shape, Inputs> inputs_;
   std::int64_t step_ = 0;
   RecordingCounts counts_;
 };

@@ -29,10 +29,14 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPositi
          batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.step.micro_batches > 1);
 }
 
-std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
+Engine::GraphCache::Shape Engine::GraphCache::shape_of(const MicroBatch& batch) {
+  return {batch.rows, batch.length, batch.sample_keys.defined(), batch.weights_N.defined()};
+}
+
+std::optional<StepSums> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
   if (place.first) ++step_;
   if (!is_capturable(batch, place, grad_scale)) return std::nullopt;
-  const Key key{batch.rows, batch.length, place.first, place.last, batch.sample_keys.defined()};
+  const Key key{shape_of(batch), place.first, place.last};
   const auto [at, is_new] = graphs_.try_emplace(key);
   auto& graph = at->second;
   if (is_new) graph.seen_in_step = step_;
@@ -46,14 +50,14 @@ std::optional<LossSum> Engine::GraphCache::run(const MicroBatch& batch, MicroBat
   const EngineObservers::Scope scope(engine_.observers_, "recorded micro-batch", "compute");
   const auto& inputs = copy_inputs(batch, grad_scale);
   if (!is_ready && !capture(graph, inputs, place, grad_scale)) return std::nullopt;
-  // The next replay overwrites graph.loss, so return a copy.
-  auto loss = graph.loss;
-  loss.pending = at::empty_like(loss.pending);
+  // The next replay overwrites graph.sums, so return a copy.
+  auto sums = graph.sums;
+  sums.pending = at::empty_like(sums.pending);
   if (is_ready) apply_replay(place);
   graph.work->run();
   ++counts_.replayed;
-  loss.pending.copy_(graph.loss.pending);
-  return loss;
+  sums.pending.copy_(graph.sums.pending);
+  return sums;
 }
 
 std::vector<bool> Engine::GraphCache::gathered_units() const {
@@ -70,7 +74,7 @@ void Engine::GraphCache::roll_back(const std::vector<bool>& gathered) {
 
 Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& batch, double grad_scale) {
   const bool drops = batch.sample_keys.defined();
-  auto& inputs = inputs_[{batch.rows, batch.length, drops}];
+  auto& inputs = inputs_[shape_of(batch)];
   auto& there = inputs.batch;
   if (!inputs.scale.defined()) {
     const MemoryScope scope(MemoryCategory::batch);
@@ -79,12 +83,14 @@ Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& ba
     there.length = batch.length;
     there.ids_N = at::empty_like(batch.ids_N);
     there.targets_N = at::empty_like(batch.targets_N);
+    if (batch.weights_N.defined()) there.weights_N = at::empty_like(batch.weights_N);
     if (drops) there.sample_keys = at::empty({batch.rows}, at::TensorOptions(at::kLong).device(device));
     inputs.scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
   }
   there.num_targets = batch.num_targets;
   there.ids_N.copy_(batch.ids_N);
   there.targets_N.copy_(batch.targets_N);
+  if (batch.weights_N.defined()) there.weights_N.copy_(batch.weights_N);
   if (drops) there.sample_keys.copy_(engine_.input_.ops->to_device(batch.sample_keys));
   inputs.scale.fill_(grad_scale);
   return inputs;
@@ -98,9 +104,9 @@ bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchP
   try {
     graph.work = engine_.input_.ops->recorder()->record([&] {
       Run state{.batch = inputs.batch, .place = place, .grad_scale = scale, .training = true};
-      graph.loss = engine_.run(engine_.plan(true, place), state);
+      graph.sums = engine_.run(engine_.plan(true, place), state);
     });
-    if (!graph.loss.pending.defined()) throw std::logic_error("a recorded loss that is not the device's");
+    if (!graph.sums.pending.defined()) throw std::logic_error("a recorded loss that is not the device's");
     ++counts_.recorded;
     return true;
   } catch (const std::exception& error) {

@@ -47,7 +47,7 @@ class HeadLayer final : public DecoderHead {
     const auto& batch = step.batch;
     const auto norm = final_norm(p, x_ND);
     for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
-      ops_.cross_entropy(*step.sums, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size, 0.0);
+      ops_.cross_entropy(*step.sums, logits, batch.targets().narrow(first, rows), config_.vocab_size, 0.0);
     });
   }
 
@@ -62,8 +62,7 @@ class HeadLayer final : public DecoderHead {
     if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
     for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, std::int64_t rows, at::Tensor& logits) {
       const auto slope = cap_slope(logits);
-      ops_.cross_entropy(*step.sums, logits, batch.targets_N.narrow(0, first, rows), config_.vocab_size,
-                         step.grad_scale);
+      ops_.cross_entropy(*step.sums, logits, batch.targets().narrow(first, rows), config_.vocab_size, step.grad_scale);
       if (slope.defined()) logits.mul_(slope);
       if (step.grad_scale.value == 0) logits.zero_();  // a scale of 0 means "no gradient" to cross_entropy
       const auto chunk_ND = norm.out_ND.narrow(0, first, rows);

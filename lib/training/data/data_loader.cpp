@@ -416,6 +416,7 @@ std::vector<DocumentLengths> documents_of_rows(const std::vector<DocumentLengths
 void send_to(const Ops& ops, MicroBatch& batch) {
   batch.ids_N = ops.to_device(batch.ids_N);
   batch.targets_N = ops.to_device(batch.targets_N);
+  if (batch.weights_N.defined()) batch.weights_N = ops.to_device(batch.weights_N);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
   packing->positions_N = ops.to_device(packing->positions_N);

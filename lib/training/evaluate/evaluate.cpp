@@ -30,7 +30,7 @@ std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t firs
 struct Scored {
   std::int64_t record;         ///< in the file
   std::int64_t first, length;  ///< its tokens in the micro-batch
-  LossSum loss = {};
+  StepSums loss = {};
 };
 
 std::vector<Scored> scored_in(const TokenLoader& reader, const MicroBatch& batch,
@@ -94,7 +94,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader&
                                         const std::function<bool()>& stopped) {
   const auto start = std::chrono::steady_clock::now();
   const auto& ranks = runtime.data_ranks();
-  LossSum loss;
+  StepSums loss;
   const auto per_round = micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
@@ -105,7 +105,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader&
     runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
   }
   runtime.ops().fetch(loss);
-  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  std::array<double, 2> sums{loss.nats, loss.weight};
   runtime.world().all_reduce(sums, Reduce::sum);
   Evaluation result;
   result.rows = reader.num_rows();
@@ -156,8 +156,8 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
     for (auto& part : parts) {
       if (part.record >= options.records) continue;
       runtime.ops().fetch(part.loss);
-      scores.nats[static_cast<std::size_t>(part.record)] = part.loss.loss_sum;
-      scores.tokens[static_cast<std::size_t>(part.record)] = static_cast<double>(part.loss.tokens);
+      scores.nats[static_cast<std::size_t>(part.record)] = part.loss.nats;
+      scores.tokens[static_cast<std::size_t>(part.record)] = part.loss.weight;
     }
     if (progress) progress(static_cast<double>(first + count) / static_cast<double>(num_rows));
   }

@@ -41,7 +41,7 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
       logits_NV = logits_NV.as_strided({logits_NV.size(0), logits_NV.stride(0)}, {logits_NV.stride(0), 1});
       body(first, logits_NV);
     }
-    return LossSum{};
+    return StepSums{};
   });
 }
 

@@ -80,8 +80,8 @@ std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t beh
 
 /// Computes gradients of the samples that the step's report names, and fills the report's tokens. \return the loss of
 /// this rank, or nullopt when asked to stop
-std::optional<LossSum> Trainer::compute_gradients(StepUnderWay& step, std::int64_t behind,
-                                                  const std::function<bool()>& stop_wanted) {
+std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int64_t behind,
+                                                   const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& report = step.report;
   auto& world = runtime_.world();
@@ -99,7 +99,7 @@ std::optional<LossSum> Trainer::compute_gradients(StepUnderWay& step, std::int64
   world.all_reduce(total, Reduce::sum);
   report.tokens = static_cast<std::int64_t>(total[0]);
   const double weight = weight_of_token(total[0]);
-  LossSum sum;
+  auto sum = engine.no_sums();
   step.first_forward = runtime_.ops().mark_time();
   for (std::size_t m = 0; m < batches.size(); ++m) {
     if (any_rank(world, stop_wanted())) return std::nullopt;
@@ -110,11 +110,11 @@ std::optional<LossSum> Trainer::compute_gradients(StepUnderWay& step, std::int64
 }
 
 /// \return the loss in nats, summed over all ranks
-double Trainer::read_loss(LossSum sum) {
+double Trainer::read_loss(StepSums sum) {
   // A rank that died shows here as an error, before anything waits for the device without a limit.
   runtime_.synchronize();
   runtime_.ops().fetch(sum);
-  std::array<double, 1> loss{sum.loss_sum};
+  std::array<double, 1> loss{sum.nats};
   runtime_.world().all_reduce(loss, Reduce::sum);
   return loss[0];
 }
@@ -173,7 +173,7 @@ StepReport Trainer::finish_step() {
   return std::move(step.report);
 }
 
-/// Steps behind one that was skipped: the device has skipped them, too, by StepSums::before.
+/// Steps behind one that was skipped: the device has skipped them, too, by StepToDecide::before.
 void Trainer::undo_later_steps() {
   for (const auto& step : under_way_) {
     state_.step -= 1;
@@ -218,7 +218,7 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
 
 /// Norm, decision, clipping, update of the master weights, and their cast to what models read. Where the device
 /// decides, the host waits for none of it, and the device changes nothing in a step that it skips.
-void Trainer::update(const LossSum& loss, StepUnderWay& step) {
+void Trainer::update(const StepSums& loss, StepUnderWay& step) {
   auto& engine = runtime_.engine();
   auto& report = step.report;
   StepOutcome outcome;
@@ -308,7 +308,7 @@ double Trainer::probe_loss() {
   auto loss = runtime_.engine().evaluate(batch);
   runtime_.synchronize();
   runtime_.ops().fetch(loss);
-  std::array<double, 2> sums{loss.loss_sum, static_cast<double>(loss.tokens)};
+  std::array<double, 2> sums{loss.nats, loss.weight};
   runtime_.world().all_reduce(sums, Reduce::sum);
   return sums[1] > 0 ? sums[0] / sums[1] : 0.0;
 }

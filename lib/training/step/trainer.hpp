@@ -75,13 +75,13 @@ class Trainer {
   };
 
   std::vector<MicroBatch> load(const StepReport& report, std::int64_t behind);
-  std::optional<LossSum> compute_gradients(StepUnderWay& step, std::int64_t behind,
-                                           const std::function<bool()>& stop_wanted);
+  std::optional<StepSums> compute_gradients(StepUnderWay& step, std::int64_t behind,
+                                            const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);
   void undo_later_steps();
-  double read_loss(LossSum loss);
+  double read_loss(StepSums loss);
   std::vector<at::Tensor> gradients();
-  void update(const LossSum& loss, StepUnderWay& step);
+  void update(const StepSums& loss, StepUnderWay& step);
   StepOutcome decide(double nats, double scaled_norm);
   void take_outcome(const StepOutcome& outcome, StepReport& report);
   void adjust_loss_scale(bool overflow);

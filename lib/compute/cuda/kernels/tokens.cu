@@ -142,7 +142,8 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
   [[maybe_unused]] auto* kept = static_cast<Eight<T>*>(given_room());
   const long long row = blockIdx.x;
   auto* logits = static_cast<T*>(a.logits_NV) + row * a.width;
-  const int target = a.targets_N[row];
+  const float weight = a.weights_N != nullptr ? a.weights_N[row] : 1.0f;
+  const int target = weight == 0.0f ? -1 : a.targets_N[row];
   const int step = static_cast<int>(blockDim.x) * 8, mine_from = static_cast<int>(threadIdx.x) * 8;
   SoftmaxSum mine{-INFINITY, 0.0f};
   Eight<T> next;
@@ -159,8 +160,8 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
   if (threadIdx.x == 0) a.losses_N[row] = target < 0 ? 0.0f : logf(all.sum) + all.largest - widen(logits[target]);
   if (!a.with_grad) return;
   __syncthreads();  // the target's logit has been read
-  const float of_all = a.grad_scale_at != nullptr ? *a.grad_scale_at : a.grad_scale;
-  const float share = of_all / all.sum;
+  const float scale = (a.grad_scale_at != nullptr ? *a.grad_scale_at : a.grad_scale) * weight;
+  const float share = scale / all.sum;
   for (int at = mine_from + a.width / step * step; at >= 0; at -= step) {
     if (at >= a.width) continue;
     float x[8] = {};
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
       if (a.vocab - at < 8 || static_cast<unsigned>(target - at) < 8) {
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-          if (at + k == target) x[k] -= of_all;
+          if (at + k == target) x[k] -= scale;
           if (at + k >= a.vocab) x[k] = 0.0f;
         }
       }
@@ -185,20 +186,21 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
   }
 }
 
-/// One thread block: adds the losses of rows, and the number of rows that are not ignored.
+/// One thread block: adds the weighted losses of rows, and the weights of rows that are not ignored.
 __global__ void __launch_bounds__(kLossThreads) sum_losses(fused::CrossEntropy a) {
   __shared__ double room[2][kMaxWarps];
-  double loss = 0, count = 0;
+  double loss = 0, weights = 0;
   for (long long t = threadIdx.x; t < a.rows; t += blockDim.x) {
     if (a.targets_N[t] < 0) continue;
-    loss += a.losses_N[t];
-    count += 1;
+    const double weight = a.weights_N != nullptr ? a.weights_N[t] : 1.0;
+    loss += weight * a.losses_N[t];
+    weights += weight;
   }
   loss = block_sum(loss, room[0]);
-  count = block_sum(count, room[1]);
+  weights = block_sum(weights, room[1]);
   if (threadIdx.x != 0) return;
   a.sums[0] += loss;
-  a.sums[1] += count;
+  a.sums[1] += weights;
 }
 
 namespace {

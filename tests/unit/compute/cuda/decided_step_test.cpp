@@ -35,6 +35,15 @@ TEST_SUITE("cuda/decided steps") {
     CHECK(decide(ops, 36.0, 5.0, 1, 4.0, 0.0)[fused::kDivisor].item<double>() == 4.0);
   }
 
+  TEST_CASE("named sums of a step come with its outcome") {
+    const EmulatedOps ops(Order::forward);
+    const auto decision =
+        ops.decide({at::tensor({36.0}, at::kDouble), at::tensor({5.0, 7.0, 0.5, -2.0}, at::kDouble), 1, 1.0, 0.0});
+    CHECK(ops.outcome_of(decision)().nats == 5.0);
+    CHECK(ops.outcome_of(decision)().named == std::vector<double>{0.5, -2.0});
+    CHECK(ops.outcome_of(decide(ops, 36.0, 5.0, 1, 1.0, 0.0))().named.empty());
+  }
+
   TEST_CASE("AdamW with a decision gives the host's update and casts the parameters") {
     at::manual_seed(6);
     for (const auto type : {at::kBFloat16, at::kHalf, at::kFloat}) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/support/emulated_ops.hpp"
+#include "tests/support/loss_truth.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -313,14 +314,16 @@ TEST_SUITE("cuda/fused operations") {
       for (const double scale : {0.5, 0.0}) {
         check(type, [&](const Ops& ops, const auto& as) {
           auto out = as(logits);
-          LossSum sum{1, 2, {}};
+          StepSums sum;
+          sum.nats = 1;
+          sum.weight = 2;
           for (int round = 0; round < 2; ++round) {  // the second round adds to pending sums
             auto copy = as(logits);
             ops.cross_entropy(sum, round == 0 ? out : copy, targets, s.dim, scale);
           }
           ops.fetch(sum);
-          CHECK(sum.tokens == 2 + 2 * (s.rows - (s.rows > 2 ? 2 : 0)));
-          return Tensors{out, at::full({1}, sum.loss_sum, at::kDouble)};
+          CHECK(sum.weight == 2 + 2 * (s.rows - (s.rows > 2 ? 2 : 0)));
+          return Tensors{out, at::full({1}, sum.nats, at::kDouble)};
         });
       }
     };
@@ -330,11 +333,55 @@ TEST_SUITE("cuda/fused operations") {
     logits[0].narrow(0, 8, 8).fill_(std::numeric_limits<float>::quiet_NaN());
     logits[1].fill_(-std::numeric_limits<float>::infinity());
     logits[1][3].fill_(0);
-    LossSum sum;
+    StepSums sum;
     EmulatedOps(Order::forward).cross_entropy(sum, logits, at::full({2}, 3, at::kInt), 5000, 1.0);
     CHECK(std::isnan(sum.pending[0].item<double>()));
     CHECK(std::isnan(logits[0][100].item<float>()));
     CHECK(logits[1].abs().max().item<float>() == 0);  // the target has probability 1
+  }
+
+  TEST_CASE("loss and gradient with weights equal torch's losses times weights, and their gradient") {
+    const auto compare = [](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      const auto targets = weighted_targets(s.rows, s.dim);
+      const auto want = loss_truth(logits, targets, s.dim, 0.5);
+      for (const auto order : {Order::forward, Order::shuffled}) {
+        auto out = logits.clone();
+        StepSums sums({"other"});
+        EmulatedOps(order).cross_entropy(sums, out, targets, s.dim, 0.5);
+        CHECK(sums.pending.numel() == 3);
+        EmulatedOps(order).fetch(sums);
+        CHECK(std::abs(sums.nats - want.nats) <= 2e-6 * static_cast<double>(s.rows));  // float32 losses of about 11
+        CHECK(sums.weight == doctest::Approx(want.weight).epsilon(1e-6));
+        CHECK(sums.named.front().value == 0.0);
+        CHECK(relative_error(out, want.grad_NV) < bound(type));
+      }
+    };
+    for_all(compare);
+    for_all(compare, kVocabularies);
+  }
+
+  TEST_CASE("a target of weight 0 is ignored, whatever its logits are; weights of 1 give the bits of no weights") {
+    const EmulatedOps ops(Order::shuffled);
+    const auto run = [&](at::Tensor logits, const Targets& targets) {
+      StepSums sums;
+      ops.cross_entropy(sums, logits, targets, 5000, 1.0);
+      ops.fetch(sums);
+      return std::make_tuple(sums.nats, sums.weight, logits);
+    };
+    auto logits = at::randn({3, 5000});
+    const auto ids = at::full({3}, 3, at::kInt);
+    const auto [nats, weight, grad] = run(logits.clone(), ids);
+    const auto [nats_of_ones, weight_of_ones, grad_of_ones] = run(logits.clone(), {ids, at::ones({3})});
+    CHECK(nats == nats_of_ones);
+    CHECK(weight == weight_of_ones);
+    CHECK(same_bits(grad, grad_of_ones));
+    logits[1].fill_(std::numeric_limits<float>::quiet_NaN());
+    const auto [rest, two, without] = run(logits.clone(), {ids, at::tensor({1.0f, 0.0f, 1.0f})});
+    CHECK(std::isfinite(rest));
+    CHECK(two == 2.0);
+    CHECK(without[1].abs().max().item<float>() == 0);
+    CHECK(same_bits(without[2], grad[2]));
   }
 
   TEST_CASE("rows are cast to the parameter dtype in one pass, whatever dtype and place they have") {

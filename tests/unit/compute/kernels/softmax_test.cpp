@@ -14,15 +14,21 @@ struct Rows {
   std::int64_t vocab;
   std::int64_t padded;
   std::vector<std::int32_t> targets;
+  std::vector<float> weights = {};  ///< empty: each target weighs 1
+
+  CrossEntropyArgs args(Array& logits, float scale, bool write_gradient) const {
+    return {logits.data(), targets.data(), weights.empty() ? nullptr : weights.data(), vocab, padded,
+            scale,         write_gradient};
+  }
 };
 
-/// Loss and gradient (in place) in float64. Returns {loss, counted}.
-std::pair<double, std::int64_t> reference_loss(std::vector<double>& logits, const Rows& rows, double scale) {
-  double loss = 0;
-  std::int64_t counted = 0;
+/// Loss and gradient (in place) in float64.
+LossSum reference_loss(std::vector<double>& logits, const Rows& rows, double scale) {
+  LossSum sum;
   for (std::size_t t = 0; t < rows.targets.size(); ++t) {
     double* row = logits.data() + static_cast<std::int64_t>(t) * rows.padded;
     const auto target = rows.targets[t];
+    const double weight = rows.weights.empty() ? 1.0 : static_cast<double>(rows.weights[t]);
     if (target < 0) {
       std::fill(row, row + rows.padded, 0.0);
       continue;
@@ -30,13 +36,13 @@ std::pair<double, std::int64_t> reference_loss(std::vector<double>& logits, cons
     const double top = *std::max_element(row, row + rows.vocab);
     double total = 0;
     for (std::int64_t j = 0; j < rows.vocab; ++j) total += std::exp(row[j] - top);
-    loss += std::log(total) + top - row[target];
-    ++counted;
+    sum.nats += weight * (std::log(total) + top - row[target]);
+    sum.weight += weight;
     for (std::int64_t j = 0; j < rows.vocab; ++j)
-      row[j] = scale * (std::exp(row[j] - top) / total - (j == target ? 1.0 : 0.0));
+      row[j] = scale * weight * (std::exp(row[j] - top) / total - (j == target ? 1.0 : 0.0));
     std::fill(row + rows.vocab, row + rows.padded, 0.0);
   }
-  return {loss, counted};
+  return sum;
 }
 
 void check_loss(const Table& table, Type type, Array logits, const Rows& rows) {
@@ -44,19 +50,17 @@ void check_loss(const Table& table, Type type, Array logits, const Rows& rows) {
   std::vector<double> want;
   for (std::int64_t i = 0; i < logits.size(); ++i) want.push_back(logits[i]);
   constexpr float kScale = 0.25f;
-  const auto [want_loss, want_tokens] = reference_loss(want, rows, kScale);
+  const auto want_sum = reference_loss(want, rows, kScale);
 
   auto untouched = logits;
-  const CrossEntropyArgs loss_only{untouched.data(), rows.targets.data(), rows.vocab, rows.padded, kScale, false};
-  const auto first = table.cross_entropy(type, loss_only, 0, n);
+  const auto first = table.cross_entropy(type, rows.args(untouched, kScale, false), 0, n);
   CHECK((untouched == logits));
-  CHECK(first.tokens == want_tokens);
+  CHECK(first.weight == want_sum.weight);
   // exp within 2 ulp and partial float32 sums: 1e-5 relative on the sum is 1e-5 absolute on its logarithm.
-  CHECK(std::abs(first.loss - want_loss) <= 1e-5 * static_cast<double>(n) + 1e-12 * want_loss);
+  CHECK(std::abs(first.nats - want_sum.nats) <= 1e-5 * static_cast<double>(n) + 1e-12 * std::abs(want_sum.nats));
 
-  const CrossEntropyArgs args{logits.data(), rows.targets.data(), rows.vocab, rows.padded, kScale, true};
-  const auto sum = table.cross_entropy(type, args, 0, n);
-  CHECK(sum.loss == first.loss);
+  const auto sum = table.cross_entropy(type, rows.args(logits, kScale, true), 0, n);
+  CHECK(sum.nats == first.nats);
   Excess excess(type, kScale * 1e-6);
   for (std::int64_t i = 0; i < logits.size(); ++i) excess.add(logits[i], want[static_cast<std::size_t>(i)]);
   CHECK(excess.worst() <= 1.0);
@@ -121,6 +125,9 @@ TEST_SUITE("kernels/softmax") {
           const auto last = static_cast<std::int32_t>(vocab - 1);
           const Rows rows{vocab, vocab + padding, {0, -1, last, last / 2, -100}};
           check_loss(table, type, random_array(type, 5 * rows.padded, 3, 4.0), rows);
+          auto weighted = rows;
+          weighted.weights = {0.25f, 1.0f, 1.5f, -0.5f, 1.0f};
+          check_loss(table, type, random_array(type, 5 * rows.padded, 3, 4.0), weighted);
         }
       }
     });
@@ -139,10 +146,10 @@ TEST_SUITE("kernels/softmax") {
       }
       check_loss(table, type, logits, rows);
       auto copy = logits;
-      const CrossEntropyArgs args{copy.data(), rows.targets.data(), 97, 128, 1.0f, false};
-      CHECK(table.cross_entropy(type, args, 1, 2).loss == doctest::Approx(0.0).epsilon(1e-6));
-      CHECK(table.cross_entropy(type, args, 2, 3).loss == doctest::Approx(std::log(97.0)).epsilon(1e-6));
-      CHECK(table.cross_entropy(type, args, 3, 4).loss == doctest::Approx(80.0).epsilon(1e-6));
+      const auto args = rows.args(copy, 1.0f, false);
+      CHECK(table.cross_entropy(type, args, 1, 2).nats == doctest::Approx(0.0).epsilon(1e-6));
+      CHECK(table.cross_entropy(type, args, 2, 3).nats == doctest::Approx(std::log(97.0)).epsilon(1e-6));
+      CHECK(table.cross_entropy(type, args, 3, 4).nats == doctest::Approx(80.0).epsilon(1e-6));
     });
   }
 
@@ -154,10 +161,37 @@ TEST_SUITE("kernels/softmax") {
           auto logits = random_array(type, 97, 1);
           logits.set(at, bad);
           const std::int32_t target = 5;
-          CHECK_FALSE(
-              std::isfinite(table.cross_entropy(type, {logits.data(), &target, 97, 97, 1.0f, true}, 0, 1).loss));
+          CHECK_FALSE(std::isfinite(
+              table.cross_entropy(type, {logits.data(), &target, nullptr, 97, 97, 1.0f, true}, 0, 1).nats));
         }
       }
+    });
+  }
+
+  TEST_CASE("cross_entropy: a target of weight 0 is ignored, whatever its logits are") {
+    for_tables_and_types([](const Table& table, Type type) {
+      INFO(isa(table), ' ', name_of(type));
+      auto logits = random_array(type, 2 * 17, 5);
+      logits.set(3, std::nan(""));
+      const Rows rows{17, 17, {3, 4}, {0.0f, 1.0f}};
+      const auto sum = table.cross_entropy(type, rows.args(logits, 1.0f, true), 0, 2);
+      CHECK(std::isfinite(sum.nats));
+      CHECK(sum.weight == 1.0);
+      for (std::int64_t j = 0; j < 17; ++j) CHECK(logits[j] == 0.0);
+      CHECK(logits[17 + 4] < 0.0);
+    });
+  }
+
+  TEST_CASE("cross_entropy: weights of 1 give the bits of no weights") {
+    for_tables_and_types([](const Table& table, Type type) {
+      INFO(isa(table), ' ', name_of(type));
+      const Rows plain{257, 257, {0, 5, 256, -1}};
+      auto ones = plain;
+      ones.weights.assign(4, 1.0f);
+      auto a = random_array(type, 4 * 257, 7, 4.0), b = a;
+      CHECK(table.cross_entropy(type, plain.args(a, 0.3f, true), 0, 4).nats ==
+            table.cross_entropy(type, ones.args(b, 0.3f, true), 0, 4).nats);
+      CHECK((a == b));
     });
   }
 

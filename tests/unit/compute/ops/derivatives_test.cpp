@@ -183,14 +183,14 @@ TEST_SUITE("ops/derivatives") {
       targets.narrow(0, 3, 2).fill_(-1);
       const auto loss = [&](const at::Tensor& in) {
         auto copy = in.clone();
-        LossSum sum;
+        StepSums sum;
         ops.cross_entropy(sum, copy, targets, 15, 0.0);
         ops.fetch(sum);
-        CHECK(sum.tokens == 11);
-        return at::full({}, sum.loss_sum, at::kDouble);
+        CHECK(sum.weight == 11);
+        return at::full({}, sum.nats, at::kDouble);
       };
       auto gradient = logits.clone();
-      LossSum sum;
+      StepSums sum;
       ops.cross_entropy(sum, gradient, targets, 15, 1.0);
       check_slope(loss, logits, at::ones({}), gradient);
     });

@@ -6,6 +6,7 @@
 
 #include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "tests/support/loss_truth.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -178,19 +179,60 @@ TEST_SUITE("ops") {
       if (s.rows > 2) targets.narrow(0, 1, 2).fill_(-1);
       const auto run = [&](const Ops& ops, double scale) {
         auto out = logits.clone();
-        LossSum result;
+        StepSums result;
         ops.cross_entropy(result, out, targets, s.dim, scale);
         ops.fetch(result);
         return std::make_pair(result, out);
       };
       const auto [got, got_grad] = run(host_ops(), 0.5);
       const auto [want, want_grad] = run(kPlain, 0.5);
-      CHECK(got.tokens == want.tokens);
-      CHECK(got.loss_sum == doctest::Approx(want.loss_sum).epsilon(1e-6));
+      CHECK(got.weight == want.weight);
+      CHECK(got.nats == doctest::Approx(want.nats).epsilon(1e-6));
       CHECK(relative_error(got_grad, want_grad) < bound(type));
       const auto [loss_only, kept] = run(host_ops(), 0.0);
-      CHECK(loss_only.loss_sum == got.loss_sum);
+      CHECK(loss_only.nats == got.nats);
       CHECK(same_bits(kept, logits));
+    });
+  }
+
+  TEST_CASE("cross_entropy with weights equals torch's losses times weights, and their gradient") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      const auto targets = weighted_targets(s.rows, s.dim);
+      const auto want = loss_truth(logits, targets, s.dim, 0.5);
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&kPlain)}) {
+        for (const double scale : {0.5, 0.0}) {
+          auto out = logits.clone();
+          StepSums sums;
+          ops->cross_entropy(sums, out, targets, s.dim, scale);
+          ops->fetch(sums);
+          CHECK(std::abs(sums.nats - want.nats) <= 1e-6 * static_cast<double>(s.rows));
+          CHECK(sums.weight == doctest::Approx(want.weight).epsilon(1e-6));
+          if (scale == 0) CHECK(same_bits(out, logits));
+          if (scale != 0) CHECK(relative_error(out, want.grad_NV) < bound(type));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("cross_entropy: weights of 1 give the bits of no weights") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type);
+      const auto targets = weighted_targets(s.rows, s.dim).ids_N;
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&kPlain)}) {
+        const auto run = [&](const at::Tensor& weights) {
+          auto out = logits.clone();
+          StepSums sums;
+          ops->cross_entropy(sums, out, {targets, weights}, s.dim, 0.3);
+          ops->fetch(sums);
+          return std::make_tuple(sums.nats, sums.weight, out);
+        };
+        const auto [nats, weight, grad] = run({});
+        const auto [nats_of_ones, weight_of_ones, grad_of_ones] = run(at::ones({s.rows}));
+        CHECK(nats == nats_of_ones);
+        CHECK(weight == weight_of_ones);
+        CHECK(same_bits(grad, grad_of_ones));
+      }
     });
   }
 
@@ -209,13 +251,13 @@ TEST_SUITE("ops") {
       auto dx = ops.layer_norm_backward({grad, x, saved.sum_ND, saved, gamma}, {&sums[0], &sums[1], &sums[2]});
       auto act = ops.bias_gelu(pre, beta);
       ops.bias_gelu_backward(g, pre, &sums[3]);
-      LossSum loss;
+      StepSums loss;
       ops.cross_entropy(loss, logits, targets, 257, 1.0);
       ops.dropout(dropped, keys, 0.3);
       at::set_num_threads(1);
       return std::make_tuple(std::vector<at::Tensor>{saved.out_ND, dx, act, g, logits, dropped},
                              std::vector<at::Tensor>{sums[0].grad, sums[1].grad, sums[2].grad, sums[3].grad},
-                             loss.loss_sum);
+                             loss.nats);
     };
     const auto [rows1, sums1, loss1] = run(1);
     const auto [rows3, sums3, loss3] = run(3);

@@ -84,19 +84,18 @@ class RigRank {
   void train_step(int step) {
     const auto rows = setup_.rows(step);
     const double tokens = static_cast<double>(rows.targets.ge(0).sum().item<std::int64_t>());
-    LossSum sum;
+    StepSums sum;
     for (int m = 0; m < setup_.accumulation; ++m) {
       const auto [first, count] = part(rows.ids.size(0), m * world_.size() + world_.rank());
       const auto loss = engine_->forward_backward(batch_of(rows, first, count), {m == 0, m == setup_.accumulation - 1},
                                                   setup_.loss_scale / tokens);
-      sum.loss_sum += loss.loss_sum;
-      sum.tokens += loss.tokens;
+      sum.nats += loss.nats;
+      sum.weight += loss.weight;
     }
     std::vector<double> by_rank(static_cast<std::size_t>(world_.size()), 0.0);
-    by_rank[static_cast<std::size_t>(world_.rank())] =
-        sum.tokens == 0 ? 0.0 : sum.loss_sum / static_cast<double>(sum.tokens);
+    by_rank[static_cast<std::size_t>(world_.rank())] = sum.weight == 0 ? 0.0 : sum.nats / sum.weight;
     world_.all_reduce(by_rank, Reduce::sum);
-    const double loss = world_.all_reduce(sum.loss_sum, Reduce::sum) / tokens;
+    const double loss = world_.all_reduce(sum.nats, Reduce::sum) / tokens;
     const double norm = engine_->gradient_norm() / setup_.loss_scale;
     if (world_.rank() == 0) {
       outcome_.losses.push_back(loss);

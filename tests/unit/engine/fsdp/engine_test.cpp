@@ -134,17 +134,17 @@ TEST_SUITE("fsdp/engine") {
           // Every rank evaluates the same five rows, then none.
           const auto loss = engine.evaluate(rank.batch_of(rows, 0, 5));
           CHECK(engine.counts().shard.all_gathers - before.all_gathers == (sharding == Sharding::no_shard ? 0 : 3));
-          CHECK(engine.evaluate(rank.batch_of(rows, 0, 5)).loss_sum == loss.loss_sum);
+          CHECK(engine.evaluate(rank.batch_of(rows, 0, 5)).nats == loss.nats);
           // Whole parameters are gathered once, by whatever comes first.
           const auto gathers = sharding == Sharding::no_shard ? 0 : sharding == Sharding::optimizer_shard ? 3 : 6;
           CHECK(engine.counts().shard.all_gathers - before.all_gathers == gathers);
           CHECK(engine.counts().shard.reduce_scatters == before.reduce_scatters);
           const auto trained = engine.forward_backward(rank.batch_of(rows, 0, 5), {true, true}, 1.0);
-          CHECK(loss.loss_sum == doctest::Approx(trained.loss_sum).epsilon(1e-7));
-          CHECK(loss.tokens == trained.tokens);
+          CHECK(loss.nats == doctest::Approx(trained.nats).epsilon(1e-7));
+          CHECK(loss.weight == trained.weight);
           const auto none = engine.evaluate(rank.batch_of(rows, 0, 0));
-          CHECK(none.loss_sum == 0.0);
-          CHECK(none.tokens == 0);
+          CHECK(none.nats == 0.0);
+          CHECK(none.weight == 0);
         });
         CHECK(again.losses == undisturbed.losses);
       }

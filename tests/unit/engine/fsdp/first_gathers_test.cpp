@@ -140,7 +140,7 @@ TEST_SUITE("fsdp/first gathers") {
         LateEngine ahead(world, late, policy), plain(world, ordinary, policy);
         const auto batch = batch_of(world.rank());
         const auto check_alike = [&] {
-          CHECK(ahead.engine->evaluate(batch).loss_sum == plain.engine->evaluate(batch).loss_sum);
+          CHECK(ahead.engine->evaluate(batch).nats == plain.engine->evaluate(batch).nats);
           CHECK(late.under_way == 0);
         };
         const auto update_both = [&](double by) {
@@ -152,8 +152,8 @@ TEST_SUITE("fsdp/first gathers") {
         update_both(0.01);
         check_alike();
         update_both(0.02);
-        CHECK(ahead.engine->forward_backward(batch, {}, 1.0).loss_sum ==
-              plain.engine->forward_backward(batch, {}, 1.0).loss_sum);
+        CHECK(ahead.engine->forward_backward(batch, {}, 1.0).nats ==
+              plain.engine->forward_backward(batch, {}, 1.0).nats);
         CHECK(late.under_way == 0);
         CHECK(ahead.engine->counts().shard.all_gathers == plain.engine->counts().shard.all_gathers);
 

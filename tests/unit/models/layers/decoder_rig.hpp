@@ -32,16 +32,16 @@ struct Model {
     return list;
   }
 
-  LossSum loss(const MicroBatch& batch) const {
+  StepSums loss(const MicroBatch& batch) const {
     at::Tensor x;
     for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
-    LossSum sum;
+    StepSums sum;
     decoder.loss->forward(of(decoder.loss->parameters()), {batch, 0.0, &sum}, x);
     ops.fetch(sum);
     return sum;
   }
 
-  LossSum gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
+  StepSums gradients(const MicroBatch& batch, double scale, std::vector<GradSlot>& slots) const {
     slots.clear();
     for (const auto& p : parameters) slots.push_back({at::empty_like(p), false});
     const auto grads_of = [&](const std::vector<int>& indices) {
@@ -55,7 +55,7 @@ struct Model {
       x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
-    LossSum result;
+    StepSums result;
     decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), {batch, scale, &result}, x,
                                    &grad);
     for (std::size_t s = states.size(); s-- > 0;) {
@@ -90,8 +90,8 @@ inline double inner_product(const at::Tensor& a, const at::Tensor& b) {
 inline void check_derivatives(Model& model, const MicroBatch& batch) {
   std::vector<GradSlot> slots;
   const auto loss = model.gradients(batch, 1.0, slots);
-  CHECK(loss.tokens == batch.rows * batch.length);
-  CHECK(loss.loss_sum == doctest::Approx(model.loss(batch).loss_sum).epsilon(1e-6));
+  CHECK(loss.weight == batch.rows * batch.length);
+  CHECK(loss.nats == doctest::Approx(model.loss(batch).nats).epsilon(1e-6));
   for (std::size_t p = 0; p < model.parameters.size(); ++p) {
     INFO(model.decoder.parameters[p].name);
     auto& parameter = model.parameters[p];
@@ -100,9 +100,9 @@ inline void check_derivatives(Model& model, const MicroBatch& batch) {
     const auto direction = slots[p].grad / slots[p].grad.norm();
     const double step = 2e-3 * before.norm().item<double>();
     parameter.copy_(before + step * direction);
-    const double up = model.loss(batch).loss_sum;
+    const double up = model.loss(batch).nats;
     parameter.copy_(before - step * direction);
-    const double down = model.loss(batch).loss_sum;
+    const double down = model.loss(batch).nats;
     parameter.copy_(before);
     const double slope = (up - down) / (2 * step);
     // Float32 losses of about 200 have errors of 1e-5, while the change is at least 1e-2; the cubic term of the step

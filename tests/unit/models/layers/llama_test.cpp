@@ -73,9 +73,9 @@ TEST_SUITE("model/llama") {
       const auto direction = slots[p].grad / slots[p].grad.norm();
       const double step = 1e-2 * before.norm().item<double>();
       parameter.copy_(before + step * direction);
-      const double up = model.loss(batch).loss_sum;
+      const double up = model.loss(batch).nats;
       parameter.copy_(before - step * direction);
-      const double down = model.loss(batch).loss_sum;
+      const double down = model.loss(batch).nats;
       parameter.copy_(before);
       CHECK(inner_product(slots[p].grad, direction) == doctest::Approx((up - down) / (2 * step) / 520).epsilon(3e-2));
     }
@@ -92,7 +92,7 @@ TEST_SUITE("model/llama") {
       const auto batch = random_batch(2, 9, 97);
       std::vector<GradSlot> fast, plain;
       const auto loss = model.gradients(batch, 1.0, fast);
-      CHECK(reference.gradients(batch, 1.0, plain).loss_sum == doctest::Approx(loss.loss_sum).epsilon(1e-6));
+      CHECK(reference.gradients(batch, 1.0, plain).nats == doctest::Approx(loss.nats).epsilon(1e-6));
       for (std::size_t i = 0; i < fast.size(); ++i) {
         INFO(model.decoder.parameters[i].name);
         CHECK(relative_error(fast[i].grad, plain[i].grad) < 1e-5);  // float32 sums in another order
@@ -112,7 +112,7 @@ TEST_SUITE("model/llama") {
     const Model model(small_llama());
     std::vector<GradSlot> slots;
     const auto loss = model.gradients({at::empty({0}, at::kInt), at::empty({0}, at::kInt), 0, 7, {}, 0}, 1.0, slots);
-    CHECK(loss.tokens == 0);
+    CHECK(loss.weight == 0);
     for (const auto& slot : slots) CHECK(slot.grad.abs().max().item<float>() == 0.0f);
   }
 

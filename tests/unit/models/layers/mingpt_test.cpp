@@ -55,7 +55,7 @@ TEST_SUITE("model/mingpt") {
     Model model(small(0.3)), plain(small(0.0));
     plain.parameters = model.parameters;
     auto batch = random_batch(2, 8, 97);
-    const auto dropped = model.loss(batch).loss_sum;
+    const auto dropped = model.loss(batch).nats;
     double by_row = 0;
     for (std::int64_t row = 0; row < 2; ++row) {
       MicroBatch one{batch.ids_N.narrow(0, row * 8, 8),
@@ -64,13 +64,13 @@ TEST_SUITE("model/mingpt") {
                      8,
                      batch.sample_keys.narrow(0, row, 1),
                      0};
-      by_row += model.loss(one).loss_sum;
+      by_row += model.loss(one).nats;
     }
     CHECK(by_row == doctest::Approx(dropped).epsilon(1e-6));
     batch.sample_keys.reset();
     std::vector<GradSlot> slots;
-    CHECK(model.gradients(batch, 1.0, slots).loss_sum == doctest::Approx(plain.loss(batch).loss_sum).epsilon(1e-6));
-    CHECK(dropped != doctest::Approx(plain.loss(batch).loss_sum).epsilon(1e-4));
+    CHECK(model.gradients(batch, 1.0, slots).nats == doctest::Approx(plain.loss(batch).nats).epsilon(1e-6));
+    CHECK(dropped != doctest::Approx(plain.loss(batch).nats).epsilon(1e-4));
   }
 
   TEST_CASE("decode_block: token by token and in pieces gives the result of the whole row") {
@@ -95,10 +95,10 @@ TEST_SUITE("model/mingpt") {
     for (const auto& p : params) slots.push_back({at::empty_like(p), false});
     const std::vector<GradSlot*> pointers{&slots[0], &slots[1], &slots[2]};
     at::Tensor grad_x;
-    LossSum loss, again;
+    StepSums loss, again;
     decoder.loss->forward_backward(params, pointers, {batch, 1.0 / 700, &loss}, x, &grad_x);
     decoder.loss->forward(params, {batch, 0.0, &again}, x);
-    CHECK(again.loss_sum == doctest::Approx(loss.loss_sum).epsilon(1e-12));
+    CHECK(again.nats == doctest::Approx(loss.nats).epsilon(1e-12));
 
     std::vector<at::Tensor> leaves{x.to(at::kDouble).requires_grad_(true)};
     for (const auto& p : params) leaves.push_back(p.to(at::kDouble).requires_grad_(true));
@@ -106,7 +106,7 @@ TEST_SUITE("model/mingpt") {
     const auto logits = at::mm(normed, leaves[3].narrow(0, 0, 50257).t());
     const auto want = at::cross_entropy_loss(logits, batch.targets_N.to(at::kLong));
     const auto grads = torch::autograd::grad({want}, leaves);
-    CHECK(loss.loss_sum / 700 == doctest::Approx(want.item<double>()).epsilon(1e-6));
+    CHECK(loss.nats / 700 == doctest::Approx(want.item<double>()).epsilon(1e-6));
     // Compared with float64. A float32 sum over the vocabulary has an error of sqrt(50257) * 6e-8 = 1.3e-5 if the
     // library adds sequentially (1.3e-5 measured with MKL), and of 6e-7 if it adds partial sums (oneDNN).
     CHECK(relative_error(grad_x, grads[0]) < 3e-5);

@@ -66,7 +66,7 @@ double apart(const Model& model, const MicroBatch& batch, std::vector<at::Tensor
   double loss = 0;
   for (const auto& document : batch.packing->documents) {
     std::vector<GradSlot> slots;
-    loss += model.gradients(document_of(batch, document), 1.0, slots).loss_sum;
+    loss += model.gradients(document_of(batch, document), 1.0, slots).nats;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (gradients.size() <= i) gradients.push_back(at::zeros_like(slots[i].grad));
       gradients[i].add_(slots[i].grad);
@@ -97,9 +97,9 @@ TEST_SUITE("model/packing") {
         const auto loss = apart(model, batch, want);
         std::vector<GradSlot> slots;
         const auto got = model.gradients(batch, 1.0, slots);
-        CHECK(got.tokens == 58);
-        CHECK(got.loss_sum == doctest::Approx(loss).epsilon(1e-6));
-        CHECK(model.loss(batch).loss_sum == doctest::Approx(loss).epsilon(1e-6));
+        CHECK(got.weight == 58);
+        CHECK(got.nats == doctest::Approx(loss).epsilon(1e-6));
+        CHECK(model.loss(batch).nats == doctest::Approx(loss).epsilon(1e-6));
         CHECK(gradients_differ(slots, want) < 1e-5);  // sums of 58 float32 terms in another order
       }
     }
@@ -111,17 +111,17 @@ TEST_SUITE("model/packing") {
       at::manual_seed(12);
       const Model model(family.config);
       const auto batch = packed_batch();
-      const auto loss = model.loss(batch).loss_sum;
+      const auto loss = model.loss(batch).nats;
       auto leaks = batch;
       auto leaky = std::make_shared<Packing>(*batch.packing);
       leaky->documents = packed({{kLength}, {kLength}, {kLength}}, kLength)->documents;
       leaks.packing = leaky;
-      CHECK(std::abs(model.loss(leaks).loss_sum - loss) > 0.1);
+      CHECK(std::abs(model.loss(leaks).nats - loss) > 0.1);
       auto runs_on = batch;
       auto running = std::make_shared<Packing>(*batch.packing);
       running->positions_N = packed({{kLength}, {kLength}, {kLength}}, kLength)->positions_N;
       runs_on.packing = running;
-      const auto moved = std::abs(model.loss(runs_on).loss_sum - loss);
+      const auto moved = std::abs(model.loss(runs_on).nats - loss);
       // Rotary positions are relative, so only learned positions change the loss if positions do not restart.
       CHECK((family.learns_positions ? moved > 0.1 : moved < 1e-3));
     }
@@ -134,12 +134,12 @@ TEST_SUITE("model/packing") {
       const Model model(family.config);
       auto batch = packed_batch();
       std::vector<GradSlot> before, after;
-      const auto loss = model.gradients(batch, 1.0, before).loss_sum;
+      const auto loss = model.gradients(batch, 1.0, before).nats;
       auto ids = batch.ids_N.clone();
       const auto padding = batch.targets_N.lt(0);
       ids.masked_fill_(padding, 3);
       batch.ids_N = ids;
-      CHECK(model.gradients(batch, 1.0, after).loss_sum == loss);
+      CHECK(model.gradients(batch, 1.0, after).nats == loss);
       for (std::size_t i = 0; i < before.size(); ++i) CHECK(relative_error(after[i].grad, before[i].grad) < 1e-6);
     }
   }

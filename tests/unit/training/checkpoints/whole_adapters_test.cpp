@@ -184,8 +184,7 @@ class Rank {
     const auto last = case_.rows() * (world_.rank() + 1) / world_.size();
     for (int step = 0; step <= 10; ++step) {
       const auto batch = batch_of(case_, first, last - first);
-      const auto loss =
-          world_.all_reduce(engine.forward_backward(batch, {true, true}, 1.0 / tokens).loss_sum, Reduce::sum);
+      const auto loss = world_.all_reduce(engine.forward_backward(batch, {true, true}, 1.0 / tokens).nats, Reduce::sum);
       losses.push_back(loss / tokens);
       const double norm = engine.gradient_norm();
       if (step == 10) break;

@@ -1,0 +1,72 @@
+#include "lib/compute/tensor/step_sums.hpp"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include <stdexcept>
+
+namespace fsdp {
+namespace {
+
+std::size_t place_of(std::string_view name, const std::vector<StepSums::Named>& sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].name == name) return i;
+  }
+  throw std::logic_error("a step has no sum '" + std::string(name) + "': Layer::sums() or the objective must name it");
+}
+
+}  // namespace
+
+StepSums::StepSums(const std::vector<std::string>& names) {
+  for (const auto& name : names) named.push_back({name});
+}
+
+std::vector<double> StepSums::values() const {
+  std::vector<double> all{nats, weight};
+  for (const auto& sum : named) all.push_back(sum.value);
+  return all;
+}
+
+void StepSums::add(const std::vector<double>& values) {
+  nats += values.at(0);
+  weight += values.at(1);
+  for (std::size_t i = 2; i < values.size(); ++i) named.at(i - 2).value += values[i];
+}
+
+at::Tensor& StepSums::on_device(const at::TensorOptions& place) {
+  const auto n = static_cast<std::int64_t>(size());
+  if (!pending.defined()) {
+    pending = at::zeros({n}, place.dtype(at::kDouble));
+  } else if (pending.numel() < n) {
+    pending = at::cat({pending, at::zeros({n - pending.numel()}, pending.options())});
+  }
+  return pending;
+}
+
+void StepSums::add(std::string_view name, const at::Tensor& value) {
+  const auto place = static_cast<std::int64_t>(2 + place_of(name, named));
+  on_device(value.options()).select(0, place).add_(value.reshape({}));
+}
+
+void StepSums::add(std::string_view name, double value) { named[place_of(name, named)].value += value; }
+
+StepSums& StepSums::operator+=(const StepSums& other) {
+  nats += other.nats;
+  weight += other.weight;
+  const bool takes_names = named.empty();
+  for (std::size_t i = 0; i < other.named.size(); ++i) {
+    if (takes_names) named.push_back({other.named[i].name});
+    if (i == named.size() || named[i].name != other.named[i].name)
+      throw std::logic_error("sums with other names: '" + other.named[i].name + "' has no place");
+    named[i].value += other.named[i].value;
+  }
+  if (!pending.defined()) {
+    pending = other.pending;
+  } else if (other.pending.defined()) {
+    if (pending.numel() < other.pending.numel()) on_device({});
+    pending.narrow(0, 0, other.pending.numel()).add_(other.pending);
+  }
+  return *this;
+}
+
+}  // namespace fsdp
