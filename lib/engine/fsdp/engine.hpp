@@ -18,6 +18,7 @@
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/engine/fsdp/host_inputs.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
+#include "lib/engine/fsdp/parameter_groups.hpp"
 #include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/fsdp/schedule.hpp"
 #include "lib/engine/fsdp/shard_layout.hpp"
@@ -68,12 +69,12 @@ struct RecordingCounts {
   std::string problem;        ///< reason of the last failed capture
 };
 
-/// Kinds of Engine::for_units(): its body ...
-enum class UnitPass : std::uint8_t {
-  read_gradients,
-  update,          ///< changes master weights; sync_parameters() is to follow
-  update_and_cast  ///< changes master weights and writes all_gather_input()
-};
+namespace detail {
+class ReplicaSums;
+class ShardStorage;
+class Units;
+struct Unit;
+}  // namespace detail
 
 class Engine {
  public:
@@ -134,67 +135,38 @@ class Engine {
   RecordingCounts recording_counts() const;
   EngineObservers& observers() { return observers_; }
   /// True when the ranks of the shard axis exchange parameters and gradients through shared memory.
-  bool uses_peer_memory() const { return peer_memory_; }
+  bool uses_peer_memory() const;
 
  private:
-  struct Unit;
+  using Unit = detail::Unit;
   struct Run;
   class GraphCache;
 
-  Unit& unit_of(int param);
-  std::vector<at::Tensor> full_parameters(const std::vector<int>& params);
-  void build_units();
-  void add_parameter(Unit& unit, std::size_t place);
-  StoredTensor store_master_weight(Unit& unit, std::size_t place, at::IntArrayRef sizes);
-  std::vector<StoredTensor> store_gradients(Unit& unit);
-  std::vector<StoredTensor> store_parameters(Unit& unit);
-  std::optional<StoreHold> hold_parameters(const Unit& unit, Access access);
-  void update_and_gather(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  void update_stored(const std::function<void(const std::vector<std::size_t>& params)>& body);
-  void cast_master_weights(Unit& unit, std::size_t place);
-  std::optional<StoreHold> hold_gradients(const Unit& unit);
-  void measure_stored(Unit& unit);
-  double sum_squares(std::size_t param);
-  std::vector<GradPart> gradient_parts();
-  bool accumulates(const Run& run) const;
-  void build_gradients();
   int first_backward() const;
+  std::vector<int> first_gathers();
+  std::vector<Action> plan(bool training, MicroBatchPosition place);
   StepSums run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
   void run_loss(Run& run);
   void run_backward(std::size_t index, Run& run);
-  std::string describe(const Action& action) const;
-  void unshard(Unit& unit);
+  void start_reduce(Unit& unit, const Run& run);
   void finish_reduce(Unit& unit, const Run& run);
-  void start_replicas(Unit& unit);
-  void drain_reduction();
-  void finish_replicas(Unit& unit);
-  std::vector<GradSlot*> grad_slots(const std::vector<int>& params);
-  std::vector<Action> plan(bool training, MicroBatchPosition place);
-  std::vector<int> first_gathers();
-  void forget_gathered();
-  void release_coming();
-  void cast_master_weights(Unit& unit);
+  std::string describe(const Action& action) const;
+  std::vector<std::size_t> all_parameters() const;
 
   EngineInput input_;
   EnginePolicy policy_;
-  std::vector<std::unique_ptr<Unit>> units_;
-  std::vector<int> unit_index_;  ///< by parameter
-  std::vector<int> slot_index_;  ///< by parameter: its index within its unit
+  std::unique_ptr<detail::ShardStorage> storage_;
+  std::unique_ptr<detail::Units> units_;
+  std::vector<std::string> sum_names_;  ///< of the layers' own sums
+  CommCounts counts_;
+  std::unique_ptr<detail::ReplicaSums> replica_sums_;
   std::vector<int> layer_unit_;
   std::vector<bool> checkpointed_;
   int loss_unit_ = 0;
-  int last_unshard_ = 0;    ///< index of the unit
-  int first_backward_ = 0;  ///< layers below it have nothing to train and only run forward
-  std::vector<std::unique_ptr<Transfer>> host_transfers_;  ///< copies of replica sums to the host, in progress
-  Unit* draining_ = nullptr;        ///< unit whose reduction over replicas or copy to the host is in progress
-  std::vector<int> first_gathers_;  ///< units that for_units() gathers ahead, in forward order
-  bool peer_memory_ = false;
-  bool shards_changed_ = false;         ///< with_shard() has changed master weights in the store
-  std::vector<double> grad_squares_;    ///< by parameter, with a store: measured while the gradient is in memory
-  std::vector<std::string> sum_names_;  ///< of the layers' own sums
-  CommCounts counts_;
+  int first_backward_ = 0;                   ///< layers below it have nothing to train and only run forward
+  std::vector<int> first_gathers_;           ///< units that UnitPass::update_and_cast gathers ahead, in forward order
   std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
   std::unique_ptr<HostInputs> host_inputs_;  ///< null: Run::inputs keeps inputs of recomputed blocks
   EngineObservers observers_;

@@ -1,5 +1,5 @@
 #pragma once
-// Nested types of Engine: a unit, a running micro-batch, and the cache of CUDA graphs. Internal to lib/engine/fsdp.
+// Nested types of Engine: a running micro-batch, and the cache of CUDA graphs. Internal to lib/engine/fsdp.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -32,37 +32,6 @@ struct Engine::Run {
   StepContext context() { return {batch, grad_scale, &sums}; }
   /// For a forward that is repeated.
   StepContext context_again() const { return {batch, grad_scale, nullptr}; }
-};
-
-struct Engine::Unit {
-  int index = 0;
-  std::string name;
-  std::vector<int> params;
-  std::vector<ParamLayout> layouts;
-  std::unique_ptr<UnitParams> gathered;
-  std::unique_ptr<UnitGrads> grads;  ///< null: the unit is frozen
-  std::vector<int> trained;          ///< by index in params: index among the gradients; -1: frozen
-  std::vector<ParamLayout> grad_layouts;
-  std::vector<StoredTensor> master_weights;
-  /// A group of the store with master weights and optimizer states of some parameters of the unit. Groups are as small
-  /// as whole parameters and TensorStore::group_bytes() allow.
-  struct StepGroup {
-    std::size_t group = 0;
-    std::vector<std::size_t> places = {};
-    std::int64_t elements = 0;
-  };
-  std::vector<StepGroup> step_groups;
-  std::optional<std::size_t> grad_group;
-  std::optional<std::size_t> param_group;  ///< this rank's rows of the parameters, if they are in the store
-  std::optional<StoreHold> held;           ///< keeps the stored gradients in memory during their reduction
-  at::ScalarType wire_dtype = at::kFloat;  ///< of gradients in the all-reduce over replicas
-  std::unique_ptr<Work> replica_work;      ///< all-reduce over replicas, in progress
-  std::vector<at::Tensor> replica_sums;    ///< tensors of replica_work
-  bool is_gathered = false;
-  bool is_coming = false;         ///< for_units() has started its all-gather
-  std::int64_t gather_bytes = 0;  ///< bytes that this rank receives in one all-gather
-  std::int64_t reduce_bytes = 0;
-  std::int64_t shard_elements = 0;  ///< elements of this rank's gradient shards
 };
 
 /// CUDA graphs of micro-batches.

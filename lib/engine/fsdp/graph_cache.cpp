@@ -9,6 +9,8 @@
 
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
+#include "lib/engine/fsdp/replica_sums.hpp"
+#include "lib/engine/fsdp/units.hpp"
 
 namespace fsdp {
 namespace {
@@ -62,14 +64,14 @@ std::optional<StepSums> Engine::GraphCache::run(const MicroBatch& batch, MicroBa
 
 std::vector<bool> Engine::GraphCache::gathered_units() const {
   std::vector<bool> gathered;
-  for (const auto& unit : engine_.units_) gathered.push_back(unit->is_gathered);
+  for (const auto& unit : *engine_.units_) gathered.push_back(unit->is_gathered);
   return gathered;
 }
 
 /// Resets the engine after an interrupted capture, except for gradients.
 void Engine::GraphCache::roll_back(const std::vector<bool>& gathered) {
-  engine_.draining_ = nullptr;
-  for (std::size_t i = 0; i < gathered.size(); ++i) engine_.units_[i]->is_gathered = gathered[i];
+  engine_.replica_sums_->forget();
+  for (std::size_t i = 0; i < gathered.size(); ++i) (*engine_.units_)[i].is_gathered = gathered[i];
 }
 
 Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& batch, double grad_scale) {
@@ -116,7 +118,7 @@ bool Engine::GraphCache::capture(Graph& graph, const Inputs& inputs, MicroBatchP
   graph = {};
   graph.is_refused = true;
   roll_back(gathered);
-  for (const auto& unit : engine_.units_) {
+  for (const auto& unit : *engine_.units_) {
     if (unit->grads != nullptr) unit->grads->set_state_after_replay(!place.first);
   }
   return false;
@@ -128,11 +130,11 @@ void Engine::GraphCache::apply_replay(MicroBatchPosition place) {
     const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||
                          action.kind == ActionKind::reshard;
     if (!gathers) continue;
-    auto& unit = *engine_.units_[static_cast<std::size_t>(action.index)];
+    auto& unit = (*engine_.units_)[static_cast<std::size_t>(action.index)];
     if (action.kind == ActionKind::wait_for_unshard) unit.is_gathered = true;
     if (action.kind == ActionKind::reshard) unit.is_gathered = false;
   }
-  for (const auto& unit : engine_.units_) {
+  for (const auto& unit : *engine_.units_) {
     if (unit->grads != nullptr) unit->grads->set_state_after_replay(!place.last);
   }
 }

@@ -193,8 +193,7 @@ class CollectiveUnitGrads final : public UnitGrads {
       work_->wait();
       work_.reset();
       for (std::size_t i = 0; i < layouts_.size() && !stay; ++i) {
-        const auto shard = shards_[i].get();
-        if (!shard.is_same(targets_[i])) send(shard, targets_[i]);
+        if (!shards_[i].get().is_same(targets_[i])) take(i, targets_[i]);
       }
     }
     targets_.clear();
@@ -216,17 +215,17 @@ class CollectiveUnitGrads final : public UnitGrads {
   }
   at::Tensor shard(std::size_t param) override { return shards_[param].get(); }
   at::Tensor device_sum(std::size_t param) override { return sums_.empty() ? shard(param) : sums_[param]; }
+  /// Blocks if the shard is in a store, whose memory may be released afterwards.
+  std::unique_ptr<Transfer> send(std::size_t param, const at::Tensor& sum) override {
+    if (context_.stored_grads.empty() && elsewhere_) return context_.ops.start_transfer(shard(param), sum);
+    context_.stored_grads.empty() ? static_cast<void>(shard(param).copy_(sum))
+                                  : context_.ops.transfer(shard(param), sum);
+    return nullptr;
+  }
 
  private:
-  /// Copies a sum to its shard; blocks if the shard is in a store, whose memory may be released afterwards.
-  void send(const at::Tensor& shard, const at::Tensor& from) {
-    if (!context_.stored_grads.empty()) {
-      context_.ops.transfer(shard, from);
-    } else if (!elsewhere_) {
-      shard.copy_(from);
-    } else if (auto transfer = context_.ops.start_transfer(shard, from)) {
-      transfers_.push_back(std::move(transfer));
-    }
+  void take(std::size_t param, const at::Tensor& sum) {
+    if (auto transfer = send(param, sum)) transfers_.push_back(std::move(transfer));
   }
 
   void allocate(const std::function<at::Tensor(at::IntArrayRef)>& make) {
@@ -240,12 +239,12 @@ class CollectiveUnitGrads final : public UnitGrads {
   /// Copies gradients to the shards on a shard axis of one rank.
   void take_own() {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      const auto shard = shards_[i].get();
       const auto own = buffers_[i].narrow(0, 0, layouts_[i].rows());
       if (accumulate_) {
+        const auto shard = shards_[i].get();
         shard.add_(own.to(shard.device()));
       } else {
-        send(shard, own);
+        take(i, own);
       }
     }
   }
@@ -284,6 +283,11 @@ class CollectiveUnitGrads final : public UnitGrads {
 };
 
 }  // namespace
+
+std::unique_ptr<Transfer> UnitGrads::send(std::size_t param, const at::Tensor& sum) {
+  shard(param).copy_(sum);
+  return nullptr;
+}
 
 GradMemory::GradMemory(ProcessGroup& group, const Ops& ops, const std::vector<std::size_t>& slot_bytes)
     : group_(group),

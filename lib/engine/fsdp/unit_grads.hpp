@@ -29,6 +29,8 @@ class UnitGrads {
   virtual void finish_reduce(bool stay) = 0;
   /// The sum that stayed on the device, see finish_reduce(); otherwise shard(param).
   virtual at::Tensor device_sum(std::size_t param) { return shard(param); }
+  /// Copies a sum, float32 on the device, to shard(param). \return the copy in progress; null: it is done
+  virtual std::unique_ptr<Transfer> send(std::size_t param, const at::Tensor& sum);
   /// Waits for the copies to the host that finish_reduce() started.
   virtual void wait_for_transfers() {}
   /// Sets the host-side state after a CUDA graph has run the device's part of a micro-batch. Only on a shard axis of

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -313,13 +312,11 @@ class CollectiveUnitParams final : public UnitParams {
     return shard_range(layouts_[i].rows(), context_.shard_group.size(), context_.shard_group.rank()).padded_rows;
   }
   /// Keeps this rank's rows in memory while they are copied to the device.
-  std::optional<StoreHold> hold_stored() const {
+  StoreHold hold_stored() const {
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
-      if (is_stored(i))
-        return std::optional<StoreHold>(std::in_place, *context_.store, context_.stored_params[i].place().group,
-                                        Access::read);
+      if (is_stored(i)) return context_.stored_params[i].hold(Access::read);
     }
-    return std::nullopt;
+    return {};
   }
   at::TensorOptions options(const ParamLayout& layout) const {
     return at::TensorOptions(detail::type_of(layout, dtype_)).device(context_.ops.device());

@@ -23,8 +23,7 @@ struct UnitContext {
   bool offload_frozen = false;                  ///< shards of frozen parameters stay on the host between all-gathers
   bool wide_weights = false;                    ///< 16-bit matrices also have a float32 copy
   std::vector<StoredTensor> stored_grads = {};  ///< gradient shards in a store; empty: they are in memory
-  TensorStore* store = nullptr;
-  /// By parameter: this rank's rows in one group of the store; without a store: in memory. Empty: all are in memory.
+  /// By parameter: this rank's rows in one group of a store, or in memory. Empty: all are in memory.
   std::vector<StoredTensor> stored_params = {};
 };
 

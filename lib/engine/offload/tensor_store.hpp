@@ -160,23 +160,33 @@ class TensorStore {
   std::unique_ptr<FileQueue> queue_;  ///< declared last: destroyed, after its last transfer, before the buffers
 };
 
-/// RAII guard for TensorStore::hold() and release().
+/// RAII guard for TensorStore::hold() and release(). Without arguments it holds nothing, as for tensors that are always
+/// in memory.
 class StoreHold {
  public:
+  StoreHold() = default;
   StoreHold(TensorStore& store, std::size_t group, Access access) : store_(&store), group_(group) {
     store.hold(group, access);
   }
   StoreHold(StoreHold&& other) noexcept : store_(std::exchange(other.store_, nullptr)), group_(other.group_) {}
-  StoreHold& operator=(StoreHold&&) = delete;
+  StoreHold& operator=(StoreHold&& other) noexcept {
+    std::swap(store_, other.store_);
+    std::swap(group_, other.group_);
+    return *this;
+  }
   StoreHold(const StoreHold&) = delete;
   StoreHold& operator=(const StoreHold&) = delete;
-  ~StoreHold() {
-    if (store_ != nullptr) store_->release(group_);
+  ~StoreHold() { release(); }
+
+  explicit operator bool() const { return store_ != nullptr; }
+  /// Ends the hold before the destructor does.
+  void release() {
+    if (auto* store = std::exchange(store_, nullptr)) store->release(group_);
   }
 
  private:
-  TensorStore* store_;
-  std::size_t group_;
+  TensorStore* store_ = nullptr;
+  std::size_t group_ = 0;
 };
 
 /// A tensor that is either always in memory, or in a store and in memory while its group is held.
@@ -184,8 +194,12 @@ class StoredTensor {
  public:
   StoredTensor() = default;
   StoredTensor(at::Tensor values) : values_(std::move(values)) {}  // NOLINT: implicit conversion is intended
-  StoredTensor(const TensorStore& store, StoreHandle place) : store_(&store), place_(place) {}
+  StoredTensor(TensorStore& store, StoreHandle place) : store_(&store), place_(place) {}
 
+  /// Keeps the tensor in memory, with the others of its group.
+  StoreHold hold(Access access) const {
+    return store_ == nullptr ? StoreHold() : StoreHold(*store_, place_.group, access);
+  }
   at::Tensor get() const { return store_ == nullptr ? values_ : store_->tensor(place_); }
   at::ScalarType dtype() const { return store_ == nullptr ? values_.scalar_type() : store_->dtype(place_); }
   at::IntArrayRef sizes() const { return store_ == nullptr ? values_.sizes() : at::IntArrayRef(store_->sizes(place_)); }
@@ -195,7 +209,7 @@ class StoredTensor {
 
  private:
   at::Tensor values_;
-  const TensorStore* store_ = nullptr;
+  TensorStore* store_ = nullptr;
   StoreHandle place_;
 };
 
