@@ -107,11 +107,10 @@ inline void collect_state(SmallJobRank& rank, FullState& state) {
       full.narrow(0, part.first_row, part.num_rows).copy_(values.narrow(0, 0, part.num_rows));
     };
     const auto range = engine.range(i);
-    engine.with_shard(i, Access::read, [&] {
-      put(state.master_weights,
-          {"", engine.layout(i).shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
-      for (const auto& part : optimizer.states(i)) put(state.states[part.key], part);
-    });
+    const auto shard = engine.shard(i, Access::read);
+    put(state.master_weights,
+        {"", engine.layout(i).shape, engine.stored_master_weight(i), range.first_row, range.num_rows});
+    for (const auto& part : optimizer.states(i)) put(state.states[part.key], part);
   }
 }
 

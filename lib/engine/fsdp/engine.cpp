@@ -89,6 +89,7 @@ at::Tensor Engine::all_gather_input(std::size_t param) {
 }
 
 void Engine::sync_parameters() {
+  if (unfinished_ != 0) throw std::logic_error("a shard was changed, and HeldShard::finish() was not called");
   const WithoutAutograd guard;
   const EngineObservers::Scope scope(observers_, "publish parameters", "schedule");
   storage_->settle();
@@ -139,17 +140,30 @@ StepSums Engine::evaluate(const MicroBatch& batch) {
   return run(plan(false, {}), state);
 }
 
-StepSums Engine::evaluate(const MicroBatch& batch, const HeadBody& head) {
-  Run state{.batch = batch, .head = &head};
-  return run(plan(false, {}), state);
+ForwardEnd Engine::forward(const MicroBatch& batch) {
+  const WithoutAutograd guard;
+  const auto actions = plan(false, {});
+  Run state{.batch = batch};
+  begin(state);
+  std::vector<Unit*> frees;
+  auto action = actions.begin();
+  for (; action->kind != ActionKind::loss; ++action) execute(*action, state);
+  // Nothing follows the loss of an evaluation but releases.
+  for (++action; action != actions.end(); ++action)
+    frees.push_back(&(*units_)[static_cast<std::size_t>(action->index)]);
+  return {std::move(frees), observers_, units_->full(input_.loss->parameters()), state.x_ND};
 }
 
-StepSums Engine::run(const std::vector<Action>& actions, Run& state) {
-  const WithoutAutograd guard;
+void Engine::begin(Run& state) {
   if (host_inputs_ != nullptr) host_inputs_->clear();
   state.sums = no_sums();
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
+}
+
+StepSums Engine::run(const std::vector<Action>& actions, Run& state) {
+  const WithoutAutograd guard;
+  begin(state);
   for (const auto& action : actions) execute(action, state);
   replica_sums_->drain();
   replica_sums_->drain();  // copies to the host that the first call started
@@ -286,11 +300,7 @@ void Engine::run_forward(std::size_t index, bool again, Run& state) {
 void Engine::run_loss(Run& state) {
   const auto params = units_->full(input_.loss->parameters());
   if (!state.training) {
-    if (state.head != nullptr) {
-      state.sums += (*state.head)(params, state.x_ND);
-    } else {
-      input_.loss->forward(params, state.context(), state.x_ND);
-    }
+    input_.loss->forward(params, state.context(), state.x_ND);
     return;
   }
   if (host_inputs_ != nullptr) host_inputs_->fetch();
@@ -307,7 +317,7 @@ void Engine::run_backward(std::size_t index, Run& state) {
   state.grad_ND = layer.backward(params, slots, state.context(), state.grad_ND, std::move(state.states[index]));
 }
 
-void Engine::with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body) {
+GatheredLayer Engine::gathered(std::size_t layer) {
   const WithoutAutograd guard;
   const bool is_loss = layer == input_.layers.size();
   const auto& params = is_loss ? input_.loss->parameters() : input_.layers[layer]->parameters();
@@ -317,8 +327,7 @@ void Engine::with_layer_parameters(std::size_t layer, const std::function<void(L
     if (!std::exchange(unit.is_coming, false)) units_->unshard(unit, counts_.shard);
     unit.gathered->wait_for_unshard();
   }
-  body(units_->full(params));
-  if (!was_gathered) unit.gathered->reshard();
+  return {unit, units_->full(params), !was_gathered};
 }
 
 int Engine::first_backward() const {
@@ -330,18 +339,11 @@ int Engine::first_backward() const {
   return static_cast<int>(lowest - input_.layers.begin());
 }
 
-void Engine::with_shard(std::size_t param, Access access, const std::function<void()>& body) {
-  // A group of a store also holds other parameters, so it must be read even if body overwrites this one.
-  const auto held = units_->master_weight(param).hold(access == Access::overwrite ? Access::update : access);
-  body();
-  if (held && access != Access::read) storage_->cast_held(units_->of(param), units_->place(param));
-}
+HeldShard Engine::shard(std::size_t param, Access access) { return {*storage_, *units_, param, access, unfinished_}; }
 
-void Engine::for_units(UnitPass pass, const std::function<void(const std::vector<std::size_t>& params)>& body) {
-  const auto groups = pass == UnitPass::update_and_cast
-                          ? update_and_gather(*units_, first_gathers_, counts_.shard, observers_)
-                          : storage_->groups(*units_, pass);
-  for (const auto& params : *groups) body(params);
+ParameterGroups Engine::parameter_groups(UnitPass pass) {
+  if (pass != UnitPass::update_and_cast) return storage_->groups(*units_, pass);
+  return update_and_gather(*units_, first_gathers_, counts_.shard, observers_);
 }
 
 /// Units that the first micro-batch of a step unshards before it computes. At most two, since they also take memory

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -16,6 +15,7 @@
 #include "lib/compute/device/observer.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
+#include "lib/engine/fsdp/guards.hpp"
 #include "lib/engine/fsdp/host_inputs.hpp"
 #include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/fsdp/parameter_groups.hpp"
@@ -51,10 +51,6 @@ struct EngineInput {
   StepShape step = {};
 };
 
-/// Runs in place of the loss layer at the end of a forward pass. Receives the gathered parameters of the loss layer and
-/// the output of the last layer.
-using HeadBody = std::function<StepSums(LayerParams params, const at::Tensor& x_ND)>;
-
 /// Position of a micro-batch in its optimizer step.
 struct MicroBatchPosition {
   bool first = true;
@@ -71,10 +67,7 @@ struct RecordingCounts {
 
 namespace detail {
 class ReplicaSums;
-class ShardStorage;
-class Units;
-struct Unit;
-}  // namespace detail
+}
 
 class Engine {
  public:
@@ -86,20 +79,20 @@ class Engine {
   ShardRange range(std::size_t param) const;
   /// This rank's shard of the master weights, [padded_rows, ...] in master_dtype, zero in the padding; on the host with
   /// cpu_offload. For a frozen parameter: the shard that is gathered, in param_dtype and on its device. With a store
-  /// the shard is available only while with_shard() or for_units() runs.
+  /// the shard is available only while shard() or parameter_groups() holds it.
   at::Tensor master_weight(std::size_t param) { return stored_master_weight(param).get(); }
   const StoredTensor& stored_master_weight(std::size_t param);
   /// float32 gradient of this shard, complete after the last micro-batch of a step. Undefined for a frozen parameter
-  /// and, with a store, unless for_units() has it in memory.
+  /// and, with a store, unless parameter_groups() has it in memory.
   at::Tensor gradient(std::size_t param);
-  /// Runs body while the master weights of a parameter and its optimizer states in the store are in memory.
-  void with_shard(std::size_t param, Access access, const std::function<void()>& body);
-  /// Runs body for all parameters, in groups whose gradients, and for an update master weights and optimizer states,
-  /// are in memory during the call; without a store, once for all parameters. Groups and their order are equal on all
-  /// ranks. UnitPass::update_and_cast, which is collective and without a store, begins with the units that the next
+  /// Holds the master weights of a parameter and its optimizer states in memory.
+  HeldShard shard(std::size_t param, Access access);
+  /// All parameters, in groups whose gradients, and for an update master weights and optimizer states, are in memory
+  /// while the loop is at the group; without a store, one group of all parameters. Groups and their order are equal on
+  /// all ranks. UnitPass::update_and_cast, which is collective and without a store, begins with the units that the next
   /// forward needs first: the all-gather of each starts as soon as the unit is updated, while the device updates the
   /// other units, and the next forward waits for it.
-  void for_units(UnitPass pass, const std::function<void(const std::vector<std::size_t>& params)>& body);
+  ParameterGroups parameter_groups(UnitPass pass);
   /// Makes changed master weights visible to the next gather of every rank. Collective.
   void sync_parameters();
   /// The shard in param_dtype that all-gathers read. Undefined where all-gathers read master_weight(param) itself.
@@ -112,12 +105,10 @@ class Engine {
   StepSums forward_backward(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
   /// Forward only.
   StepSums evaluate(const MicroBatch& batch);
-  /// Forward only, with `head` in place of the loss layer. `head` is called once, except on a rank whose batch is
-  /// empty.
-  StepSums evaluate(const MicroBatch& batch, const HeadBody& head);
-  /// Runs body with the gathered parameters of one layer (index layers.size(): the loss layer); generation uses it.
-  /// Collective.
-  void with_layer_parameters(std::size_t layer, const std::function<void(LayerParams)>& body);
+  /// Forward only, up to the loss layer. One result at a time. Collective.
+  ForwardEnd forward(const MicroBatch& batch);
+  /// Gathers the parameters of one layer (index layers.size(): the loss layer); generation uses it. Collective.
+  GatheredLayer gathered(std::size_t layer);
 
   /// Global L2 norm of the gradients, summed in float64; inf or NaN when any element is. Collective.
   double gradient_norm();
@@ -147,6 +138,7 @@ class Engine {
   std::vector<Action> plan(bool training, MicroBatchPosition place);
   StepSums run(const std::vector<Action>& actions, Run& run);
   void execute(const Action& action, Run& run);
+  void begin(Run& run);
   void run_forward(std::size_t index, bool again, Run& run);
   void run_loss(Run& run);
   void run_backward(std::size_t index, Run& run);
@@ -167,6 +159,7 @@ class Engine {
   int loss_unit_ = 0;
   int first_backward_ = 0;                   ///< layers below it have nothing to train and only run forward
   std::vector<int> first_gathers_;           ///< units that UnitPass::update_and_cast gathers ahead, in forward order
+  int unfinished_ = 0;                       ///< changes of shards that HeldShard::finish() has not ended
   std::unique_ptr<GraphCache> graph_cache_;  ///< null: no CUDA graphs
   std::unique_ptr<HostInputs> host_inputs_;  ///< null: Run::inputs keeps inputs of recomputed blocks
   EngineObservers observers_;

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,7 +26,6 @@ struct Engine::Run {
   std::vector<at::Tensor> inputs = {};  ///< inputs of checkpointed layers, by layer
   std::vector<std::unique_ptr<LayerState>> states = {};
   StepSums sums = {};
-  const HeadBody* head = nullptr;  ///< runs in place of the loss layer; null: the loss layer runs
 
   StepContext context() { return {batch, grad_scale, &sums}; }
   /// For a forward that is repeated.

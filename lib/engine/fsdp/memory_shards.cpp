@@ -12,16 +12,15 @@ namespace fsdp::detail {
 namespace {
 
 /// All parameters at once.
-class OneGroup final : public ParameterGroups {
+class OneGroup final : public ParameterGroups::Source {
  public:
   explicit OneGroup(std::size_t num_parameters) : params_(num_parameters) {
     std::iota(params_.begin(), params_.end(), 0);
   }
+  const ParameterGroups::Params* next() override { return std::exchange(is_over_, true) ? nullptr : &params_; }
 
  private:
-  const Params* next() override { return std::exchange(is_over_, true) ? nullptr : &params_; }
-
-  Params params_;
+  ParameterGroups::Params params_;
   bool is_over_ = false;
 };
 
@@ -61,8 +60,8 @@ class MemoryShards final : public ShardStorage {
   }
   void cast_held(const Unit&, std::size_t) override {}
   void settle() override {}
-  std::unique_ptr<ParameterGroups> groups(const Units& units, UnitPass) override {
-    return std::make_unique<OneGroup>(units.num_parameters());
+  ParameterGroups groups(const Units& units, UnitPass) override {
+    return ParameterGroups(std::make_unique<OneGroup>(units.num_parameters()));
   }
 
  private:

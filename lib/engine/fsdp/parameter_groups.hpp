@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -15,36 +17,39 @@ enum class UnitPass : std::uint8_t {
 };
 
 /// A range of groups, each a list of parameters: `for (const auto& params : groups)`. To be passed through once, to its
-/// end: what follows the use of a group is done when the next one is asked for.
+/// end: what follows the use of a group is done when the next one is asked for, and its errors are thrown there.
 class ParameterGroups {
  public:
   using Params = std::vector<std::size_t>;
 
-  ParameterGroups() = default;
-  ParameterGroups(const ParameterGroups&) = delete;
-  ParameterGroups& operator=(const ParameterGroups&) = delete;
-  virtual ~ParameterGroups() = default;
+  class Source {
+   public:
+    virtual ~Source() = default;
+    /// Ends the use of a group and brings the next one into memory. \return null when none is left
+    virtual const Params* next() = 0;
+  };
 
   class Iterator {
    public:
-    explicit Iterator(ParameterGroups& groups) : groups_(groups), params_(groups.next()) {}
+    explicit Iterator(Source& source) : source_(source), params_(source.next()) {}
     const Params& operator*() const { return *params_; }
     Iterator& operator++() {
-      params_ = groups_.next();
+      params_ = source_.next();
       return *this;
     }
     bool operator==(std::default_sentinel_t) const { return params_ == nullptr; }
 
    private:
-    ParameterGroups& groups_;
+    Source& source_;
     const Params* params_;
   };
-  Iterator begin() { return Iterator(*this); }
+
+  explicit ParameterGroups(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  Iterator begin() { return Iterator(*source_); }
   std::default_sentinel_t end() const { return std::default_sentinel; }
 
  private:
-  /// Ends the use of a group and brings the next one into memory. \return null when none is left
-  virtual const Params* next() = 0;
+  std::unique_ptr<Source> source_;
 };
 
 }  // namespace fsdp

@@ -57,7 +57,7 @@ class ShardStorage {
   /// Leaves in memory what training starts with, however shards were filled.
   virtual void settle() = 0;
   /// For UnitPass::read_gradients and UnitPass::update. Both must outlive the result.
-  virtual std::unique_ptr<ParameterGroups> groups(const Units& units, UnitPass pass) = 0;
+  virtual ParameterGroups groups(const Units& units, UnitPass pass) = 0;
 };
 
 /// All references, and what they refer to, must outlive the storage.

@@ -110,7 +110,7 @@ class StoredShards final : public ShardStorage {
   void settle() override {
     if (std::exchange(changed_, false)) store_.flush();
   }
-  std::unique_ptr<ParameterGroups> groups(const Units& units, UnitPass pass) override;
+  ParameterGroups groups(const Units& units, UnitPass pass) override;
 
  private:
   class GradientGroups;
@@ -149,12 +149,11 @@ class StoredShards final : public ShardStorage {
 };
 
 /// Unit by unit, the parameters whose gradients are in memory.
-class StoredShards::GradientGroups final : public ParameterGroups {
+class StoredShards::GradientGroups final : public ParameterGroups::Source {
  public:
   GradientGroups(StoredShards& shards, const Units& units) : shards_(shards), units_(units) {}
 
- private:
-  const Params* next() override {
+  const ParameterGroups::Params* next() override {
     for (held_.release(); unit_ < units_.size();) {
       const auto& unit = units_[unit_++];
       held_ = shards_.hold_gradients(unit, Access::read);
@@ -164,15 +163,16 @@ class StoredShards::GradientGroups final : public ParameterGroups {
     return nullptr;
   }
 
+ private:
   StoredShards& shards_;
   const Units& units_;
   std::size_t unit_ = 0;  ///< the next one
   StoreHold held_;
-  Params params_;
+  ParameterGroups::Params params_;
 };
 
 /// The parameters of one group of the store after the other, with their gradients.
-class StoredShards::UpdateGroups final : public ParameterGroups {
+class StoredShards::UpdateGroups final : public ParameterGroups::Source {
  public:
   UpdateGroups(StoredShards& shards, const Units& units) : shards_(shards), units_(units) {
     for (const auto& unit : units) {
@@ -183,8 +183,7 @@ class StoredShards::UpdateGroups final : public ParameterGroups {
     }
   }
 
- private:
-  const Params* next() override {
+  const ParameterGroups::Params* next() override {
     if (step_) end_step();
     while (left_.empty()) {
       parameters_.release();
@@ -196,6 +195,7 @@ class StoredShards::UpdateGroups final : public ParameterGroups {
     return &params_;
   }
 
+ private:
   void begin_unit(const Unit& unit) {
     gradients_ = shards_.hold_gradients(unit, Access::read);
     parameters_ = shards_.hold_parameters(unit, Access::overwrite);
@@ -226,12 +226,12 @@ class StoredShards::UpdateGroups final : public ParameterGroups {
   std::size_t unit_ = 0;                     ///< index of the unit after the present one
   std::span<const StepGroup> left_;          ///< of the present unit, from the one in use on
   StoreHold gradients_, parameters_, step_;  ///< released in the opposite order
-  Params params_;
+  ParameterGroups::Params params_;
 };
 
-std::unique_ptr<ParameterGroups> StoredShards::groups(const Units& units, UnitPass pass) {
-  if (pass == UnitPass::read_gradients) return std::make_unique<GradientGroups>(*this, units);
-  return std::make_unique<UpdateGroups>(*this, units);
+ParameterGroups StoredShards::groups(const Units& units, UnitPass pass) {
+  if (pass == UnitPass::read_gradients) return ParameterGroups(std::make_unique<GradientGroups>(*this, units));
+  return ParameterGroups(std::make_unique<UpdateGroups>(*this, units));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace fsdp::detail {
 namespace {
 
-class UpdateAndGather final : public ParameterGroups {
+class UpdateAndGather final : public ParameterGroups::Source {
  public:
   UpdateAndGather(const Units& units, const std::vector<int>& first, AxisCounts& counts,
                   const EngineObservers& observers)
@@ -22,8 +22,7 @@ class UpdateAndGather final : public ParameterGroups {
     std::sort(others_.begin(), others_.end());
   }
 
- private:
-  const Params* next() override {
+  const ParameterGroups::Params* next() override {
     const WithoutAutograd guard;
     if (begun_ > first_.size()) return end();
     if (begun_ > 0) end_unit(unit(begun_ - 1));
@@ -40,6 +39,7 @@ class UpdateAndGather final : public ParameterGroups {
     return &others_;
   }
 
+ private:
   Unit& unit(std::size_t i) const { return units_[static_cast<std::size_t>(first_[i])]; }
 
   void end_unit(Unit& unit) {
@@ -56,7 +56,7 @@ class UpdateAndGather final : public ParameterGroups {
     unit.is_coming = true;
   }
 
-  const Params* end() {
+  const ParameterGroups::Params* end() {
     for (const auto& unit : units_) {
       if (!unit->is_coming) unit->gathered->begin_sync();
     }
@@ -75,15 +75,15 @@ class UpdateAndGather final : public ParameterGroups {
   /// would wait.
   bool agree_ = false;
   std::size_t begun_ = 0;  ///< of first_; one more when the others are updated
-  Params params_, others_;
+  ParameterGroups::Params params_, others_;
   std::optional<EngineObservers::Scope> scope_;
 };
 
 }  // namespace
 
-std::unique_ptr<ParameterGroups> update_and_gather(const Units& units, const std::vector<int>& first,
-                                                   AxisCounts& counts, const EngineObservers& observers) {
-  return std::make_unique<UpdateAndGather>(units, first, counts, observers);
+ParameterGroups update_and_gather(const Units& units, const std::vector<int>& first, AxisCounts& counts,
+                                  const EngineObservers& observers) {
+  return ParameterGroups(std::make_unique<UpdateAndGather>(units, first, counts, observers));
 }
 
 }  // namespace fsdp::detail

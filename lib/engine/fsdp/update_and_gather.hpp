@@ -1,6 +1,5 @@
 #pragma once
 // UnitPass::update_and_cast: units are updated one after the other, and gathered while others are updated.
-#include <memory>
 #include <vector>
 
 #include "lib/compute/device/observer.hpp"
@@ -12,7 +11,7 @@ namespace fsdp::detail {
 /// updated, while the device updates the other units, and the next forward waits for it. Collective.
 /// \param first  indices of these units, in forward order
 /// \param counts  of the shard axis. All references must outlive the result
-std::unique_ptr<ParameterGroups> update_and_gather(const Units& units, const std::vector<int>& first,
-                                                   AxisCounts& counts, const EngineObservers& observers);
+ParameterGroups update_and_gather(const Units& units, const std::vector<int>& first, AxisCounts& counts,
+                                  const EngineObservers& observers);
 
 }  // namespace fsdp::detail

@@ -32,12 +32,14 @@ void Optimizer::expect_child(bool chosen) {
   }
 }
 
-void Optimizer::add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors) {
+void Optimizer::add_fisher(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
+                           const std::vector<double>& divisors) {
   const WithoutAutograd guard;
   const MemoryScope scope(MemoryCategory::workspace);
-  for (std::size_t i = 0; i < num_params(); ++i) {
-    if (!chooses_child(param(i)) || !gradients[i].defined()) continue;
-    const auto scaled = gradients[i].mul(1.0 / divisors[i]);
+  for (std::size_t n = 0; n < params.size(); ++n) {
+    const auto i = params[n];
+    if (!chooses_child(param(i))) continue;
+    const auto scaled = gradients[n].mul(1.0 / divisors[i]);
     scaled.mul_(scaled);
     state(kChildFisher, i).add_(scaled);
   }
@@ -67,9 +69,10 @@ ChildSummary Optimizer::choose_child(ProcessGroup& ranks) {
 
 void Optimizer::mask_gradients(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients) const {
   const auto& child = options().child_tuning;
-  for (const auto i : params) {
-    if (child.mode == ChildTuning::task_free) mask_at_random(ops(), param(i), gradients[i], child, steps_);
-    if (child.mode == ChildTuning::task_driven && chooses_child(param(i))) gradients[i].mul_(state(kChildMask, i));
+  for (std::size_t n = 0; n < params.size(); ++n) {
+    const auto i = params[n];
+    if (child.mode == ChildTuning::task_free) mask_at_random(ops(), param(i), gradients[n], child, steps_);
+    if (child.mode == ChildTuning::task_driven && chooses_child(param(i))) gradients[n].mul_(state(kChildMask, i));
   }
 }
 
@@ -216,12 +219,13 @@ void Optimizer::step_group(const std::vector<std::size_t>& params, const std::ve
                            UpdateGroup group, bool decay) {
   std::vector<std::size_t> members;
   const auto cast_params = std::exchange(group.cast_params, {});
-  for (const auto i : params) {
+  for (std::size_t n = 0; n < params.size(); ++n) {
+    const auto i = params[n];
     if (is_frozen(i) || param(i).decay != decay) continue;
     members.push_back(i);
-    if (!cast_params.empty()) group.cast_params.push_back(cast_params[i]);
+    if (!cast_params.empty()) group.cast_params.push_back(cast_params[n]);
     group.params.push_back(param(i).master_weight.get());
-    group.grads.push_back(gradients[i]);
+    group.grads.push_back(gradients[n]);
   }
   if (!members.empty()) update(group, members);
 }

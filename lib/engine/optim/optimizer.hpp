@@ -81,7 +81,7 @@ struct OptimizerInput {
 struct GradScaling {
   double divisor = 1;
   at::Tensor decision = {};                  ///< result of Ops::decide(); needs supports_device_decision()
-  std::vector<at::Tensor> cast_params = {};  ///< with a decision: by parameter, see UpdateGroup
+  std::vector<at::Tensor> cast_params = {};  ///< with a decision: as the gradients, see UpdateGroup
 };
 
 class Optimizer {
@@ -96,7 +96,7 @@ class Optimizer {
   /// them in place
   void step(const std::vector<at::Tensor>& gradients, double lr, double grad_divisor);
   /// Starts a step in parts, for parameters that are in memory at different times: call begin_step(), then step_part()
-  /// for each part.
+  /// for each part. \param gradients  of `params`, in their order
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  const GradScaling& scaling);
@@ -108,9 +108,10 @@ class Optimizer {
   /// Whether the child of Child-Tuning-D has yet to be chosen, by add_fisher() and choose_child() before the first
   /// step.
   bool is_choosing_child() const { return choosing_child_; }
-  /// Adds the squares of one batch's gradients to the Fisher sums; skips undefined gradients, which other calls add.
-  /// \param divisors  divisor for each parameter's gradient, applied before squaring
-  void add_fisher(const std::vector<at::Tensor>& gradients, const std::vector<double>& divisors);
+  /// Adds the squares of one batch's gradients to the Fisher sums. \param gradients  of `params`, in their order
+  /// \param divisors  divisor for each parameter's gradient, by parameter, applied before squaring
+  void add_fisher(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients,
+                  const std::vector<double>& divisors);
   /// Replaces the Fisher sums by masks. Collective. \param ranks  the ranks that have the other rows
   ChildSummary choose_child(ProcessGroup& ranks);
   /// Recreates the child's states, as zeros, to match a checkpoint: masks if `chosen`, else sums. No effect without

@@ -24,7 +24,7 @@ std::string gather_rows(ModelRuntime& runtime, std::size_t param) {
   const auto& layout = engine.layout(param);
   const auto rows = engine.range(param).num_rows;
   auto mine = at::empty(layout.shape_with_rows(rows), at::kFloat);
-  engine.with_shard(param, Access::read, [&] { mine.copy_(engine.master_weight(param).narrow(0, 0, rows)); });
+  mine.copy_(engine.shard(param, Access::read).values().narrow(0, 0, rows));
   std::string whole;
   const std::string_view bytes(static_cast<const char*>(mine.const_data_ptr()), mine.nbytes());
   for (const auto& part : runtime.mesh().shard.ranks->gather(bytes, 0)) whole += part;

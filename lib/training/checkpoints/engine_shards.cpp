@@ -69,7 +69,9 @@ std::vector<ReadSum> read_rows(const Source& source, const std::string& path, En
     }
   };
   for (std::size_t i = 0; i < engine.num_parameters(); ++i) {
-    engine.with_shard(i, Access::update, [&] { visit_states(engine, optimizer, i, read); });
+    auto shard = engine.shard(i, Access::update);
+    visit_states(engine, optimizer, i, read);
+    shard.finish();
   }
   return reader.sums();
 }

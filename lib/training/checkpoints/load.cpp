@@ -259,7 +259,9 @@ class Loader {
       // Parameters that adapters have whole come from their file.
       if (hash != nullptr && !runtime_.decoder().parameters[i].with_adapter())
         hash->add(i, engine_.range(i).first_row * engine_.layout(i).row_elements(), values);
-      engine_.with_shard(i, Access::update, [&] { mine(engine_.master_weight(i), i).copy_(values); });
+      auto shard = engine_.shard(i, Access::update);
+      mine(shard.values(), i).copy_(values);
+      shard.finish();
       const auto copy = plan_.copies.find(i);
       if (copy != plan_.copies.end() && !same_bits(values, rows(i, {copy->second, 0})))
         refuse(plan_.weights[n], copy->second);
@@ -268,7 +270,9 @@ class Loader {
 
   void read_state(const Optimizer& optimizer) {
     for (std::size_t i = 0; i < optimizer.num_params(); ++i) {
-      engine_.with_shard(i, Access::update, [&] { read_states_of(optimizer, i); });
+      auto shard = engine_.shard(i, Access::update);
+      read_states_of(optimizer, i);
+      shard.finish();
     }
   }
 

@@ -187,8 +187,8 @@ void copy_states(Snapshot& snapshot, Engine& engine, const Optimizer* optimizer,
     }
     snapshot.blocks.push_back(std::move(block));
   };
-  const auto add_all = [&] { visit_states(engine, optimizer, param, add); };
-  snapshot.pinned ? add_all() : engine.with_shard(param, Access::read, add_all);
+  const auto held = snapshot.pinned ? StoreHold() : engine.stored_master_weight(param).hold(Access::read);
+  visit_states(engine, optimizer, param, add);
 }
 
 Snapshot copy_shards(ModelRuntime& runtime, Optimizer& optimizer) {

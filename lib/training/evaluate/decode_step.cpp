@@ -62,28 +62,29 @@ at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> 
     parts.push_back({std::min(length, positions) - sequence->cached, sequence->cached, nullptr});
   }
   at::Tensor x_ND;
-  engine.with_layer_parameters(0, [&](LayerParams p) {
+  {
+    const auto embedding = engine.gathered(0);
     std::vector<at::Tensor> embedded;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto ids = std::span(sequences[i]->ids).last(static_cast<std::size_t>(parts[i].tokens));
       const auto batch = one_sequence(ids, parts[i].cache_length, runtime.ops());
-      embedded.push_back(decoder.layers[0]->forward(p, batch, {}, nullptr));
+      embedded.push_back(decoder.layers[0]->forward(embedding.params(), batch, {}, nullptr));
     }
     if (!parts.empty()) x_ND = joined(std::move(embedded), least_rows);
-  });
+  }
   for (std::size_t b = 0; b < num_blocks; ++b) {
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].cache = &sequences[i]->caches[b];
-    engine.with_layer_parameters(b + 1, [&](LayerParams p) {
-      if (!parts.empty()) x_ND = decoder.blocks[b]->decode(p, x_ND, parts);
-    });
+    const auto block = engine.gathered(b + 1);
+    if (!parts.empty()) x_ND = decoder.blocks[b]->decode(block.params(), x_ND, parts);
   }
   at::Tensor logits_NV;
-  engine.with_layer_parameters(num_blocks + 1, [&](LayerParams p) {
+  {
+    const auto head = engine.gathered(num_blocks + 1);
     std::vector<at::Tensor> last;
     std::int64_t end = 0;
     for (const auto& part : parts) last.push_back(x_ND.narrow(0, (end += part.tokens) - 1, 1));
-    if (!parts.empty()) logits_NV = decoder.loss->logits(p, joined(std::move(last), least_rows));
-  });
+    if (!parts.empty()) logits_NV = decoder.loss->logits(head.params(), joined(std::move(last), least_rows));
+  }
   for (auto* sequence : sequences) sequence->cached = static_cast<std::int64_t>(sequence->ids.size());
   if (parts.empty()) return at::empty({0, decoder.config.vocab_size});
   logits_NV = logits_NV.narrow(0, 0, static_cast<std::int64_t>(parts.size()));

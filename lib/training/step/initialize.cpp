@@ -77,22 +77,19 @@ void fill_magnitudes(ModelRuntime& runtime) {
     std::map<std::string, std::size_t> names;
     for (std::size_t i = 0; i < params.size(); ++i)
       names.emplace(decoder.parameters[static_cast<std::size_t>(params[i])].name, i);
-    engine.with_layer_parameters(l, [&](LayerParams p) {
-      runtime.synchronize();  // what is copied below would wait behind the gather without a limit
-      for (const int param : params) {
-        const auto i = static_cast<std::size_t>(param);
-        const auto& spec = decoder.parameters[i];
-        const auto range = engine.range(i);
-        if (spec.init != Init::row_norms || range.num_rows == 0) continue;
-        const auto module = spec.name.substr(0, spec.name.rfind('.'));
-        const auto lengths = lengths_of_codes(runtime, names, p, module, spec.shape[0]);
-        engine.with_shard(i, Access::update, [&] {
-          engine.master_weight(i)
-              .narrow(0, 0, range.num_rows)
-              .copy_(lengths.narrow(0, range.first_row, range.num_rows));
-        });
-      }
-    });
+    const auto layer = engine.gathered(l);
+    runtime.synchronize();  // what is copied below would wait behind the gather without a limit
+    for (const int param : params) {
+      const auto i = static_cast<std::size_t>(param);
+      const auto& spec = decoder.parameters[i];
+      const auto range = engine.range(i);
+      if (spec.init != Init::row_norms || range.num_rows == 0) continue;
+      const auto module = spec.name.substr(0, spec.name.rfind('.'));
+      const auto lengths = lengths_of_codes(runtime, names, layer.params(), module, spec.shape[0]);
+      auto shard = engine.shard(i, Access::update);
+      shard.values().narrow(0, 0, range.num_rows).copy_(lengths.narrow(0, range.first_row, range.num_rows));
+      shard.finish();
+    }
   }
 }
 
@@ -113,16 +110,15 @@ void fill_token_rows(ModelRuntime& runtime) {
       if (weight == params.end()) weight = place(embedding);
     const auto rows = static_cast<std::size_t>(*place(module + kTokenRows));
     const auto range = engine.range(rows);
-    engine.with_layer_parameters(is_head ? decoder.layers.size() : 0, [&](LayerParams p) {
-      runtime.synchronize();  // as in fill_magnitudes()
-      const auto& whole = p[static_cast<std::size_t>(weight - params.begin())];
-      engine.with_shard(rows, Access::update, [&] {
-        for (std::int64_t i = 0; i < range.num_rows; ++i) {
-          const auto id = ids[static_cast<std::size_t>(range.first_row + i)];
-          engine.master_weight(rows).select(0, i).copy_(whole.select(0, id));
-        }
-      });
-    });
+    const auto layer = engine.gathered(is_head ? decoder.layers.size() : 0);
+    runtime.synchronize();  // as in fill_magnitudes()
+    const auto& whole = layer.params()[static_cast<std::size_t>(weight - params.begin())];
+    auto shard = engine.shard(rows, Access::update);
+    for (std::int64_t i = 0; i < range.num_rows; ++i) {
+      const auto id = ids[static_cast<std::size_t>(range.first_row + i)];
+      shard.values().select(0, i).copy_(whole.select(0, id));
+    }
+    shard.finish();
   }
 }
 
@@ -157,8 +153,9 @@ void initialize(ModelRuntime& runtime, std::uint64_t seed, const Chosen& chosen)
     const auto& spec = runtime.decoder().parameters[i];
     if (rows == 0 || !chosen(spec) || spec.init == Init::token_rows || (of_codes && spec.init == Init::row_norms))
       continue;
-    engine.with_shard(i, Access::update,
-                      [&] { engine.master_weight(i).narrow(0, 0, rows).copy_(first_rows(runtime, i, seed)); });
+    auto shard = engine.shard(i, Access::update);
+    shard.values().narrow(0, 0, rows).copy_(first_rows(runtime, i, seed));
+    shard.finish();
   }
   engine.sync_parameters();
   runtime.synchronize();

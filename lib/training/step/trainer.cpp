@@ -234,14 +234,18 @@ void Trainer::update(const StepSums& loss, StepUnderWay& step) {
     decision_ = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm,
                                    under_way_.empty() ? at::Tensor() : decision_);
     scaling.decision = decision_;
-    for (std::size_t i = 0; i < engine.num_parameters(); ++i) scaling.cast_params.push_back(engine.all_gather_input(i));
   }
   if (!outcome.skipped) {
     const auto start = Clock::now();
     const auto before = stats_of(runtime_.store());
     optimizer_->begin_step();
-    engine.for_units(device_decides_ ? UnitPass::update_and_cast : UnitPass::update,
-                     [&](const auto& params) { optimizer_->step_part(params, gradients(), report.lr, scaling); });
+    for (const auto& params : engine.parameter_groups(device_decides_ ? UnitPass::update_and_cast : UnitPass::update)) {
+      scaling.cast_params.clear();
+      for (const auto i : params) {
+        if (device_decides_) scaling.cast_params.push_back(engine.all_gather_input(i));
+      }
+      optimizer_->step_part(params, gradients(params), report.lr, scaling);
+    }
     report.update_seconds = seconds_since(start);
     const auto after = stats_of(runtime_.store());
     report.update_bytes = after.bytes_read - before.bytes_read + after.bytes_written - before.bytes_written;
@@ -257,10 +261,10 @@ void Trainer::update(const StepSums& loss, StepUnderWay& step) {
   }
 }
 
-std::vector<at::Tensor> Trainer::gradients() {
-  std::vector<at::Tensor> all;
-  for (std::size_t i = 0; i < runtime_.engine().num_parameters(); ++i) all.push_back(runtime_.engine().gradient(i));
-  return all;
+std::vector<at::Tensor> Trainer::gradients(const std::vector<std::size_t>& params) {
+  std::vector<at::Tensor> gradients;
+  for (const auto i : params) gradients.push_back(runtime_.engine().gradient(i));
+  return gradients;
 }
 
 std::int64_t Trainer::fisher_batches() const {
@@ -294,7 +298,8 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   // Each parameter's gradient is clipped by itself, as the authors do.
   std::vector<double> divisors;
   for (const auto norm : norms) divisors.push_back(clip_divisor(norm, state_.loss_scale, options_.clip_grad_norm));
-  engine.for_units(UnitPass::read_gradients, [&](const auto&) { optimizer_->add_fisher(gradients(), divisors); });
+  for (const auto& params : engine.parameter_groups(UnitPass::read_gradients))
+    optimizer_->add_fisher(params, gradients(params), divisors);
   ++state_.fisher_batches;
   return true;
 }

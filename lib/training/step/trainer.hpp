@@ -80,7 +80,7 @@ class Trainer {
   void wait_for_reader(StepReport& report);
   void undo_later_steps();
   double read_loss(StepSums loss);
-  std::vector<at::Tensor> gradients();
+  std::vector<at::Tensor> gradients(const std::vector<std::size_t>& params);
   void update(const StepSums& loss, StepUnderWay& step);
   StepOutcome decide(double nats, double scaled_norm);
   void take_outcome(const StepOutcome& outcome, StepReport& report);

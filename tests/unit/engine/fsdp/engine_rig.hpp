@@ -46,11 +46,9 @@ class RigRank {
     optimizer_ = make_optimizer({host_ops(), engine_params(*engine_), setup.optimizer, nullptr, runtime_.store()});
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
       const auto range = engine_->range(i);
-      engine_->with_shard(i, Access::update, [&] {
-        engine_->master_weight(i)
-            .narrow(0, 0, range.num_rows)
-            .copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
-      });
+      auto shard = engine_->shard(i, Access::update);
+      shard.values().narrow(0, 0, range.num_rows).copy_(setup.weights[i].narrow(0, range.first_row, range.num_rows));
+      shard.finish();
     }
     engine_->sync_parameters();
     if (setup.trace) engine_->observers().add(trace_);
@@ -63,7 +61,8 @@ class RigRank {
     outcome_.traces[rank] = trace_.events_json(world_.rank());
     if (world_.rank() == 0) outcome_.used_peer_memory = engine_->uses_peer_memory();
     for (std::size_t i = 0; i < engine_->num_parameters(); ++i) {
-      engine_->with_shard(i, Access::read, [&] { collect(outcome_.parameters[i], engine_->master_weight(i), i); });
+      const auto shard = engine_->shard(i, Access::read);
+      collect(outcome_.parameters[i], shard.values(), i);
     }
   }
 
@@ -106,11 +105,11 @@ class RigRank {
     // The formula of torch.nn.utils.clip_grad_norm_.
     const double divisor = setup_.loss_scale / std::min(1.0, setup_.clip / (norm + 1e-6));
     optimizer_->begin_step();
-    engine_->for_units(UnitPass::update, [&](const std::vector<std::size_t>& params) {
+    for (const auto& params : engine_->parameter_groups(UnitPass::update)) {
       std::vector<at::Tensor> gradients;
-      for (std::size_t i = 0; i < engine_->num_parameters(); ++i) gradients.push_back(engine_->gradient(i));
+      for (const auto i : params) gradients.push_back(engine_->gradient(i));
       optimizer_->step_part(params, gradients, setup_.lr, {.divisor = divisor});
-    });
+    }
     engine_->sync_parameters();
   }
 
@@ -126,11 +125,11 @@ class RigRank {
 
   /// Call before the optimizer's step, which may scale gradients in place.
   void collect_gradients() {
-    engine_->for_units(UnitPass::read_gradients, [&](const std::vector<std::size_t>& params) {
+    for (const auto& params : engine_->parameter_groups(UnitPass::read_gradients)) {
       for (const auto i : params) {
         if (engine_->layout(i).trainable) collect(outcome_.gradients[i], engine_->gradient(i), i);
       }
-    });
+    }
   }
 
   /// Replica 0 writes its rows; then every replica must hold the same bits, and zeros in the padding.

@@ -151,24 +151,76 @@ TEST_SUITE("fsdp/engine") {
     }
   }
 
-  TEST_CASE("with_layer_parameters: the gathered parameters of each layer and of the head") {
+  TEST_CASE("gathered(): the parameters of each layer and of the head") {
     for (const bool peer : {true, false}) {
       auto setup = four_ranks(Sharding::full_shard);
       setup.steps = 0;
       setup.peer_memory = peer;
       train(setup, [&](RigRank& rank) {
-        rank.engine().with_layer_parameters(1, [&](LayerParams params) {
-          REQUIRE(params.size() == 12);
-          CHECK(same_bits(params[0], setup.weights[2]));
-        });
-        rank.engine().with_layer_parameters(3, [&](LayerParams params) {
-          REQUIRE(params.size() == 3);
-          CHECK(same_bits(params[2].narrow(0, 0, 97), setup.weights[0]));
-          CHECK(params[2].size(0) == 128);
-        });
+        {
+          const auto block = rank.engine().gathered(1);
+          REQUIRE(block.params().size() == 12);
+          CHECK(same_bits(block.params()[0], setup.weights[2]));
+        }
+        {
+          const auto head = rank.engine().gathered(3);
+          REQUIRE(head.params().size() == 3);
+          CHECK(same_bits(head.params()[2].narrow(0, 0, 97), setup.weights[0]));
+          CHECK(head.params()[2].size(0) == 128);
+        }
         CHECK(rank.engine().counts().shard.all_gathers == 2);
       });
     }
+  }
+
+  TEST_CASE("forward(): the last layer's output and the head, with the gathers of an evaluation") {
+    for (const auto sharding : {Sharding::full_shard, Sharding::optimizer_shard, Sharding::no_shard}) {
+      INFO(std::string(to_string(sharding)));
+      auto setup = four_ranks(sharding);
+      setup.peer_memory = false;
+      train(setup, [&](RigRank& rank) {
+        auto& engine = rank.engine();
+        const auto rows = setup.rows(0);
+        const auto gathers = [&](const auto& pass) {
+          const auto before = engine.counts().shard.all_gathers;
+          pass();
+          return engine.counts().shard.all_gathers - before;
+        };
+        const auto batch = rank.batch_of(rows, 0, 5), none = rank.batch_of(rows, 0, 0);
+        LossSum want;
+        engine.evaluate(batch);
+        const auto wanted = gathers([&] { want = engine.evaluate(batch); });
+        for (int pass = 0; pass < 2; ++pass) {
+          CHECK(gathers([&] {
+                  const auto end = engine.forward(batch);
+                  LossSum loss;
+                  rank.decoder().loss->forward(end.params(), StepContext{batch, 0.0, &loss}, end.x_ND());
+                  CHECK(loss.loss_sum == want.loss_sum);
+                }) == wanted);
+        }
+        CHECK(gathers([&] { CHECK_FALSE(engine.forward(none).x_ND().defined()); }) == wanted);
+      });
+    }
+  }
+
+  TEST_CASE("shard(): a change that was not finished is an error, unless an exception ended it") {
+    auto setup = four_ranks(Sharding::full_shard);
+    setup.steps = 0;
+    train(setup, [&](RigRank& rank) {
+      auto& engine = rank.engine();
+      static_cast<void>(engine.shard(0, Access::read).values());
+      engine.sync_parameters();
+      const auto fail = [&] {
+        const auto shard = engine.shard(0, Access::update);
+        throw std::runtime_error("a damaged file");
+      };
+      CHECK_THROWS_AS(fail(), std::runtime_error);
+      engine.sync_parameters();
+      engine.shard(0, Access::update).finish();
+      engine.sync_parameters();
+      static_cast<void>(engine.shard(0, Access::update).values());
+      CHECK_THROWS_AS(engine.sync_parameters(), std::logic_error);
+    });
   }
 
   TEST_CASE("gradient_norm: not finite if any gradient of any rank is not") {

@@ -105,9 +105,9 @@ class LateEngine {
     for (std::size_t i = 0; i < engine->num_parameters(); ++i) how(i, engine->master_weight(i));
   }
   void update(double by) {
-    engine->for_units(UnitPass::update_and_cast, [&](const std::vector<std::size_t>& params) {
+    for (const auto& params : engine->parameter_groups(UnitPass::update_and_cast)) {
       for (const auto i : params) engine->master_weight(i).add_(by * static_cast<double>(i % 3));
-    });
+    }
   }
 
  private:
@@ -167,16 +167,10 @@ TEST_SUITE("fsdp/first gathers") {
 
         update_both(0.04);
         for (std::size_t layer = 0; layer < 4; ++layer) {
-          std::vector<at::Tensor> seen, expected;
-          const auto copy_to = [](std::vector<at::Tensor>& copies) {
-            return [&copies](LayerParams params) {
-              for (const auto& param : params) copies.push_back(param.clone());
-            };
-          };
-          ahead.engine->with_layer_parameters(layer, copy_to(seen));
-          plain.engine->with_layer_parameters(layer, copy_to(expected));
-          REQUIRE(seen.size() == expected.size());
-          for (std::size_t i = 0; i < seen.size(); ++i) CHECK(same_bits(seen[i], expected[i]));
+          const auto seen = ahead.engine->gathered(layer), expected = plain.engine->gathered(layer);
+          REQUIRE(seen.params().size() == expected.params().size());
+          for (std::size_t i = 0; i < seen.params().size(); ++i)
+            CHECK(same_bits(seen.params()[i], expected.params()[i]));
         }
         check_alike();
       }

@@ -63,13 +63,10 @@ inline at::Tensor all_logits(const Setup& setup, std::int64_t first_position = 0
     batch.first_position = first_position;
     batch.packing = packing;
     const auto& decoder = rank.decoder();
-    at::Tensor x, logits;
-    for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
-      rank.engine().with_layer_parameters(
-          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-    }
-    rank.engine().with_layer_parameters(decoder.layers.size(),
-                                        [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
+    at::Tensor x;
+    for (std::size_t s = 0; s < decoder.layers.size(); ++s)
+      x = decoder.layers[s]->forward(rank.engine().gathered(s).params(), batch, x, nullptr);
+    const auto logits = decoder.loss->logits(rank.engine().gathered(decoder.layers.size()).params(), x);
     const std::lock_guard lock(one_by_one);
     if (first.defined()) CHECK(same_bits(logits, first));
     first = logits;

@@ -43,15 +43,13 @@ TEST_SUITE("fsdp/minGPT against PyTorch") {
       const auto batch = rank.batch_of(setup.rows(0), 0, 4);
       const auto& decoder = rank.decoder();
       at::Tensor x;
-      for (std::size_t s = 0; s < decoder.layers.size(); ++s) {
-        rank.engine().with_layer_parameters(
-            s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-      }
-      rank.engine().with_layer_parameters(decoder.layers.size(), [&](LayerParams params) {
-        std::vector<at::Tensor> rows;
-        for (std::int64_t t = 1; t <= x.size(0); ++t) rows.push_back(decoder.last_logits(params, x.narrow(0, 0, t)));
-        logits = at::cat(rows);
-      });
+      for (std::size_t s = 0; s < decoder.layers.size(); ++s)
+        x = decoder.layers[s]->forward(rank.engine().gathered(s).params(), batch, x, nullptr);
+      const auto head = rank.engine().gathered(decoder.layers.size());
+      std::vector<at::Tensor> rows;
+      for (std::int64_t t = 1; t <= x.size(0); ++t)
+        rows.push_back(decoder.last_logits(head.params(), x.narrow(0, 0, t)));
+      logits = at::cat(rows);
     });
     REQUIRE(logits.sizes() == at::IntArrayRef({4 * 32, 97}));
     for (const char* precision : {"f32", "f64"}) {

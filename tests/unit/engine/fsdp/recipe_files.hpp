@@ -132,16 +132,11 @@ class Recipe {
         if (!same_rope(setup.model, cached, length)) cached = 0;
         const std::vector<std::int64_t> next(ids.begin() + cached, ids.end());
         MicroBatch batch{at::tensor(next, at::kLong).to(at::kInt), {}, 1, length - cached, {}, cached};
-        at::Tensor x, logits;
-        rank.engine().with_layer_parameters(
-            0, [&](LayerParams params) { x = decoder.layers[0]->forward(params, batch, {}, nullptr); });
-        for (std::size_t b = 0; b < caches.size(); ++b) {
-          rank.engine().with_layer_parameters(b + 1, [&](LayerParams params) {
-            x = decoder.decode_block(static_cast<int>(b), params, x, caches[b], cached);
-          });
-        }
-        rank.engine().with_layer_parameters(decoder.layers.size(),
-                                            [&](LayerParams params) { logits = decoder.last_logits(params, x); });
+        auto& engine = rank.engine();
+        auto x = decoder.layers[0]->forward(engine.gathered(0).params(), batch, {}, nullptr);
+        for (std::size_t b = 0; b < caches.size(); ++b)
+          x = decoder.decode_block(static_cast<int>(b), engine.gathered(b + 1).params(), x, caches[b], cached);
+        const auto logits = decoder.last_logits(engine.gathered(decoder.layers.size()).params(), x);
         cached = length;
         ids.push_back(logits.argmax(-1).item<std::int64_t>());
       }

@@ -3,6 +3,7 @@
 #include "tests/support/torch_doctest.hpp"
 
 #include <cmath>
+#include <numeric>
 
 #include "lib/base/error.hpp"
 #include "lib/compute/ops/aten_ops.hpp"
@@ -85,14 +86,21 @@ std::vector<double> divisors_of(int batch, double clip) {
   return divisors;
 }
 
+std::vector<std::size_t> all_params(const Optimizer& optimizer) {
+  std::vector<std::size_t> all(optimizer.num_params());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 /// Ten steps with D on one rank of a group.
 void check_task_driven(ProcessGroup& world, const Ops& ops, const std::string& name, double clip, double threshold) {
   const ChildShard shard(world);
   const auto ranks = make_host_collectives(world, ops);
   const auto optimizer = make_optimizer({ops, shard.params, child_options(ChildTuning::task_driven), &*ranks});
   REQUIRE(optimizer->is_choosing_child());
+  const auto all = all_params(*optimizer);
   for (int batch = 0; batch < kFisherBatches; ++batch)
-    optimizer->add_fisher(shard.rows("fisher_grad.", batch), divisors_of(batch, clip));
+    optimizer->add_fisher(all, shard.rows("fisher_grad.", batch), divisors_of(batch, clip));
   const auto child = optimizer->choose_child(world);
   CHECK(child.elements == 896);
   CHECK(child.kept == 269);
@@ -253,7 +261,7 @@ TEST_SUITE("optim/child_tuning") {
           auto gradients = shard.rows("grad.", 0);
           gradients[1] = at::Tensor();
           if (mode == ChildTuning::task_driven) {
-            optimizer->add_fisher(gradients, std::vector<double>(gradients.size(), 1.0));
+            optimizer->add_fisher(all_params(*optimizer), gradients, std::vector<double>(gradients.size(), 1.0));
             CHECK(optimizer->choose_child(world).elements == 13 + 24 * 33);
           }
           optimizer->step(gradients, 1e-2, 1.0);

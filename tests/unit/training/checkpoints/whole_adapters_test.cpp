@@ -190,11 +190,11 @@ class Rank {
       if (step == 10) break;
       norms.push_back(norm);
       optimizer->begin_step();
-      engine.for_units(UnitPass::update, [&](const std::vector<std::size_t>& params) {
+      for (const auto& params : engine.parameter_groups(UnitPass::update)) {
         std::vector<at::Tensor> gradients;
-        for (std::size_t i = 0; i < engine.num_parameters(); ++i) gradients.push_back(engine.gradient(i));
+        for (const auto i : params) gradients.push_back(engine.gradient(i));
         optimizer->step_part(params, gradients, case_.lr, {.divisor = 1.0 / std::min(1.0, case_.clip / (norm + 1e-6))});
-      });
+      }
       engine.sync_parameters();
     }
   }
@@ -202,12 +202,11 @@ class Rank {
   at::Tensor logits() {
     const auto batch = batch_of(case_, 0, case_.rows());
     const auto& decoder = runtime_.decoder();
-    at::Tensor x, logits;
+    auto& engine = runtime_.engine();
+    at::Tensor x;
     for (std::size_t s = 0; s < decoder.layers.size(); ++s)
-      runtime_.engine().with_layer_parameters(
-          s, [&](LayerParams params) { x = decoder.layers[s]->forward(params, batch, x, nullptr); });
-    runtime_.engine().with_layer_parameters(decoder.layers.size(),
-                                            [&](LayerParams params) { logits = decoder.loss->logits(params, x); });
+      x = decoder.layers[s]->forward(engine.gathered(s).params(), batch, x, nullptr);
+    const auto logits = decoder.loss->logits(engine.gathered(decoder.layers.size()).params(), x);
     return logits.view({case_.rows(), batch.length, -1});
   }
 

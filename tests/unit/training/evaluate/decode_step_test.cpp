@@ -72,8 +72,11 @@ bool near(const at::Tensor& a, const at::Tensor& b) {
 void fill(ModelRuntime& runtime) {
   initialize_parameters(runtime, 3);
   // Initial matrices are too small for attention to matter.
-  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i)
-    runtime.engine().with_shard(i, Access::update, [&] { runtime.engine().master_weight(i).mul_(10); });
+  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i) {
+    auto shard = runtime.engine().shard(i, Access::update);
+    shard.values().mul_(10);
+    shard.finish();
+  }
   runtime.engine().sync_parameters();
 }
 

@@ -26,8 +26,11 @@ std::vector<std::int32_t> write(ProcessGroup& world, const ModelConfig& config, 
   ModelRuntime runtime(world, config, {}, {}, 1);
   initialize_parameters(runtime, 3);
   // Initial matrices are too small for attention to matter.
-  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i)
-    runtime.engine().with_shard(i, Access::update, [&] { runtime.engine().master_weight(i).mul_(10); });
+  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i) {
+    auto shard = runtime.engine().shard(i, Access::update);
+    shard.values().mul_(10);
+    shard.finish();
+  }
   runtime.engine().sync_parameters();
   SamplingOptions options;
   options.num_tokens = 24;
