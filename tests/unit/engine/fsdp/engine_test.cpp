@@ -187,15 +187,15 @@ TEST_SUITE("fsdp/engine") {
           return engine.counts().shard.all_gathers - before;
         };
         const auto batch = rank.batch_of(rows, 0, 5), none = rank.batch_of(rows, 0, 0);
-        LossSum want;
+        StepSums want;
         engine.evaluate(batch);
         const auto wanted = gathers([&] { want = engine.evaluate(batch); });
         for (int pass = 0; pass < 2; ++pass) {
           CHECK(gathers([&] {
                   const auto end = engine.forward(batch);
-                  LossSum loss;
+                  StepSums loss;
                   rank.decoder().loss->forward(end.params(), StepContext{batch, 0.0, &loss}, end.x_ND());
-                  CHECK(loss.loss_sum == want.loss_sum);
+                  CHECK(loss.nats == want.nats);
                 }) == wanted);
         }
         CHECK(gathers([&] { CHECK_FALSE(engine.forward(none).x_ND().defined()); }) == wanted);
