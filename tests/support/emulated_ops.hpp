@@ -1,8 +1,8 @@
 #pragma once
-// FusedOps that run the kernels of lib/compute/cuda on the CPU (emulated_cuda.hpp).
+// DeviceOps that run the kernels of lib/compute/cuda on the CPU (emulated_cuda.hpp).
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/device_work.hpp"
-#include "lib/compute/ops/fused_ops.hpp"
 
 namespace fsdp::test {
 
@@ -19,11 +19,11 @@ class EmulatedKernels final : public cuda::LaunchedKernels {
 };
 
 /// Treats all tensors as device tensors.
-class EmulatedOps : public FusedOps {
+class EmulatedOps : public DeviceOps {
  public:
   /// \param recorder  null: nothing is recorded
   explicit EmulatedOps(emulated::Order order, std::shared_ptr<const WorkRecorder> recorder = nullptr)
-      : FusedOps(at::kCPU, std::make_shared<EmulatedKernels>(order)), recorder_(std::move(recorder)) {}
+      : DeviceOps(at::kCPU, std::make_shared<EmulatedKernels>(order)), recorder_(std::move(recorder)) {}
   bool is_on_host(const at::Tensor&) const override { return false; }
   const WorkRecorder* recorder() const override { return recorder_.get(); }
 

@@ -33,7 +33,7 @@
 #include "lib/compute/cuda/device_kernels.hpp"
 #include "lib/compute/cuda/staged_copies.hpp"
 #include "lib/compute/device/gpus.hpp"
-#include "lib/compute/ops/fused_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
@@ -66,10 +66,10 @@ class CudaTimeMark final : public TimeMark {
   UniqueEvent event_{cudaEventDefault};
 };
 
-class CudaOps final : public FusedOps {
+class CudaOps final : public DeviceOps {
  public:
   CudaOps(at::Device device, const GpuAttentionTraits& traits, std::int64_t total_bytes, const EventWait& wait)
-      : FusedOps(device, device_kernels(device.index())),
+      : DeviceOps(device, device_kernels(device.index())),
         traits_(traits),
         total_bytes_(total_bytes),
         wait_(wait),
@@ -103,11 +103,11 @@ class CudaOps final : public FusedOps {
     return here;
   }
   void transfer(const at::Tensor& to, const at::Tensor& from) const override {
-    if (is_on_host(to) == is_on_host(from)) return FusedOps::transfer(to, from);
+    if (is_on_host(to) == is_on_host(from)) return DeviceOps::transfer(to, from);
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
     if (!plain) {
       wait_for_asked();  // a copy between dtypes blocks without a time limit
-      return FusedOps::transfer(to, from);
+      return DeviceOps::transfer(to, from);
     }
     if (is_on_host(to)) return copies_.to_host(bytes_in(to), bytes_of(from), from.nbytes());
     copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
@@ -116,7 +116,7 @@ class CudaOps final : public FusedOps {
   }
   std::unique_ptr<Transfer> start_transfer(const at::Tensor& to, const at::Tensor& from) const override {
     const bool plain = to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous();
-    if (!plain || is_on_host(to) == is_on_host(from)) return FusedOps::start_transfer(to, from);
+    if (!plain || is_on_host(to) == is_on_host(from)) return DeviceOps::start_transfer(to, from);
     return transfer_until(copies_.start(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes()), to, from);
   }
   std::shared_ptr<void> lock_pages(const at::Tensor& x) const override {
@@ -125,20 +125,6 @@ class CudaOps final : public FusedOps {
   std::unique_ptr<TimeMark> mark_time() const override {
     return std::make_unique<CudaTimeMark>(c10::cuda::getCurrentCUDAStream(device().index()).stream());
   }
-  /// Master weights on the host are rounded on the host, into the buffer that is sent.
-  void cast_shards(std::span<const CastShard> rows) const override {
-    std::vector<CastShard> here;
-    for (const auto& pair : rows) {
-      const bool apart = is_on_host(pair.from) && !is_on_host(pair.to);
-      if (apart && pair.to.is_contiguous() && pair.from.is_contiguous()) {
-        send_rounded(pair.to, pair.from);
-      } else {
-        here.push_back(pair);
-      }
-    }
-    FusedOps::cast_shards(here);
-  }
-
   /// Plain operators' cross-entropy needs several copies of the logits.
   std::int64_t logits_bytes() const override { return has_kernels() ? logits_bytes_of_gpu(total_bytes_) : 0; }
   std::string fp8_way() const override { return "float8 by cuBLASLt"; }
@@ -169,7 +155,7 @@ class CudaOps final : public FusedOps {
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                            std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
-    if (s.rows == 0 || kernel >= GpuAttention::blocks) return FusedOps::row_attention(qkv_NC, s, state);
+    if (s.rows == 0 || kernel >= GpuAttention::blocks) return DeviceOps::row_attention(qkv_NC, s, state);
     auto saved = std::make_unique<CudaAttentionState>();
     auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
     if (state != nullptr) *state = std::move(saved);
@@ -204,6 +190,16 @@ class CudaOps final : public FusedOps {
     return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), nullptr);
   }
 
+  /// Master weights on the host are rounded on the host, into the buffer that is sent.
+  void send_rounded(const at::Tensor& to, const at::Tensor& from) const override {
+    const auto element = to.element_size();
+    const auto flat = from.reshape({-1});
+    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
+      const auto elements = static_cast<std::int64_t>(count / element);
+      at::from_blob(room, {elements}, at::TensorOptions(to.scalar_type()))
+          .copy_(flat.narrow(0, static_cast<std::int64_t>(first / element), elements));
+    });
+  }
   /// Through pinned memory, which PyTorch's allocator keeps until the device has written it.
   std::function<std::vector<double>()> start_read(const at::Tensor& values) const override {
     const auto here = at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true));
@@ -261,16 +257,6 @@ class CudaOps final : public FusedOps {
   }
   static const std::byte* bytes_of(const at::Tensor& x) { return static_cast<const std::byte*>(x.const_data_ptr()); }
 
-  void send_rounded(const at::Tensor& to, const at::Tensor& from) const {
-    const auto element = to.element_size();
-    const auto flat = from.reshape({-1});
-    copies_.to_device(bytes_in(to), to.nbytes(), [&](std::byte* room, std::size_t first, std::size_t count) {
-      const auto elements = static_cast<std::int64_t>(count / element);
-      at::from_blob(room, {elements}, at::TensorOptions(to.scalar_type()))
-          .copy_(flat.narrow(0, static_cast<std::int64_t>(first / element), elements));
-    });
-  }
-
   /// Number of earlier keys that a query attends to, as flash takes it; empty without a window. \param longest  row
   /// length
   static std::optional<std::int64_t> keys_before(const AttentionShape& s, std::int64_t longest) {
@@ -310,8 +296,8 @@ class CudaOps final : public FusedOps {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel >= GpuAttention::blocks) {
       if (rotation == nullptr)
-        return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
-      return FusedOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
+        return DeviceOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return DeviceOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
     }
     auto grads = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, static_cast<const CudaAttentionState&>(*state));
     state.reset();

@@ -5,7 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
-#include "lib/compute/ops/fused_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -16,7 +16,7 @@ inline std::int64_t block_end(const BlockwiseArgs& a, std::int64_t block) {
 }
 
 /// Table lookups in a loop of their own, since loops with lookups do not vectorize. \param first  even for packed codes
-inline void decode(const BlockwiseMoment& moment, std::int64_t first, std::int64_t n, float* out) {
+inline void decode(const Moment& moment, std::int64_t first, std::int64_t n, float* out) {
   const float* values = moment.code->values.data();
   if (moment.code->packed) {
     const std::uint8_t* codes = moment.codes + first / 2;
@@ -111,7 +111,7 @@ inline std::uint8_t code_of(const MomentCode::Cell* cells, const Scaled& scaled,
   return static_cast<std::uint8_t>(cell.below + (-reached & cell.rise));
 }
 
-inline void encode(const BlockwiseMoment& moment, std::int64_t first, std::int64_t n, const float* from, float scale) {
+inline void encode(const Moment& moment, std::int64_t first, std::int64_t n, const float* from, float scale) {
   const auto& code = *moment.code;
   std::uint8_t* to = moment.codes + (code.packed ? first / 2 : first);
   if (scale == 0.0f) {
@@ -176,7 +176,7 @@ inline void prefetch_block(const BlockwiseArgs& a, std::int64_t block) {
 inline void blockwise(const BlockwiseArgs& a, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kAhead = 4;
   BlockMoments moments;
-  const auto store = [&](const BlockwiseMoment& moment, std::int64_t block, const float* values, float largest) {
+  const auto store = [&](const Moment& moment, std::int64_t block, const float* values, float largest) {
     const float scale = std::max(largest, moment.code->least_scale);
     const std::int64_t first = block_begin(a, block);
     encode(moment, first, block_end(a, block) - first, values, scale);

@@ -39,33 +39,8 @@ namespace {
 extern const Table kTable;
 const Table kTable = {
     .name = FSDP_KERNEL_ISA_NAME,
-    .embed = [](Type type, const EmbedArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(embed, a, b, e) },
-    .layer_norm = [](Type type, const NormArgs& a, std::int64_t b,
-                     std::int64_t e) { FSDP_FOR_TYPE(layer_norm, a, b, e) },
-    .layer_norm_backward = [](Type type, const NormBackwardArgs& a, std::int64_t b,
-                              std::int64_t e) { FSDP_FOR_TYPE(layer_norm_backward, a, b, e) },
-    .bias_gelu = [](Type type, const GeluArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(bias_gelu, a, b, e) },
-    .bias_gelu_backward = [](Type type, const GeluBackwardArgs& a, std::int64_t b,
-                             std::int64_t e) { FSDP_FOR_TYPE(bias_gelu_backward, a, b, e) },
-    .causal_softmax = [](Type type, const SoftmaxArgs& a, std::int64_t b,
-                         std::int64_t e) { FSDP_FOR_TYPE(causal_softmax, a, b, e) },
-    .causal_softmax_backward = [](Type type, const SoftmaxBackwardArgs& a, std::int64_t b,
-                                  std::int64_t e) { FSDP_FOR_TYPE(causal_softmax_backward, a, b, e) },
-    .band_softmax = [](Type type, const BandSoftmaxArgs& a, std::int64_t b,
-                       std::int64_t e) { FSDP_FOR_TYPE(band_softmax, a, b, e) },
-    .band_softmax_backward = [](Type type, const BandSoftmaxBackwardArgs& a, std::int64_t b,
-                                std::int64_t e) { FSDP_FOR_TYPE(band_softmax_backward, a, b, e) },
     .cross_entropy = [](Type type, const CrossEntropyArgs& a, std::int64_t b,
                         std::int64_t e) { FSDP_FOR_TYPE(cross_entropy, a, b, e) },
-    .dropout = [](Type type, const DropoutArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(dropout, a, b, e) },
-    .rms_norm = [](Type type, const RmsNormArgs& a, std::int64_t b,
-                   std::int64_t e) { FSDP_FOR_TYPE(rms_norm, a, b, e) },
-    .rms_norm_backward = [](Type type, const RmsNormBackwardArgs& a, std::int64_t b,
-                            std::int64_t e) { FSDP_FOR_TYPE(rms_norm_backward, a, b, e) },
-    .gated = [](Type type, const GatedArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(gated, a, b, e) },
-    .gated_backward = [](Type type, const GatedBackwardArgs& a, std::int64_t b,
-                         std::int64_t e) { FSDP_FOR_TYPE(gated_backward, a, b, e) },
-    .rope = [](Type type, const RopeArgs& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(rope, a, b, e) },
     .add_bias = [](Type type, void* x, const void* y, const void* bias, std::int64_t dim, std::int64_t b,
                    std::int64_t e) { FSDP_FOR_TYPE(add_bias, x, y, bias, dim, b, e) },
     .column_sum = [](Type type, const void* x, float* sum, std::int64_t dim, std::int64_t b,
@@ -89,6 +64,10 @@ const Table kTable = {
     .adafactor_apply = adafactor_apply,
     .adafactor_columns = adafactor_columns,
     .adafactor_column_means = adafactor_column_means,
+#define FSDP_DEFINE(kernel, Args) \
+  .kernel = [](Type type, const Args& a, std::int64_t b, std::int64_t e) { FSDP_FOR_TYPE(kernel, a, b, e) },
+    FSDP_ROW_KERNELS(FSDP_DEFINE)
+#undef FSDP_DEFINE
 };
 // NOLINTEND(bugprone-macro-parentheses)
 

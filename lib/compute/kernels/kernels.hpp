@@ -150,7 +150,7 @@ struct SoftmaxBackwardArgs {
 /// A block of queries and the keys that they attend to. Row r of the scores is query r % queries, which attends to the
 /// keys (last - window, last], last = first_query + r % queries, counted from the first key of the block. A score
 /// becomes softcap tanh(scale score / softcap), or scale score if softcap is 0.
-struct Band {
+struct ScoreBlock {
   std::int64_t queries;
   std::int64_t keys;         ///< columns in use
   std::int64_t leading;      ///< elements between rows
@@ -161,13 +161,13 @@ struct Band {
 };
 
 struct BandSoftmaxArgs {
-  Band band;
+  ScoreBlock block;
   const void* scores;  ///< [rows, leading]: products of queries and keys
   void* probs;         ///< [rows, leading]; may alias scores; masked columns become 0
 };
 
 struct BandSoftmaxBackwardArgs {
-  Band band;
+  ScoreBlock block;
   void* grad;          ///< [rows, leading]; in: gradient of the probabilities; out: gradient of the products
   const void* probs;   ///< [rows, leading]: result of the forward
   const void* scores;  ///< [rows, leading]: products of queries and keys; null if softcap is 0
@@ -196,25 +196,29 @@ struct DropoutArgs {
   std::int64_t dim;
 };
 
+/// Kernels of rows [row_begin, row_end) by storage type: name and argument. A kernel is a line here, its argument
+/// above, and a template in one of the headers that isa.cpp includes.
+#define FSDP_ROW_KERNELS(X)                         \
+  X(embed, EmbedArgs)                               \
+  X(layer_norm, NormArgs)                           \
+  X(layer_norm_backward, NormBackwardArgs)          \
+  X(bias_gelu, GeluArgs)                            \
+  X(bias_gelu_backward, GeluBackwardArgs)           \
+  X(causal_softmax, SoftmaxArgs)                    \
+  X(causal_softmax_backward, SoftmaxBackwardArgs)   \
+  X(band_softmax, BandSoftmaxArgs)                  \
+  X(band_softmax_backward, BandSoftmaxBackwardArgs) \
+  X(dropout, DropoutArgs)                           \
+  X(rms_norm, RmsNormArgs)                          \
+  X(rms_norm_backward, RmsNormBackwardArgs)         \
+  X(gated, GatedArgs)                               \
+  X(gated_backward, GatedBackwardArgs)              \
+  X(rope, RopeArgs)
+
 /// One table per instruction set; all take [row_begin, row_end).
 struct Table {
   const char* name;
-  void (*embed)(Type, const EmbedArgs&, std::int64_t, std::int64_t);
-  void (*layer_norm)(Type, const NormArgs&, std::int64_t, std::int64_t);
-  void (*layer_norm_backward)(Type, const NormBackwardArgs&, std::int64_t, std::int64_t);
-  void (*bias_gelu)(Type, const GeluArgs&, std::int64_t, std::int64_t);
-  void (*bias_gelu_backward)(Type, const GeluBackwardArgs&, std::int64_t, std::int64_t);
-  void (*causal_softmax)(Type, const SoftmaxArgs&, std::int64_t, std::int64_t);
-  void (*causal_softmax_backward)(Type, const SoftmaxBackwardArgs&, std::int64_t, std::int64_t);
-  void (*band_softmax)(Type, const BandSoftmaxArgs&, std::int64_t, std::int64_t);
-  void (*band_softmax_backward)(Type, const BandSoftmaxBackwardArgs&, std::int64_t, std::int64_t);
   LossSum (*cross_entropy)(Type, const CrossEntropyArgs&, std::int64_t, std::int64_t);
-  void (*dropout)(Type, const DropoutArgs&, std::int64_t, std::int64_t);
-  void (*rms_norm)(Type, const RmsNormArgs&, std::int64_t, std::int64_t);
-  void (*rms_norm_backward)(Type, const RmsNormBackwardArgs&, std::int64_t, std::int64_t);
-  void (*gated)(Type, const GatedArgs&, std::int64_t, std::int64_t);
-  void (*gated_backward)(Type, const GatedBackwardArgs&, std::int64_t, std::int64_t);
-  void (*rope)(Type, const RopeArgs&, std::int64_t, std::int64_t);
   /// x[r, :] += y[r, :] + bias (y, bias may be null)
   void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t,
                    std::int64_t);
@@ -249,6 +253,9 @@ struct Table {
   void (*adafactor_columns)(const AdafactorArgs&, std::int64_t rows, std::int64_t, std::int64_t);
   /// Updates columns [begin, end) of col_var; column means are scale * column_sums.
   void (*adafactor_column_means)(const AdafactorArgs&, double scale, std::int64_t, std::int64_t);
+#define FSDP_DECLARE(kernel, Args) void (*kernel)(Type, const Args&, std::int64_t, std::int64_t);
+  FSDP_ROW_KERNELS(FSDP_DECLARE)
+#undef FSDP_DECLARE
 };
 
 /// Tables that this processor can run, slowest first. The portable one is always among them.

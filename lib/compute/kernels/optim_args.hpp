@@ -7,11 +7,9 @@
 #include <string_view>
 
 #include "lib/compute/kernels/moment_code.hpp"
+#include "lib/compute/kernels/storage_type.hpp"
 
 namespace fsdp::kernels {
-
-/// Storage types; bf16 and f16 are bit patterns in memory.
-enum class Type { f32, bf16, f16 };
 
 /// An array of a parameter, float32 or bf16; null: there is none.
 struct UpdatedArray {
@@ -40,7 +38,7 @@ struct UpdateKernel {
 };
 
 /// A quantized moment of this rank's elements of a parameter.
-struct BlockwiseMoment {
+struct Moment {
   std::uint8_t* codes = nullptr;  ///< [elements], or [elements / 2] with 4-bit codes
   float* scales = nullptr;        ///< [blocks]
   const MomentCode* code = nullptr;
@@ -51,7 +49,7 @@ struct BlockwiseArgs {
   bool lion = false;  ///< no second moment
   float* param = nullptr;
   const float* grad = nullptr;
-  BlockwiseMoment first, second;
+  Moment first, second;
   const double* edges =
       nullptr;  ///< [2, 2]: largest moments of the first and last block over all ranks; null: no block is shared
   std::int64_t elements = 0, blocks = 0;

@@ -205,7 +205,7 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
       break;
     case GpuAttention::blocks:
     case GpuAttention::formula:
-      throw std::logic_error("what FusedOps do runs as it is");
+      throw std::logic_error("what DeviceOps do runs as it is");
   }
   return out.view({s.rows * s.length, s.heads * s.head_size});
 }
@@ -225,7 +225,7 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
       break;
     case GpuAttention::blocks:
     case GpuAttention::formula:
-      throw std::logic_error("what FusedOps do runs as it is");
+      throw std::logic_error("what DeviceOps do runs as it is");
   }
   state.reset();
   return at::empty_like(qkv_NC);

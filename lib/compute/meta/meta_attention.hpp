@@ -20,7 +20,7 @@ struct KeptByAttention {
   at::Tensor random_state, unused;  ///< flash and cuDNN only
 };
 
-/// PyTorch's fused kernels. \pre kernel is cudnn, flash or memory_efficient; FusedOps runs on meta tensors unchanged
+/// PyTorch's fused kernels. \pre kernel is cudnn, flash or memory_efficient; DeviceOps runs on meta tensors unchanged
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                   const AttentionShape& shape, bool keep, KeptByAttention& kept);
 /// \param state  freed before the gradients are packed, here and in the functions below

@@ -2,7 +2,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
-#include "lib/compute/meta/counted_ops.hpp"
 #include "lib/compute/meta/gemm_scratch.hpp"
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
@@ -13,10 +12,10 @@
 namespace fsdp {
 namespace {
 
-class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
+class MetaCpuOps final : public CpuOps {
  public:
   MetaCpuOps(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, int threads)
-      : CountedOps(std::move(work)), place_(std::move(tape)), threads_(threads) {}
+      : CpuOps(detail::WorkCounter(std::move(work), 4)), place_(std::move(tape)), threads_(threads) {}
 
   at::Device device() const override { return at::kMeta; }
   at::Device host() const override { return at::kMeta; }
@@ -27,17 +26,14 @@ class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
   }
   void count_shared_memory(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override {
-    repeat_counted(n, detail::MetaDevice::kRepeats, body);
+    work_.repeat(n, detail::MetaDevice::kRepeats, body);
   }
-  void adamw(const AdamWUpdate& update) const override {
-    count_adamw(update);
-    place_.adamw(update);
-  }
+  void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
 
  protected:
-  void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
+  void plain_adamw(const AdamWUpdate& update) const override { place_.adamw(update); }
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
-    count(detail::product_work(out, a, b, add));
+    work_.add(detail::product_work(out, a, b, add));
     const MemoryScope scope(MemoryCategory::workspace);
     allocate_product_scratch(out, a, b, add, threads_);
   }
@@ -48,12 +44,12 @@ class MetaCpuOps final : public detail::CountedOps<CpuOps, 4> {
     const auto read = at::empty_like(to, wide), written = at::empty_like(to, wide);
   }
   at::Tensor flash(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& logsumexp) const override {
-    count(detail::attention_work(qkv_NC, s, false));
+    work_.add(detail::attention_work(qkv_NC, s, false));
     return allocate_cpu_flash(qkv_NC, s, threads_, logsumexp);
   }
   at::Tensor flash_backward(const at::Tensor&, const at::Tensor& qkv_NC, const at::Tensor&, const AttentionShape& s,
                             const at::Tensor&) const override {
-    count(detail::attention_work(qkv_NC, s, true));
+    work_.add(detail::attention_work(qkv_NC, s, true));
     return allocate_cpu_flash_backward(qkv_NC, s, threads_);
   }
 

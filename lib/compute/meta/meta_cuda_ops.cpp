@@ -9,10 +9,10 @@
 #include <iterator>
 #include <utility>
 
-#include "lib/compute/meta/counted_ops.hpp"
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
-#include "lib/compute/ops/fused_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
+#include "lib/compute/ops/fused_kernels.hpp"
 #include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
@@ -77,45 +77,13 @@ class HeldTransfer final : public Transfer {
   int id_;
 };
 
-/// Updates of offloaded tensors: the host's kernels allocate nothing.
-class NoUpdates final : public AtenOps {
- public:
-  NoUpdates() : AtenOps(at::kMeta) {}
-  void update(const ElementwiseUpdate&) const override {}
-  void blockwise(const BlockwiseUpdate&) const override {}
-  void blockwise_edges(const BlockwiseUpdate&, const at::Tensor&) const override {}
-  void adafactor_statistics(const AdafactorUpdate&) const override {}
-  void adafactor_update_size(const AdafactorUpdate&) const override {}
-  void adafactor_apply(const AdafactorUpdate&) const override {}
-};
-
 /// Fused kernels allocate nothing.
 class NoKernels final : public fused::Kernels {
  public:
-  void norm(const fused::Norm&) const override {}
-  void norm_backward(const fused::NormBackwardPass&) const override {}
-  void column_sums(const fused::ColumnSums&) const override {}
-  void column_pass(const fused::ColumnPass&) const override {}
-  void gated(const fused::Gated&) const override {}
-  void heads(const fused::Heads&) const override {}
-  void embed(const fused::Embed&) const override {}
-  void embed_backward(const fused::EmbedBackward&) const override {}
-  void cross_entropy(const fused::CrossEntropy&) const override {}
-  void sum_squares(const fused::SumSquares&) const override {}
-  void total_sum(const fused::TotalSum&) const override {}
-  void decide_step(const fused::DecideStep&) const override {}
-  void adamw(const fused::AdamW&) const override {}
-  void elementwise(const fused::Elementwise&) const override {}
-  void blockwise(const fused::Blockwise&) const override {}
-  void cast_shards(const fused::CastShards&) const override {}
-  void upcast_sums(const fused::UpcastSums&) const override {}
-  void dropout_keys(const fused::DropoutKeys&) const override {}
-  void nf4(const fused::Nf4&) const override {}
-  void fp8_largest(const fused::Fp8&) const override {}
-  void fp8_cast(const fused::Fp8&) const override {}
-  void fp8_transpose(const fused::Fp8Transpose&) const override {}
-  void band_softmax(const fused::Band&) const override {}
-  void band_softmax_backward(const fused::Band&) const override {}
+#define FSDP_DEFINE(name, Pass) \
+  void name(const fused::Pass&) const override {}
+  FSDP_FUSED_KERNELS(FSDP_DEFINE)
+#undef FSDP_DEFINE
 };
 
 /// \return kernels if this build's CUDA back end has them; otherwise null
@@ -133,10 +101,12 @@ class NothingToDo final : public RecordedWork {
   void run() override {}
 };
 
-class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRecorder {
+class MetaCudaOps final : public DeviceOps, private WorkRecorder {
  public:
   MetaCudaOps(std::shared_ptr<MemoryTape> tape, std::shared_ptr<WorkLog> work, GpuSpec gpu)
-      : CountedOps(std::move(work), at::kMeta, make_no_kernels()), place_(std::move(tape)), gpu_(std::move(gpu)) {}
+      : DeviceOps(at::kMeta, make_no_kernels(), detail::WorkCounter(std::move(work), 1)),
+        place_(std::move(tape)),
+        gpu_(std::move(gpu)) {}
 
   at::Device host() const override { return at::kMeta; }
   const WorkRecorder* recorder() const override { return has_kernels() ? this : nullptr; }
@@ -152,39 +122,16 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     TransferWork copy;
     copy.kind = TransferWork::Kind::to_host;
     copy.bytes = detail::bytes_of({&from});
-    return std::make_unique<HeldTransfer>(to, from, work(), work()->start(copy));
+    return std::make_unique<HeldTransfer>(to, from, work_.shared_log(), work_.log().start(copy));
   }
   at::Tensor tensor_at(void* data, at::IntArrayRef sizes, at::ScalarType dtype) const override {
     return place_.tensor_at(data, sizes, dtype);
   }
   void count_shared_memory(std::int64_t bytes) const override { place_.tape().record_external(bytes); }
   void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const override {
-    repeat_counted(n, detail::MetaDevice::kRepeats, body);
+    work_.repeat(n, detail::MetaDevice::kRepeats, body);
   }
-  void adamw(const AdamWUpdate& update) const override {
-    count_adamw(update);
-    has_kernels() && !is_on_host(update.params.front()) ? FusedOps::adamw(update) : place_.adamw(update);
-  }
-  double sum_squares(std::span<const GradPart> parts) const override {
-    std::vector<GradPart> on_device;
-    WorkItem on_host;
-    on_host.on_host = true;
-    for (const auto& part : parts) {
-      if (is_on_host(part.grad)) {
-        on_host.bytes += detail::bytes_of({&part.grad});
-      } else {
-        on_device.push_back(part);
-      }
-    }
-    if (on_host.bytes > 0) count(on_host);
-    return CountedOps::sum_squares(on_device);
-  }
-  void sum_sources(const at::Tensor&, std::int64_t, std::span<const void* const>, at::ScalarType, bool) const override {
-  }
-  void count_bits(const GradPart&, BitRange, std::span<double>) const override {}
-  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const override {
-    if (!is_on_host(x_ND)) CountedOps::dropout(x_ND, keys_N, probability);
-  }
+  void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
 
  protected:
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
@@ -192,9 +139,9 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel >= GpuAttention::blocks) {
       count_between_products(qkv_NC, s, false);
-      return FusedOps::row_attention(qkv_NC, s, state);
+      return DeviceOps::row_attention(qkv_NC, s, state);
     }
-    count(detail::attention_work(qkv_NC, s, false));
+    work_.add(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->kept);
     if (state != nullptr) *state = std::move(saved);
@@ -205,15 +152,15 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     const auto kernel = choose_gpu_attention(traits(), s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel >= GpuAttention::blocks) {
       count_between_products(qkv_NC, s, true);
-      return FusedOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+      return DeviceOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
     }
-    count(detail::attention_work(qkv_NC, s, true));
+    work_.add(detail::attention_work(qkv_NC, s, true));
     return allocate_gpu_attention_backward(kernel, gpu_, qkv_NC, s, std::move(state));
   }
   at::Tensor packed_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                               std::unique_ptr<AttentionState>* state) const override {
-    if (!packs_by_flash(traits(), s, qkv_NC.scalar_type())) return FusedOps::packed_attention(qkv_NC, s, state);
-    count(detail::attention_work(qkv_NC, s, false));
+    if (!packs_by_flash(traits(), s, qkv_NC.scalar_type())) return DeviceOps::packed_attention(qkv_NC, s, state);
+    work_.add(detail::attention_work(qkv_NC, s, false));
     auto saved = std::make_unique<MetaAttentionState>();
     auto out_ND = allocate_packed_flash(qkv_NC, s, saved->kept);
     if (state != nullptr) *state = std::move(saved);
@@ -223,23 +170,22 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
                                        const at::Tensor& out_ND, const AttentionShape& s,
                                        std::unique_ptr<AttentionState> state) const override {
     if (!packs_by_flash(traits(), s, qkv_NC.scalar_type()))
-      return FusedOps::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
-    count(detail::attention_work(qkv_NC, s, true));
+      return DeviceOps::packed_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+    work_.add(detail::attention_work(qkv_NC, s, true));
     return allocate_packed_flash_backward(qkv_NC, s, std::move(state));
   }
-  const Ops* host_updater(const at::Tensor& x) const override { return is_on_host(x) ? &no_updates_ : nullptr; }
-  void launch(std::int64_t, std::int64_t, const std::function<void(std::int64_t, std::int64_t)>&) const override {}
+  void plain_adamw(const AdamWUpdate& update) const override { place_.adamw(update); }
   std::vector<double> read(const at::Tensor& values) const override {
     return std::vector<double>(static_cast<std::size_t>(values.numel()));
   }
   /// PyTorch allocates cuBLAS's workspace at the first product and keeps it.
   void product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
-    count(detail::product_work(out, a, b, add));
+    work_.add(detail::product_work(out, a, b, add));
     take_blas_workspace();
   }
   void biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                       const at::Tensor& bias) const override {
-    if (!out.is_contiguous() || out.size(0) < 2) return FusedOps::biased_product(out, a, b, bias);
+    if (!out.is_contiguous() || out.size(0) < 2) return DeviceOps::biased_product(out, a, b, bias);
     product(out, a, b, false);
     take_lt_workspace();
   }
@@ -264,11 +210,11 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     take_blas_workspace();
     auto work = detail::product_work(out, a.values, b.values.t(), false);
     work.speedup = sums == Fp8Sums::exact && gpu_.compute_capability == 90 ? kFp8ExactSpeedup : kFp8Speedup;
-    count(work);
+    work_.add(work);
     if (apart) {
       WorkItem pass;
       pass.bytes = detail::bytes_of({&out, &sum}) + (add ? detail::bytes_of({&out}) : 0);
-      count(pass);
+      work_.add(pass);
     }
     take_lt_workspace();
   }
@@ -309,21 +255,21 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     if (!logits_NV.is_contiguous()) const auto packed = at::empty(logits_NV.sizes(), logits_NV.options());
     return out;
   }
-  at::Tensor layer_norm(const at::Tensor& x_ND, const at::Tensor&, const at::Tensor&,
-                        NormResult& stats) const override {
+  at::Tensor plain_layer_norm(const at::Tensor& x_ND, const at::Tensor&, const at::Tensor&,
+                              NormResult& stats) const override {
     auto out_ND = at::empty_like(x_ND);
     stats.mean_N = at::empty({x_ND.size(0)}, x_ND.options().dtype(at::kFloat));
     stats.rstd_N = at::empty_like(stats.mean_N);
     return out_ND;
   }
-  std::array<at::Tensor, 3> layer_norm_grads(const NormBackward& norm) const override {
+  std::array<at::Tensor, 3> plain_layer_norm_grads(const NormBackward& norm) const override {
     const auto dim = norm.x_ND.size(1);
     auto dx = at::empty_like(norm.x_ND);
     return {dx, at::empty({dim}, norm.x_ND.options()), at::empty({dim}, norm.x_ND.options())};
   }
   at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
                           at::ScalarType dtype) const override {
-    if (has_kernels()) return FusedOps::dropout_mask(keys_N, columns, probability, dtype);
+    if (has_kernels()) return DeviceOps::dropout_mask(keys_N, columns, probability, dtype);
     const auto options = at::TensorOptions(at::kMeta);
     auto on_device = at::empty({keys_N.size(0), columns}, options.dtype(dtype));
     const MemoryScope scope(MemoryCategory::activations, true);
@@ -339,7 +285,7 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
     if (!attends_in_blocks(qkv_NC, s) || block_type(dtype) != dtype) return;
     WorkItem work;
     work.bytes = bytes_between_products(s, static_cast<std::int64_t>(qkv_NC.element_size()), backward);
-    count(work);
+    work_.add(work);
   }
   /// Captures as the CUDA back end does: in a memory pool and on a stream of its own, for which cuBLAS has a second
   /// workspace.
@@ -364,7 +310,6 @@ class MetaCudaOps final : public detail::CountedOps<FusedOps, 1>, private WorkRe
   detail::MetaDevice place_;
   GpuSpec gpu_;
   std::optional<GpuAttention> asked_ = asked_gpu_attention();
-  NoUpdates no_updates_;
   mutable at::Tensor blas_workspace_, recorded_workspace_;
   mutable at::Tensor lt_workspace_, recorded_lt_workspace_;
 };

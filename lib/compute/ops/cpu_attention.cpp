@@ -43,7 +43,7 @@ at::Tensor CpuOps::short_rows(const at::Tensor& qkv_NC, const AttentionShape& s,
   });
   const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
   launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
-    kernels::table().causal_softmax(type_of(qkv_NC), args, b * s.length, e * s.length);
+    cpu_->causal_softmax(kernel_type(qkv_NC), args, b * s.length, e * s.length);
   });
   auto used = probs;
   if (s.dropout > 0) {
@@ -102,7 +102,7 @@ at::Tensor CpuOps::short_rows_backward(const at::Tensor& grad_out_ND, const at::
   const kernels::SoftmaxBackwardArgs args{grad_scores.data_ptr(), probs.const_data_ptr(), s.length, s.length,
                                           score_scale(s)};
   launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
-    kernels::table().causal_softmax_backward(type_of(qkv_NC), args, b * s.length, e * s.length);
+    cpu_->causal_softmax_backward(kernel_type(qkv_NC), args, b * s.length, e * s.length);
   });
   repeat(s.rows, [&](std::int64_t b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
@@ -185,7 +185,7 @@ Block block_of(const AttentionShape& s, std::int64_t index) {
 
 std::int64_t num_blocks(const AttentionShape& s) { return (s.length + kQueries - 1) / kQueries; }
 
-kernels::Band band_of(const AttentionShape& s, const Block& block) {
+kernels::ScoreBlock band_of(const AttentionShape& s, const Block& block) {
   return {block.queries(),
           block.keys(),
           block.keys(),
@@ -223,7 +223,7 @@ at::Tensor CpuOps::band(const at::Tensor& qkv_NC, const AttentionShape& s) const
     }
     const kernels::BandSoftmaxArgs args{band_of(s, block), scores.data_ptr(), scores.data_ptr()};
     launch(s.heads * block.queries(), band_grain(block),
-           [&](auto begin, auto end) { kernels::table().band_softmax(type_of(qkv_NC), args, begin, end); });
+           [&](auto begin, auto end) { cpu_->band_softmax(kernel_type(qkv_NC), args, begin, end); });
     for (std::int64_t m = 0; m < s.group(); ++m) {
       auto part = members(queries_of(out[b], block), s, m);
       product(part, members(scores, s, m), keys_of(in.v, block), false);
@@ -257,8 +257,8 @@ at::Tensor CpuOps::band_backward(const at::Tensor& grad_out_ND, const at::Tensor
       const kernels::BandSoftmaxBackwardArgs backward{band, grads.data_ptr(), probs.const_data_ptr(),
                                                       s.softcap > 0 ? scores.const_data_ptr() : nullptr};
       launch(s.heads * block.queries(), band_grain(block), [&](auto begin, auto end) {
-        kernels::table().band_softmax(type_of(qkv_NC), forward, begin, end);
-        kernels::table().band_softmax_backward(type_of(qkv_NC), backward, begin, end);
+        cpu_->band_softmax(kernel_type(qkv_NC), forward, begin, end);
+        cpu_->band_softmax_backward(kernel_type(qkv_NC), backward, begin, end);
       });
       auto more = at::empty({s.key_heads(), block.keys(), s.head_size}, qkv_NC.options());
       const auto add_to = [&](const at::Tensor& sum) {

@@ -8,18 +8,13 @@
 
 #include "lib/compute/ops/fused_kernels.hpp"
 #include "lib/compute/tensor/layer.hpp"
+#include "lib/compute/tensor/scalar_type.hpp"
 
 namespace fsdp::detail {
 
-inline bool has_fused_type(const at::Tensor& x) {
+inline bool has_kernel_type(const at::Tensor& x) {
   const auto type = x.scalar_type();
   return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
-}
-
-inline fused::Type fused_type(const at::Tensor& x) {
-  TORCH_CHECK(has_fused_type(x), "a kernel was given ", x.scalar_type());
-  if (x.scalar_type() == at::kFloat) return fused::Type::f32;
-  return x.scalar_type() == at::kBFloat16 ? fused::Type::bf16 : fused::Type::fp16;
 }
 
 inline const void* address_of(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
@@ -38,7 +33,7 @@ inline bool are_packed(std::int64_t width, std::initializer_list<const void*> ad
 /// The destination of a gradient; marks the slot as written.
 inline fused::GradTarget target_of(GradSlot* slot) {
   if (slot == nullptr) return {};
-  const fused::GradTarget target{address_in(slot->grad), fused_type(slot->grad), slot->written};
+  const fused::GradTarget target{address_in(slot->grad), kernel_type(slot->grad), slot->written};
   slot->written = true;
   return target;
 }
@@ -48,7 +43,7 @@ inline fused::ColumnPass column_pass_of(fused::ColumnPassKind kind, const at::Te
                                         const at::Tensor& bias_D, const at::Tensor* out_ND) {
   fused::ColumnPass pass{};
   pass.kind = kind;
-  pass.type = fused_type(x_ND);
+  pass.type = kernel_type(x_ND);
   pass.x_ND = const_cast<void*>(address_of(x_ND));  // kind `sum` only reads x
   pass.out_ND = out_ND == nullptr ? nullptr : address_in(*out_ND);
   pass.y_ND = address_of(y_ND);

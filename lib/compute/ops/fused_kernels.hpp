@@ -1,5 +1,5 @@
 #pragma once
-// Arguments of the fused GPU kernels that FusedOps launches; each makes one pass over memory where plain operators make
+// Arguments of the fused GPU kernels that Ops launches; each makes one pass over memory where plain operators make
 // many. Implementations: lib/compute/cuda/kernels; lib/compute/meta (does nothing); tests run the kernels on the CPU.
 //
 // Pointers are device pointers and rows are contiguous unless a stride is given. `packed`: every pointer and every row
@@ -205,33 +205,41 @@ struct DropoutKeys {
   std::int64_t rows, rows_per_sample;
 };
 
+/// All kernels: name and argument. A kernel is a line here, its argument above, and a definition in
+/// lib/compute/cuda/kernels.
+#define FSDP_FUSED_KERNELS(X)        \
+  X(norm, Norm)                      \
+  X(norm_backward, NormBackwardPass) \
+  X(column_sums, ColumnSums)         \
+  X(column_pass, ColumnPass)         \
+  X(gated, Gated)                    \
+  X(heads, Heads)                    \
+  X(embed, Embed)                    \
+  X(embed_backward, EmbedBackward)   \
+  X(cross_entropy, CrossEntropy)     \
+  X(sum_squares, SumSquares)         \
+  X(total_sum, TotalSum)             \
+  X(decide_step, DecideStep)         \
+  X(adamw, AdamW)                    \
+  X(elementwise, Elementwise)        \
+  X(blockwise, Blockwise)            \
+  X(cast_shards, CastShards)         \
+  X(upcast_sums, UpcastSums)         \
+  X(dropout_keys, DropoutKeys)       \
+  X(nf4, Nf4)                        \
+  X(fp8_largest, Fp8)                \
+  X(fp8_cast, Fp8)                   \
+  X(fp8_transpose, Fp8Transpose)     \
+  X(band_softmax, Band)              \
+  X(band_softmax_backward, Band)
+
+/// Launches kernels of one device.
 class Kernels {
  public:
   virtual ~Kernels() = default;
-  virtual void norm(const Norm& pass) const = 0;
-  virtual void norm_backward(const NormBackwardPass& pass) const = 0;
-  virtual void column_sums(const ColumnSums& pass) const = 0;
-  virtual void column_pass(const ColumnPass& pass) const = 0;
-  virtual void gated(const Gated& pass) const = 0;
-  virtual void heads(const Heads& pass) const = 0;
-  virtual void embed(const Embed& pass) const = 0;
-  virtual void embed_backward(const EmbedBackward& pass) const = 0;
-  virtual void cross_entropy(const CrossEntropy& pass) const = 0;
-  virtual void sum_squares(const SumSquares& pass) const = 0;
-  virtual void total_sum(const TotalSum& pass) const = 0;
-  virtual void decide_step(const DecideStep& pass) const = 0;
-  virtual void adamw(const AdamW& pass) const = 0;
-  virtual void elementwise(const Elementwise& pass) const = 0;
-  virtual void blockwise(const Blockwise& pass) const = 0;
-  virtual void cast_shards(const CastShards& pass) const = 0;
-  virtual void upcast_sums(const UpcastSums& pass) const = 0;
-  virtual void dropout_keys(const DropoutKeys& pass) const = 0;
-  virtual void nf4(const Nf4& pass) const = 0;
-  virtual void fp8_largest(const Fp8& pass) const = 0;
-  virtual void fp8_cast(const Fp8& pass) const = 0;
-  virtual void fp8_transpose(const Fp8Transpose& pass) const = 0;
-  virtual void band_softmax(const Band& pass) const = 0;
-  virtual void band_softmax_backward(const Band& pass) const = 0;
+#define FSDP_DECLARE(name, Pass) virtual void name(const Pass& pass) const = 0;
+  FSDP_FUSED_KERNELS(FSDP_DECLARE)
+#undef FSDP_DECLARE
 };
 
 }  // namespace fsdp::fused

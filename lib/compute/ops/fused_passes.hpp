@@ -3,9 +3,11 @@
 // fused_kernels.hpp, pointers are device pointers.
 #include <cstdint>
 
+#include "lib/compute/kernels/storage_type.hpp"
+
 namespace fsdp::fused {
 
-enum class Type : std::uint8_t { f32, bf16, fp16 };
+using kernels::Type;
 
 inline constexpr int kTensorsOfLaunch = 32;
 inline constexpr std::int64_t kBlockElements = 32768;  ///< elements of one tensor that a thread block takes

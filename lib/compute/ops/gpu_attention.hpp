@@ -12,8 +12,8 @@ enum class GpuAttention {
   cudnn,
   flash,  ///< supports windows
   memory_efficient,
-  blocks,  ///< FusedOps::row_attention(): blocked products and our kernel; `formula` if there are no kernels
-  formula  ///< AtenOps::row_attention(): all scores at once; used with dropout, whose masks the host computes
+  blocks,  ///< DeviceOps::row_attention(): blocked products and our kernel; `formula` if there are no kernels
+  formula  ///< DeviceOps::row_attention(): all scores at once; used with dropout, whose masks the host computes
 };
 
 struct GpuAttentionTraits {

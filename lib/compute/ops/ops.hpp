@@ -3,29 +3,45 @@
 // with its backward as a function of its own.
 //
 // A runtime creates one Ops; layers, engine, optimizer and collectives refer to it and never test the device type.
-// CpuOps calls the kernels of lib/compute/kernels. AtenOps calls plain ATen operators: it is the reference in tests,
-// and serves devices without kernels. FusedOps and CudaOps (lib/compute/cuda) derive from AtenOps. The classes of
-// lib/compute/meta allocate what the real ones allocate and compute nothing. All functions are const. Gradients of
-// parameters are accumulated into the caller's buffers (GradSlot). Shape suffixes: op_types.hpp; fp8 products: fp8.hpp.
+//
+// An operation is declared here once and defined once, in the file of its family (products, norms, rows, tokens, codes,
+// updates, attention): by the kernels of the CPU (lib/compute/kernels), by the fused kernels of a GPU
+// (fused_kernels.hpp) or by ATen's operators, which are the reference in tests and serve tensors that no kernel
+// supports. A prediction (lib/compute/meta) runs the same code on meta tensors: it counts the work that the operation
+// states, allocates what the operation allocates, and launches nothing. Virtual is only what libraries or the memory of
+// a device do differently. All functions are const. Gradients of parameters are accumulated into the caller's buffers
+// (GradSlot). Shape suffixes: op_types.hpp; fp8 products: fp8.hpp.
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/compute/ops/device_work.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/op_types.hpp"
 #include "lib/compute/ops/optimizer_updates.hpp"
+#include "lib/compute/ops/work_counter.hpp"
 #include "lib/compute/tensor/layer.hpp"
+
+namespace fsdp::kernels {
+struct Table;
+}
+namespace fsdp::fused {
+class Kernels;
+}
 
 namespace fsdp {
 
 class Ops {
  public:
-  virtual ~Ops() = default;
+  virtual ~Ops();
 
   // --- the device: where tensors live, how they are transferred, and how its work is captured and replayed
   virtual at::Device device() const = 0;
@@ -58,6 +74,10 @@ class Ops {
   virtual void count_shared_memory(std::int64_t bytes) const;
   /// Runs body(0), ..., body(n - 1). Each call frees what it allocates, so a prediction may skip calls that are alike.
   virtual void repeat(std::int64_t n, const std::function<void(std::int64_t)>& body) const;
+  /// Runs body on ATen's threads over pieces of [0, n) of at least `grain`. All loops over host memory use this
+  /// function, so that a prediction can skip them.
+  virtual void launch(std::int64_t n, std::int64_t grain,
+                      const std::function<void(std::int64_t begin, std::int64_t end)>& body) const;
 
   // --- products with weights: the only functions that multiply by a weight (ops_products.cpp)
   /// Describes how factors of this dtype are multiplied, for logs: "bf16 through float32 by aten". The last bits of
@@ -65,7 +85,7 @@ class Ops {
   virtual std::string product_way(at::ScalarType dtype) const;
   /// True if one product with several concatenated weights is faster than several products: the engine then stores
   /// weights with the same input next to each other.
-  virtual bool joins_products() const { return false; }
+  bool joins_products() const { return fused_ != nullptr; }
   /// \return x W^T
   at::Tensor linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const;
   /// out = x W^T; out may be a range of columns of a larger matrix.
@@ -92,13 +112,13 @@ class Ops {
   ///              finite, products that use it are not finite either
   Fp8Matrix to_fp8(const at::Tensor& x_RC, Fp8Format format, Fp8Sides sides) const;
   /// \return float32 [n] whose maximum is the largest absolute value of x; n depends on the number of rows alone
-  virtual at::Tensor fp8_largest(const at::Tensor& x_RC) const;
+  at::Tensor fp8_largest(const at::Tensor& x_RC) const;
   /// Casts x with the scale for max(largest), the largest value of x or of the matrix that x is a part of.
   /// \param made  tensors to write to; undefined ones are allocated
-  virtual Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
-                             Fp8Matrix made = {}) const;
+  Fp8Matrix fp8_cast(const at::Tensor& x_RC, const at::Tensor& largest, Fp8Format format, Fp8Sides sides,
+                     Fp8Matrix made = {}) const;
   /// \return the transpose of fp8 codes. \param rows_RC  contiguous, both sizes multiples of kFp8Multiple
-  virtual at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
+  at::Tensor fp8_columns(const at::Tensor& rows_RC) const;
   /// out (+)= a b^T. The product is rounded to the dtype of `out` (float32 or 16 bits) before it is added.
   virtual void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const;
 
@@ -119,42 +139,42 @@ class Ops {
   /// Fills the slot with zeros if nothing was written to it.
   static void finish(GradSlot& slot);
   /// \return the sum of squares in float64, added in an order that depends on sizes alone. Waits for the device.
-  virtual double sum_squares(std::span<const GradPart> parts) const = 0;
+  double sum_squares(std::span<const GradPart> parts) const;
   /// Histogram: increments counts[d] (2^bits entries) for each element whose bits above `range` equal `prefix` and
   /// whose bits in `range` equal d. Waits for the device.
-  virtual void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
+  void count_bits(const GradPart& part, BitRange range, std::span<double> counts) const;
   /// True if the device can decide how gradients are scaled and whether a step is skipped, so that the host need not
   /// wait: by the three functions below, which other devices do not have.
-  virtual bool decides() const { return false; }
+  bool decides() const { return fused_ != nullptr; }
   /// sum_squares() as float64 [1] on the device.
-  virtual at::Tensor device_sum_squares(std::span<const GradPart> parts) const;
+  at::Tensor device_sum_squares(std::span<const GradPart> parts) const;
   /// \return for UpdateGroup::decision
-  virtual at::Tensor decide(const StepToDecide& step) const;
+  at::Tensor decide(const StepToDecide& step) const;
   /// Starts to copy the decision to the host. \return a function that waits for the copy, but not for work that is
   /// queued later, and reads it
-  virtual std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const;
+  std::function<StepOutcome()> outcome_of(const at::Tensor& decision) const;
   /// Casts master weights to the parameter dtype: to = from for each pair. Both may be on different devices.
-  virtual void cast_shards(std::span<const CastShard> rows) const;
+  void cast_shards(std::span<const CastShard> rows) const;
   /// Upcasts received values to float32, see UpcastSum.
-  virtual void upcast_sums(std::span<const UpcastSum> rows) const;
+  void upcast_sums(std::span<const UpcastSum> rows) const;
   /// out[0, n) (+)= sum of the sources, added in order. \param out  float32. \param sources  n elements of `dtype`
   /// each, in host memory
-  virtual void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources,
-                           at::ScalarType dtype, bool accumulate) const = 0;
+  void sum_sources(const at::Tensor& out, std::int64_t n, std::span<const void* const> sources, at::ScalarType dtype,
+                   bool accumulate) const;
 
   // --- optimizers
-  virtual void adamw(const AdamWUpdate& update) const;
-  virtual void update(const ElementwiseUpdate& update) const;
-  virtual void blockwise(const BlockwiseUpdate& update) const;
+  void adamw(const AdamWUpdate& update) const;
+  void update(const ElementwiseUpdate& update) const;
+  void blockwise(const BlockwiseUpdate& update) const;
   /// Writes the largest absolute new moments of this rank's parts of its first and last block. \param largest  float64
   /// [2, 2]: [first or last block, first or second moment]
-  virtual void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const;
+  void blockwise_edges(const BlockwiseUpdate& update, const at::Tensor& largest) const;
   /// Adafactor, step 1: updates row_var or variance with this step's squares, and writes this rank's `sums`.
-  virtual void adafactor_statistics(const AdafactorUpdate& update) const;
+  void adafactor_statistics(const AdafactorUpdate& update) const;
   /// Adafactor, step 2, with `sums` reduced over all ranks: updates col_var and writes this rank's `update_sum`.
-  virtual void adafactor_update_size(const AdafactorUpdate& update) const;
+  void adafactor_update_size(const AdafactorUpdate& update) const;
   /// Adafactor, step 3, with `update_sum` reduced over all ranks: updates param and exp_avg.
-  virtual void adafactor_apply(const AdafactorUpdate& update) const;
+  void adafactor_apply(const AdafactorUpdate& update) const;
   /// Muon, step 1: updates momentum_buffer and writes this rank's rows of the direction. \param direction  bf16, shape
   /// of param
   void muon_direction(const MuonUpdate& update, const at::Tensor& direction) const;
@@ -166,59 +186,58 @@ class Ops {
 
   // --- embedding
   /// \return token[ids] + position[position of row t]. \param ids_N  int32. \param position_PD  may be undefined
-  virtual at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
-                           TokenPositions place) const = 0;
+  at::Tensor embed(const at::Tensor& token_VD, const at::Tensor& position_PD, const at::Tensor& ids_N,
+                   const TokenPositions& place) const;
   /// Adds grad_ND to the rows of the token and position gradients, which have one dtype; either may be null.
-  virtual void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
-                              const at::Tensor& ids_N, const TokenPositions& place) const = 0;
+  void embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD, const at::Tensor& grad_ND,
+                      const at::Tensor& ids_N, const TokenPositions& place) const;
 
   // --- norms of x (+ y + y_bias where they are defined)
-  virtual NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                    const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const = 0;
+  NormResult add_layer_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                            const at::Tensor& gamma_D, const at::Tensor& beta_D, double eps) const;
   /// Computes in float32 and rounds once.
-  virtual NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
-                                  const at::Tensor& gamma_D, const RmsNorm& kind) const = 0;
+  NormResult add_rms_norm(const at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& y_bias_D,
+                          const at::Tensor& gamma_D, const RmsNorm& kind) const;
   /// \return gradient of the norm's input plus norm.residual_ND. \param again  may be null
-  virtual at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
-                                         const NormAgain* again = nullptr) const = 0;
-  virtual at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
-                                       const NormAgain* again = nullptr) const = 0;
+  at::Tensor layer_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                                 const NormAgain* again = nullptr) const;
+  at::Tensor rms_norm_backward(const NormBackward& norm, const NormGrads& grads,
+                               const NormAgain* again = nullptr) const;
 
   // --- between products
   /// Every row of out becomes the bias, to which a product is then added.
-  virtual void fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const;
+  void fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const;
   /// GELU with the error function, and its gradient: Falcon's.
-  virtual at::Tensor exact_gelu(const at::Tensor& pre_NF) const;
-  virtual at::Tensor exact_gelu_backward(const at::Tensor& grad_NF, const at::Tensor& pre_NF) const;
+  at::Tensor exact_gelu(const at::Tensor& pre_NF) const;
+  at::Tensor exact_gelu_backward(const at::Tensor& grad_NF, const at::Tensor& pre_NF) const;
   /// pre_NF += bias in place, unless undefined; returns gelu_tanh(pre).
-  virtual at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const = 0;
+  at::Tensor bias_gelu(at::Tensor& pre_NF, const at::Tensor& bias_F) const;
   /// grad_NF becomes the gradient of pre_NF in place; its column sums are the bias's.
   /// \param again_NF  receives gelu(pre), so that the forward need not keep it; may be null
-  virtual void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
-                                  at::Tensor* again_NF = nullptr) const = 0;
+  void bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, GradSlot* grad_bias_F,
+                          at::Tensor* again_NF = nullptr) const;
   /// \return act(gate) * up. Both have the same row stride.
-  virtual at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const = 0;
+  at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
   /// In place: gate and up become their gradients, and grad_NF becomes the recomputed output.
-  virtual void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF,
-                              at::Tensor& up_NF) const = 0;
+  void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const;
   /// x += bias (+ y when defined), in place.
-  virtual void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const = 0;
+  void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const;
   /// Gradient of a bias: slot (+)= column sums. \param slot  may be null
-  virtual void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const = 0;
+  void bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const;
   /// \return keys for dropout(), int64 [samples * rows_per_sample] on the device of its input: consecutive rows of a
   /// sample differ by `step`
-  virtual at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const;
+  at::Tensor dropout_keys(const DropoutSeeds& place, std::int64_t rows_per_sample, std::uint64_t step) const;
   /// Zeroes elements with `probability` and scales the others by 1 / (1 - probability), in place. The mask depends on
   /// keys_N alone, so the same call is the backward.
-  virtual void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const = 0;
+  void dropout(at::Tensor& x_ND, const at::Tensor& keys_N, double probability) const;
 
   // --- attention
   /// Cosines and sines of positions [0, positions). \param frequencies  radians per position
   RopeTable rope_table(std::span<const float> frequencies, std::int64_t positions) const;
   /// Applies the rotary embedding to the first heads * head_size columns of x_NC in place. \param inverse  rotates
   /// back: the backward
-  virtual void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
-                    const TokenPositions& place, bool inverse) const = 0;
+  void rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, const RopeTable& table,
+            const TokenPositions& place, bool inverse) const;
   /// Causal self-attention of rows, or of the documents packed into them; padding gives zeros.
   /// \param qkv_NC  rows of [q | k | v]: [H, head_size], then twice [kv_heads, head_size]; must outlive the backward
   /// \param state   receives what the backward needs; null without a backward
@@ -238,8 +257,8 @@ class Ops {
   /// Adds the cross-entropy of logits_NV against the targets, times their weights, to sums.nats, and the weights to
   /// sums.weight; columns from `vocab` on are padding. With grad_scale != 0, logits_NV becomes the gradient of
   /// grad_scale * loss.
-  virtual void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
-                             const GradScale& grad_scale) const = 0;
+  void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
+                     const GradScale& grad_scale) const;
   /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.
   void fetch(StepSums& sums) const;
 
@@ -258,7 +277,7 @@ class Ops {
                                                std::unique_ptr<AttentionState> state) const;
   /// \return the shape of one document as a row of its own
   AttentionShape shape_of(const AttentionShape& shape, const Packing::Document& document) const;
-  virtual void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const;
+  void dequantize_into(at::Tensor& out_OI, const Nf4Matrix& matrix) const;
   /// \return float32 zeros [columns of x], the initial value of column sums
   static at::Tensor zero_sums(const at::Tensor& x_ND);
   /// out (+)= a @ b, 2-D with any strides; 3-D only without addition.
@@ -276,10 +295,44 @@ class Ops {
   virtual std::vector<double> read(const at::Tensor& values) const;
   /// Starts the same copy. \return a function that waits for the copy, but not for work that is queued later
   virtual std::function<std::vector<double>()> start_read(const at::Tensor& values) const;
-  /// Runs body on ATen's threads over pieces of [0, n) of at least `grain`. All loops over host memory use this
-  /// function, so that a prediction can skip them.
-  virtual void launch(std::int64_t n, std::int64_t grain,
-                      const std::function<void(std::int64_t begin, std::int64_t end)>& body) const;
+
+  // --- ATen's operators that a prediction replaces: they have no meta kernel, or allocate more than their result
+  /// float32 [columns]
+  virtual at::Tensor column_sums(const at::Tensor& x_ND) const;
+  /// \return integer positions [n] of n rows
+  virtual at::Tensor row_positions(std::int64_t n, const TokenPositions& place) const;
+  virtual at::Tensor select_rows(const at::Tensor& from_PD, const at::Tensor& rows_N) const;
+  /// \return log-softmax over columns, float32
+  virtual at::Tensor log_softmax(const at::Tensor& logits_NV) const;
+  /// \param stats  receives mean and rstd, float32 [N]
+  virtual at::Tensor plain_layer_norm(const at::Tensor& x_ND, const at::Tensor& gamma_D, const at::Tensor& beta_D,
+                                      NormResult& stats) const;
+  /// \return gradients of x, gamma and beta
+  virtual std::array<at::Tensor, 3> plain_layer_norm_grads(const NormBackward& norm) const;
+  /// \return factors of a dropout [keys, columns]: 0, or 1 / (1 - probability). Without fused kernels computed on the
+  /// host, so that the mask is the same on every device.
+  virtual at::Tensor dropout_mask(const at::Tensor& keys_N, std::int64_t columns, double probability,
+                                  at::ScalarType dtype) const;
+  virtual void plain_adamw(const AdamWUpdate& update) const;
+  /// Rounds `from`, contiguous on the host, to the dtype of `to`, contiguous on the device.
+  virtual void send_rounded(const at::Tensor& to, const at::Tensor& from) const;
+
+  /// \param cpu    kernels that compute; null on other devices
+  /// \param fused  kernels of the device; may be null
+  Ops(const kernels::Table* cpu, std::shared_ptr<const fused::Kernels> fused, detail::WorkCounter work);
+  /// \return the fused kernels if they support these tensors: one dtype, contiguous, on the device. Undefined tensors
+  /// are ignored. Otherwise null
+  const fused::Kernels* fused_for(std::initializer_list<const at::Tensor*> tensors) const;
+  /// True if x was offloaded from the device to the host, whose kernels then compute.
+  bool is_offloaded(const at::Tensor& x) const { return is_on_host(x) && !device().is_cpu(); }
+
+  const kernels::Table* cpu_;
+  std::shared_ptr<const fused::Kernels> fused_;
+  detail::WorkCounter work_;  ///< counts in a prediction only
+
+ private:
+  /// Values and thresholds of codes on the device, made at their first use. By format, and whether they are signed.
+  mutable std::map<std::pair<MomentFormat, bool>, std::pair<at::Tensor, at::Tensor>> moment_tables_;
 };
 
 /// The CPU operations, for work that stays on the host with any device.

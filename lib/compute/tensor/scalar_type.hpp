@@ -1,5 +1,6 @@
 #pragma once
 // Conversions between the element types of checkpoints (free of LibTorch), of ATen and of the kernels.
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include "lib/base/dtype.hpp"
@@ -13,5 +14,6 @@ c10::ScalarType to_scalar_type(DType dtype);
 DType to_dtype(c10::ScalarType type);
 /// float32, bfloat16 or float16. \throws std::logic_error otherwise
 kernels::Type kernel_type(c10::ScalarType type);
+inline kernels::Type kernel_type(const at::Tensor& x) { return kernel_type(x.scalar_type()); }
 
 }  // namespace fsdp

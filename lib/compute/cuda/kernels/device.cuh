@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_eight(float (&values)[8], const void* data,
                                            long long count, bool packed) {
   if (type == Type::f32) load_eight(values, static_cast<const float*>(data) + at, count, packed);
   if (type == Type::bf16) load_eight(values, static_cast<const __nv_bfloat16*>(data) + at, count, packed);
-  if (type == Type::fp16) load_eight(values, static_cast<const __half*>(data) + at, count, packed);
+  if (type == Type::f16) load_eight(values, static_cast<const __half*>(data) + at, count, packed);
 }
 
 /// Stores eight elements; parameters as in load_eight().
@@ -126,7 +126,7 @@ __device__ __forceinline__ void put_eight(const GradTarget& to, long long at, fl
                                           bool packed) {
   if (to.type == Type::f32) put_eight(static_cast<float*>(to.data) + at, values, count, packed, to.add);
   if (to.type == Type::bf16) put_eight(static_cast<__nv_bfloat16*>(to.data) + at, values, count, packed, to.add);
-  if (to.type == Type::fp16) put_eight(static_cast<__half*>(to.data) + at, values, count, packed, to.add);
+  if (to.type == Type::f16) put_eight(static_cast<__half*>(to.data) + at, values, count, packed, to.add);
 }
 
 template <typename T>
@@ -137,7 +137,7 @@ __device__ __forceinline__ void put_one(T* to, float value, bool add) {
 __device__ __forceinline__ void put_one(const GradTarget& to, long long at, float value) {
   if (to.type == Type::f32) put_one(static_cast<float*>(to.data) + at, value, to.add);
   if (to.type == Type::bf16) put_one(static_cast<__nv_bfloat16*>(to.data) + at, value, to.add);
-  if (to.type == Type::fp16) put_one(static_cast<__half*>(to.data) + at, value, to.add);
+  if (to.type == Type::f16) put_one(static_cast<__half*>(to.data) + at, value, to.add);
 }
 
 // --- sums over threads, in an order that does not depend on their timing
@@ -214,7 +214,7 @@ template <typename Body>
 void with_type(Type type, const Body& body) {
   if (type == Type::f32) body(float{});
   if (type == Type::bf16) body(__nv_bfloat16{});
-  if (type == Type::fp16) body(__half{});
+  if (type == Type::f16) body(__half{});
 }
 
 #ifdef __CUDACC__

@@ -15,30 +15,9 @@ class LaunchedKernels : public fused::Kernels {
  public:
   /// True if this library has code for the current device.
   static bool have_code();
-  void norm(const fused::Norm& pass) const override;
-  void norm_backward(const fused::NormBackwardPass& pass) const override;
-  void column_sums(const fused::ColumnSums& pass) const override;
-  void column_pass(const fused::ColumnPass& pass) const override;
-  void gated(const fused::Gated& pass) const override;
-  void heads(const fused::Heads& pass) const override;
-  void embed(const fused::Embed& pass) const override;
-  void embed_backward(const fused::EmbedBackward& pass) const override;
-  void cross_entropy(const fused::CrossEntropy& pass) const override;
-  void sum_squares(const fused::SumSquares& pass) const override;
-  void total_sum(const fused::TotalSum& pass) const override;
-  void decide_step(const fused::DecideStep& pass) const override;
-  void adamw(const fused::AdamW& pass) const override;
-  void elementwise(const fused::Elementwise& pass) const override;
-  void blockwise(const fused::Blockwise& pass) const override;
-  void cast_shards(const fused::CastShards& pass) const override;
-  void upcast_sums(const fused::UpcastSums& pass) const override;
-  void dropout_keys(const fused::DropoutKeys& pass) const override;
-  void nf4(const fused::Nf4& pass) const override;
-  void fp8_largest(const fused::Fp8& pass) const override;
-  void fp8_cast(const fused::Fp8& pass) const override;
-  void fp8_transpose(const fused::Fp8Transpose& pass) const override;
-  void band_softmax(const fused::Band& pass) const override;
-  void band_softmax_backward(const fused::Band& pass) const override;
+#define FSDP_DECLARE(name, Pass) void name(const fused::Pass& pass) const override;
+  FSDP_FUSED_KERNELS(FSDP_DECLARE)
+#undef FSDP_DECLARE
 
  protected:
   /// The stream that kernels are launched on.

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kUpdateThreads) adamw(const __grid_constant__ 
 
 __device__ __forceinline__ float rounded(float x, Type type) {
   if (type == Type::bf16) return rounded<__nv_bfloat16>(x);
-  return type == Type::fp16 ? rounded<__half>(x) : x;
+  return type == Type::f16 ? rounded<__half>(x) : x;
 }
 
 /// One element of an elementwise update. Formulas and roundings: lib/compute/kernels/optim.hpp.

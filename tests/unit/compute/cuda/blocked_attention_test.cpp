@@ -21,9 +21,9 @@ using emulated::Order;
 namespace {
 
 /// Counts multiply-adds, and the largest number of scores held at once.
-class CountedBlocks final : public FusedOps {
+class CountedBlocks final : public DeviceOps {
  public:
-  CountedBlocks() : FusedOps(at::kCPU, std::make_shared<EmulatedKernels>(Order::forward)) {}
+  CountedBlocks() : DeviceOps(at::kCPU, std::make_shared<EmulatedKernels>(Order::forward)) {}
   bool is_on_host(const at::Tensor&) const override { return false; }
   mutable std::int64_t count = 0, widest = 0;
 
@@ -31,7 +31,7 @@ class CountedBlocks final : public FusedOps {
   void batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const override {
     count += out.numel() * a.size(-1);
     widest = std::max(widest, out.numel());
-    FusedOps::batched_product(out, a, b, add);
+    DeviceOps::batched_product(out, a, b, add);
   }
 };
 

@@ -59,7 +59,7 @@ void check(at::ScalarType type,
            at::ScalarType reference = at::kDouble) {
   const auto as_is = [](at::Tensor x) { return x.defined() ? x.clone() : x; };
   const auto widened = [reference](at::Tensor x) { return wide(x, reference); };
-  const auto want = body(AtenOps(at::kCPU), widened);
+  const auto want = body(DeviceOps(at::kCPU), widened);
   const auto first = body(EmulatedOps(Order::forward), as_is);
   for (const auto order : {Order::backward, Order::shuffled}) {
     const auto again = body(EmulatedOps(order), as_is);

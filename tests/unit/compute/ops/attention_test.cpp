@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include "lib/base/error.hpp"
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/gpu_attention.hpp"
 #include "tests/support/attention_truth.hpp"
 #include "tests/support/environment.hpp"
@@ -85,7 +85,7 @@ TEST_SUITE("ops/attention") {
 
   TEST_CASE("windows, caps and scales of the scores, in query blocks, against float64 autograd") {
     at::manual_seed(3);
-    const AtenOps plain(at::kCPU);
+    const DeviceOps plain(at::kCPU);
     Worst worst;
     for (const std::int64_t length : {1, 40, 128, 300}) {
       for (const std::int64_t window : {0, 1, 7, 128, 200}) {
@@ -151,7 +151,7 @@ TEST_SUITE("ops/attention") {
         const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
         INFO(kv_heads, " heads of keys, dropout ", dropout);
         const auto want = ours(qkv, grad_out, s);
-        const AtenOps plain(at::kCPU);
+        const DeviceOps plain(at::kCPU);
         const auto got = run_attention(plain, qkv, grad_out, s);
         CHECK(relative_error(got.out_ND, want.out_ND) < 1e-5);  // float32, other orders of summation
         CHECK(relative_error(got.grad_qkv, want.grad_qkv) < 1e-5);
@@ -162,7 +162,7 @@ TEST_SUITE("ops/attention") {
 
   TEST_CASE("packed documents: each equals the separate document bit for bit, with zeros between them") {
     at::manual_seed(7);
-    const AtenOps plain(at::kCPU);
+    const DeviceOps plain(at::kCPU);
     // Documents of one token, short and long ones, with padding after, between and before them; the last row is empty.
     const auto packing = packed({{7, 1, 19, 3}, {600, 20}, {}}, 640);
     for (const std::int64_t window : {0, 8}) {

@@ -1,8 +1,8 @@
 // Compares every backward with finite differences of its forward, for kernels and for plain operators.
 #include "tests/support/torch_doctest.hpp"
 
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -10,7 +10,7 @@ using namespace fsdp::test;
 
 namespace {
 
-const AtenOps kPlain(at::kCPU);
+const DeviceOps kPlain(at::kCPU);
 
 /// Returns <grad_out, forward(x)> in float64.
 template <typename Forward>

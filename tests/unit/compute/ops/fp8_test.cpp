@@ -12,8 +12,8 @@
 #include <limits>
 #include <string>
 
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/companion.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "tests/support/fp8_checks.hpp"
@@ -33,9 +33,9 @@ using test::fp8_bits;
 
 /// Multiplies as tensor cores before Blackwell do (DeepSeek-V3, arXiv:2412.19437, section 3.3): 32 products and the sum
 /// before them are aligned to the largest of them, and lose the bits after the thirteenth.
-class AlignedSums final : public AtenOps {
+class AlignedSums final : public DeviceOps {
  public:
-  AlignedSums() : AtenOps(at::kCPU) {}
+  AlignedSums() : DeviceOps(at::kCPU) {}
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool add) const override {
     const auto products_RCK = a.values.to(at::kDouble).unsqueeze(1) * b.values.to(at::kDouble).unsqueeze(0);
     auto sum_RC1 = at::zeros({out.size(0), out.size(1), 1}, at::kDouble);
@@ -85,7 +85,7 @@ TEST_SUITE("ops/fp8") {
   }
 
   TEST_CASE("plain operators give the same codes and scales") {
-    const AtenOps plain{at::kCPU};
+    const DeviceOps plain{at::kCPU};
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const auto x = (at::randn({21, 96}) * 3).to(dtype).narrow(1, 16, 64);
       for (const auto format : kFormats) {

@@ -1,8 +1,8 @@
 // Parameter gradients: the first writer sets them, later ones add, in every dtype, for kernels and plain operators.
 #include "tests/support/torch_doctest.hpp"
 
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
@@ -11,7 +11,7 @@ using namespace fsdp::test;
 TEST_SUITE("ops/gradients") {
   TEST_CASE("the first writer replaces the contents, later ones add") {
     at::manual_seed(1);
-    const AtenOps plain(at::kCPU);
+    const DeviceOps plain(at::kCPU);
     const auto grad = at::randn({4, 3}), x = at::randn({4, 5}), values = at::randn({15});
     const auto product = at::mm(grad.t(), x);
     for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
@@ -49,13 +49,13 @@ TEST_SUITE("ops/gradients") {
     const double want = a.narrow(0, 0, 70000).to(at::kDouble).square().sum().item<double>() +
                         b.to(at::kDouble).square().sum().item<double>();
     CHECK(host_ops().sum_squares(parts) == doctest::Approx(want).epsilon(1e-12));
-    CHECK(AtenOps(at::kCPU).sum_squares(parts) == doctest::Approx(want).epsilon(1e-12));
+    CHECK(DeviceOps(at::kCPU).sum_squares(parts) == doctest::Approx(want).epsilon(1e-12));
   }
 
   TEST_CASE("linear: forward, input gradient and weight gradient are consistent derivatives") {
     at::manual_seed(3);
     const auto x = at::randn({6, 5}), weight = at::randn({4, 5}), grad = at::randn({6, 4});
-    const AtenOps plain(at::kCPU);
+    const DeviceOps plain(at::kCPU);
     for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
       CHECK(relative_error(ops->linear(x, weight), at::mm(x, weight.t())) < 1e-6);
       auto back = ops->linear_backward(grad, weight);

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lib/compute/ops/aten_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "tests/support/read_tensor.hpp"
@@ -56,7 +56,7 @@ TEST_SUITE("ops/nf4") {
       CHECK(made.nested.absmax_S.equal(of(name + ".nf4.double.absmax")));
       CHECK(made.nested.nested_absmax.equal(of(name + ".nf4.double.nested_absmax")));
       CHECK(made.nested.nested_offset.equal(of(name + ".nf4.double.offset")));
-      const AtenOps plain(at::kCPU);
+      const DeviceOps plain(at::kCPU);
       for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
         const auto type = weight.scalar_type();
         for (const bool is_nested : {false, true}) {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "tests/support/loss_truth.hpp"
 #include "tests/support/tensor_compare.hpp"
 
@@ -44,7 +44,7 @@ void for_all(const Body& body) {
   at::set_num_threads(1);
 }
 
-const AtenOps kPlain(at::kCPU);
+const DeviceOps kPlain(at::kCPU);
 
 }  // namespace
 

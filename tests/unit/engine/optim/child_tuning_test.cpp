@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "lib/base/error.hpp"
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "tests/support/read_tensor.hpp"
@@ -140,7 +140,7 @@ std::vector<at::Tensor> random_masks(const Ops& ops, int num_ranks, std::int64_t
 
 TEST_SUITE("optim/child_tuning") {
   TEST_CASE("D: thresholds, masks and ten steps match the authors' code, on 1 to 4 ranks") {
-    const AtenOps aten(at::kCPU);
+    const DeviceOps aten(at::kCPU);
     const CpuOps kernels;
     for (const Ops* ops : {static_cast<const Ops*>(&kernels), static_cast<const Ops*>(&aten)}) {
       for (int ranks = 1; ranks <= 4; ++ranks) {
@@ -173,7 +173,7 @@ TEST_SUITE("optim/child_tuning") {
 
   TEST_CASE("D: order statistics of values from 1e-30 to 1e30 match a sort, over ranks with uneven shares") {
     const CpuOps kernels;
-    const AtenOps aten(at::kCPU);
+    const DeviceOps aten(at::kCPU);
     at::manual_seed(3);
     const auto all = at::pow(10.0, at::rand({5000}, at::kDouble) * 60 - 30).to(at::kFloat);
     const auto sorted = std::get<0>(all.sort());
@@ -192,7 +192,7 @@ TEST_SUITE("optim/child_tuning") {
 
   TEST_CASE("F: masks depend on seed, step, parameter and element, not on the rank; factors are 1/p or 0") {
     const CpuOps kernels;
-    const AtenOps aten(at::kCPU);
+    const DeviceOps aten(at::kCPU);
     const auto one = random_masks(kernels, 1, 1, 17, 0.3);
     double kept = 0, total = 0;
     for (const auto& mask : one) {

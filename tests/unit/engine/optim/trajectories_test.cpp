@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "lib/compute/ops/aten_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "tests/support/read_tensor.hpp"
@@ -212,7 +212,7 @@ double check_ranks(const Ops& ops, const Trajectory& want, int num_ranks) {
 
 TEST_SUITE("optim/trajectories") {
   TEST_CASE("20 steps on 1 to 4 ranks, by the kernels and by ATen, match the libraries") {
-    const AtenOps aten(at::kCPU);
+    const DeviceOps aten(at::kCPU);
     const CpuOps kernels;
     for (const auto& want : trajectories()) {
       CAPTURE(want.file);
@@ -278,7 +278,7 @@ TEST_SUITE("optim/trajectories") {
 
   TEST_CASE("anyprecision: kernels and ATen agree on bf16 moments and compensation within a bf16 step") {
     const SafetensorsReader inputs(kFolder / "inputs.safetensors");
-    const AtenOps aten(at::kCPU);
+    const DeviceOps aten(at::kCPU);
     const CpuOps kernels;
     for (const auto& [momentum, variance] : {std::pair(at::kBFloat16, at::kBFloat16), {at::kBFloat16, at::kFloat}}) {
       for (const bool kahan : {false, true}) {

@@ -2,7 +2,7 @@
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
 #include "lib/base/error.hpp"
-#include "lib/compute/ops/aten_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/models/config/rope.hpp"
 #include "tests/support/small_model.hpp"
 
@@ -23,7 +23,7 @@ TEST_SUITE("model/falcon") {
   }
 
   TEST_CASE("the plain operators give the kernels' loss and gradients, in short and long rows") {
-    const AtenOps plain_ops(at::kCPU);
+    const DeviceOps plain_ops(at::kCPU);
     for (const auto& config : small_falcons()) {
       for (const std::int64_t length : {9, 520}) {
         if (length > 512 && config.traits.parallel_norms == 1) continue;

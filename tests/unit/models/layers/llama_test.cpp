@@ -1,5 +1,5 @@
 // Runs Llama's layers without an engine: gradients against finite differences, decoding, rejected configurations.
-#include "lib/compute/ops/aten_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
 #include "lib/base/error.hpp"
@@ -86,7 +86,7 @@ TEST_SUITE("model/llama") {
       at::manual_seed(8);
       INFO(std::string(variant.name));
       const Model model(config_of(variant));
-      const AtenOps plain_ops(at::kCPU);
+      const DeviceOps plain_ops(at::kCPU);
       Model reference(config_of(variant), plain_ops);
       reference.parameters = model.parameters;
       const auto batch = random_batch(2, 9, 97);

@@ -1,5 +1,5 @@
 // Documents that share rows, through whole models: compared with separate documents, and with typical mistakes.
-#include "lib/compute/ops/aten_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "tests/support/packed_rows.hpp"
 #include "tests/support/small_model.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
@@ -86,7 +86,7 @@ double gradients_differ(const std::vector<GradSlot>& slots, const std::vector<at
 
 TEST_SUITE("model/packing") {
   TEST_CASE("loss and all gradients equal those of the separate documents") {
-    const AtenOps plain(at::kCPU);
+    const DeviceOps plain(at::kCPU);
     for (const auto& family : families()) {
       for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
         INFO(std::string(family.name), ops == &plain ? " by plain operators" : "");

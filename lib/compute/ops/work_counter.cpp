@@ -1,4 +1,4 @@
-#include "lib/compute/meta/counted_ops.hpp"
+#include "lib/compute/ops/work_counter.hpp"
 
 #include <algorithm>
 
@@ -62,6 +62,25 @@ WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& s, bool 
 
 double bytes_of_update(const UpdateGroup& group) {
   return 2 * bytes_of(group.params) + bytes_of(group.grads) + bytes_of(group.cast_params);
+}
+
+WorkCounter::Pass::~Pass() {
+  if (!counter_.counts() || --counter_.depth_ > 0 || bytes_ <= 0) return;
+  WorkItem work;
+  work.bytes = bytes_;
+  work.on_host = on_host_;
+  counter_.add(work);
+}
+
+void WorkCounter::repeat(std::int64_t n, std::int64_t most, const std::function<void(std::int64_t)>& body) const {
+  for (std::int64_t i = 0; i < std::min(n, most); ++i) {
+    // This call stands for the calls that are skipped.
+    const bool is_last = i + 1 == most && n > most + 1;
+    log_->begin_repeat(is_last ? static_cast<double>(n - most) : 1.0);
+    body(i);
+    log_->end_repeat();
+  }
+  if (n > most) body(n - 1);
 }
 
 }  // namespace fsdp::detail

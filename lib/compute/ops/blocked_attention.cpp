@@ -9,8 +9,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/fused_args.hpp"
-#include "lib/compute/ops/fused_ops.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
 #include "lib/compute/ops/query_blocks.hpp"
 
@@ -69,7 +69,7 @@ at::Tensor keys_in(const at::Tensor& rows, const QueryBlock& block) {
 fused::Band band_of(const AttentionShape& s, const QueryBlock& block, const at::Tensor& scores, const at::Tensor& probs,
                     const at::Tensor& log_sums) {
   fused::Band pass{};
-  pass.type = fused_type(probs);
+  pass.type = kernel_type(probs);
   pass.scores = floats_in(scores);
   pass.probs = address_in(probs);
   pass.log_sums = floats_in(log_sums);
@@ -111,11 +111,11 @@ at::Tensor sums_of(const at::Tensor& log_sums, const AttentionShape& some, std::
 
 }  // namespace
 
-bool FusedOps::attends_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& s) const {
-  return kernels_ != nullptr && s.dropout == 0 && s.rows > 0 && s.length > 0 && has_fused_type(qkv_NC);
+bool DeviceOps::attends_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& s) const {
+  return has_kernels() && s.dropout == 0 && s.rows > 0 && s.length > 0 && has_kernel_type(qkv_NC);
 }
 
-void FusedOps::batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const {
+void DeviceOps::batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const {
   const auto type = out.scalar_type();
   if (add) {
     at::baddbmm_out(out, out, a.to(type), b.to(type));
@@ -124,8 +124,8 @@ void FusedOps::batched_product(at::Tensor out, const at::Tensor& a, const at::Te
   }
 }
 
-void FusedOps::attend_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& s, const at::Tensor& out_ND,
-                                const at::Tensor& log_sums) const {
+void DeviceOps::attend_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& s, const at::Tensor& out_ND,
+                                 const at::Tensor& log_sums) const {
   const auto q = query_rows(part_of(qkv_NC, s, Part::q), s);
   const auto k = key_rows(part_of(qkv_NC, s, Part::k), s), v = key_rows(part_of(qkv_NC, s, Part::v), s);
   const auto out = at::empty_like(q);
@@ -135,15 +135,15 @@ void FusedOps::attend_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& 
     const auto block = query_block(s, i);
     const auto scores = products.of(block), probs = narrow.of(block);
     batched_product(scores, queries_in(q, block, s), keys_in(k, block).transpose(1, 2), false);
-    kernels_->band_softmax(band_of(s, block, scores, probs, log_sums));
+    fused_->band_softmax(band_of(s, block, scores, probs, log_sums));
     batched_product(queries_in(out, block, s), probs, keys_in(v, block), false);
   }
   by_groups(heads_of(out_ND, s), s).copy_(as_grouped(out, s));
 }
 
-at::Tensor FusedOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
-                                   std::unique_ptr<AttentionState>* state) const {
-  if (!attends_in_blocks(qkv_NC, s)) return AtenOps::row_attention(qkv_NC, s, state);
+at::Tensor DeviceOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                                    std::unique_ptr<AttentionState>* state) const {
+  if (!attends_in_blocks(qkv_NC, s)) return formula_attention(qkv_NC, s, state);
   const auto dtype = qkv_NC.scalar_type(), type = block_type(dtype);
   if (type != dtype) return row_attention(qkv_NC.to(type), s, state).to(dtype);
   auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
@@ -158,9 +158,9 @@ at::Tensor FusedOps::row_attention(const at::Tensor& qkv_NC, const AttentionShap
   return out_ND;
 }
 
-void FusedOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
-                                         const at::Tensor& out_ND, const AttentionShape& s, const at::Tensor& log_sums,
-                                         const at::Tensor& grad_qkv_NC) const {
+void DeviceOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& s, const at::Tensor& log_sums,
+                                          const at::Tensor& grad_qkv_NC) const {
   const auto q = query_rows(part_of(qkv_NC, s, Part::q), s), grad_out = query_rows(heads_of(grad_out_ND, s), s);
   const auto k = key_rows(part_of(qkv_NC, s, Part::k), s), v = key_rows(part_of(qkv_NC, s, Part::v), s);
   const auto grad_q = at::empty_like(q);
@@ -180,7 +180,7 @@ void FusedOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at
     pass.out_ND = address_of(out_ND);
     pass.grad_out_ND = address_of(grad_out_ND);
     pass.packed = pass.packed && are_packed(s.head_size, {pass.grads, pass.out_ND, pass.grad_out_ND});
-    kernels_->band_softmax_backward(pass);
+    fused_->band_softmax_backward(pass);
     batched_product(keys_in(sum_v, block), probs.transpose(1, 2), grad_here, true);
     batched_product(queries_in(grad_q, block, s), grads, keys_in(k, block), false);
     batched_product(keys_in(sum_k, block), grads.transpose(1, 2), q_here, true);
@@ -191,11 +191,10 @@ void FusedOps::attend_in_blocks_backward(const at::Tensor& grad_out_ND, const at
   grad_v.copy_(sum_v.view(grad_v.sizes()));
 }
 
-at::Tensor FusedOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
-                                            const at::Tensor& out_ND, const AttentionShape& s,
-                                            std::unique_ptr<AttentionState> state) const {
-  if (!attends_in_blocks(qkv_NC, s))
-    return AtenOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
+at::Tensor DeviceOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                             const at::Tensor& out_ND, const AttentionShape& s,
+                                             std::unique_ptr<AttentionState> state) const {
+  if (!attends_in_blocks(qkv_NC, s)) return formula_attention_backward(grad_out_ND, qkv_NC, s, std::move(state));
   const auto dtype = qkv_NC.scalar_type(), type = block_type(dtype);
   if (type != dtype)
     return row_attention_backward(grad_out_ND.to(type), qkv_NC.to(type), out_ND.to(type), s, std::move(state))

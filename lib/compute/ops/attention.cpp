@@ -64,6 +64,15 @@ at::Tensor Ops::attention_backward(const at::Tensor& grad_out_ND, const at::Tens
                                   : packed_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
 }
 
+at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                          const at::Tensor& out_ND, const AttentionShape& shape,
+                                          std::unique_ptr<AttentionState> state, const Rotation& rotation) const {
+  auto grad_qkv_NC = attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  // Keys follow queries in a row, so one pass rotates the heads of both.
+  rope(grad_qkv_NC, shape.heads + shape.key_heads(), shape.head_size, rotation.table, rotation.place, true);
+  return grad_qkv_NC;
+}
+
 at::Tensor Ops::packed_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
                                  std::unique_ptr<AttentionState>* state) const {
   const auto& documents = shape.packing->documents;

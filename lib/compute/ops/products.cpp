@@ -1,4 +1,6 @@
 // Products with weights, and with low-rank adapters.
+#include <ATen/Context.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -7,6 +9,12 @@
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
+
+std::string Ops::product_way(at::ScalarType dtype) const {
+  const bool exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+  if (dtype == at::kFloat && !exact) return "float32 in TF32";
+  return dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bf16 natively" : "fp16 natively";
+}
 
 at::Tensor Ops::linear(const at::Tensor& x_NI, const at::Tensor& weight_OI) const {
   auto out_NO = at::empty({x_NI.size(0), weight_OI.size(0)}, x_NI.options());
@@ -27,8 +35,6 @@ void Ops::biased_product(at::Tensor& out, const at::Tensor& a, const at::Tensor&
   fill_rows(out, bias);
   product(out, a, b, true);
 }
-
-void Ops::fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const { out_NO.copy_(bias_O.expand_as(out_NO)); }
 
 at::Tensor Ops::linear_backward(const at::Tensor& grad_NO, const at::Tensor& weight_OI) const {
   auto out_NI = at::empty({grad_NO.size(0), weight_OI.size(1)}, grad_NO.options());
@@ -59,6 +65,11 @@ void Ops::weight_grad(GradSlot* slot, const at::Tensor& grad_NO, const at::Tenso
   auto sum_OI = at::empty({grad_ON.size(0), x_NI.size(1)}, x_NI.options());
   product(sum_OI, grad_ON, x_NI, false);
   accumulate(slot, sum_OI);
+}
+
+at::Tensor Ops::blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
+                                double alpha) const {
+  return at::addmm(x, a, b, beta, alpha);
 }
 
 bool Ops::wide_product(at::Tensor&, const at::Tensor&, const at::Tensor&, bool) const { return false; }

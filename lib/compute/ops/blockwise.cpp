@@ -1,107 +1,25 @@
-// Optimizer updates by ATen's operators on any device: the reference in tests, and the fallback without kernels.
+// AdamW and Lion with quantized moments: one pass by kernels; by ATen's operators some blocks at a time.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/bincount.h>
 #include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "lib/compute/ops/blockwise_numbers.hpp"
+#include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/ops.hpp"
+#include "lib/compute/ops/row_loops.hpp"
 
 namespace fsdp {
 
-void Ops::adamw(const AdamWUpdate& u) const {
-  const auto options = u.params.front().options();
-  const std::vector<at::Tensor> steps(u.params.size(), at::full({}, static_cast<double>(u.step), options));
-  std::optional<at::Tensor> divisor;
-  if (u.grad_divisor != 1.0) divisor = at::full({}, u.grad_divisor, options);
-  at::_fused_adamw_(u.params, u.grads, u.exp_avg, u.exp_avg_sq, {}, steps, u.lr, u.beta1, u.beta2, u.weight_decay,
-                    u.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, std::nullopt);
-}
-
-void Ops::update(const ElementwiseUpdate& u) const {
-  for (std::size_t i = 0; i < u.params.size(); ++i) {
-    UpdatedTensors one{.param = u.params[i], .grad = u.grads[i].div(u.grad_divisor), .states = {}};
-    for (const auto& state : u.states) one.states.push_back(state[i]);
-    u.formula(one);
-  }
-}
-
-// Adafactor. No operation waits for the device.
-
-namespace {
-
-at::Tensor scaled(const AdafactorUpdate& u) { return u.grad.div(u.grad_divisor); }
-
-/// to = (1 - weight) to + weight * values
-void average(const at::Tensor& to, const at::Tensor& values, double weight) {
-  to.copy_(to.to(at::kDouble).lerp(values.to(at::kDouble), weight));
-}
-
-/// The update before clipping, learning rate and momentum.
-at::Tensor direction(const AdafactorUpdate& u) {
-  const auto grad = scaled(u);
-  const double least = u.eps1 * u.eps1;
-  if (u.variance.defined()) return grad.div((u.transformers ? u.variance : u.variance.clamp_min(least)).sqrt());
-  const auto mean = u.sums.select(0, 1).div(static_cast<double>(u.rows));
-  if (u.transformers) {
-    const auto rows = u.row_var.to(at::kDouble).div(mean).rsqrt().to(at::kFloat);
-    return grad.mul(rows.unsqueeze(1)).mul(u.col_var.rsqrt());
-  }
-  const auto rows = u.row_var.to(at::kDouble).div(mean.clamp_min(u.eps1)).to(at::kFloat);
-  return grad.mul(rows.unsqueeze(1).mul(u.col_var).clamp_min_(least).rsqrt_());
-}
-
-/// Root mean square of a parameter whose sum of squares is `sum`.
-at::Tensor root_mean(const AdafactorUpdate& u, const at::Tensor& sum) {
-  return sum.div(static_cast<double>(u.elements)).sqrt();
-}
-
-}  // namespace
-
-void Ops::adafactor_statistics(const AdafactorUpdate& u) const {
-  const auto squares = scaled(u).to(at::kDouble).square_();
-  u.sums.select(0, 0).copy_(u.param.to(at::kDouble).square_().sum());
-  if (u.variance.defined()) {
-    average(u.variance, squares.add(u.square_eps()), u.new_weight);
-    return;
-  }
-  average(u.row_var, squares.mean(1).add_(u.square_eps()), u.new_weight);
-  u.sums.select(0, 1).copy_(u.row_var.sum(at::kDouble));
-  u.sums.slice(0, 2).copy_(squares.sum(0));
-}
-
-void Ops::adafactor_update_size(const AdafactorUpdate& u) const {
-  if (!u.variance.defined())
-    average(u.col_var, u.sums.slice(0, 2).div(static_cast<double>(u.rows)).add_(u.square_eps()), u.new_weight);
-  u.update_sum.copy_(direction(u).to(at::kDouble).square_().sum());
-}
-
-void Ops::adafactor_apply(const AdafactorUpdate& u) const {
-  auto rate = at::full({}, u.rate, u.sums.options());
-  if (u.scale_parameter) rate.mul_(root_mean(u, u.sums.select(0, 0)).clamp_min_(u.eps2));
-  auto update = direction(u).mul_(rate.div(root_mean(u, u.update_sum.select(0, 0)).clamp_min_(1.0)));
-  if (u.exp_avg.defined()) {
-    u.exp_avg.mul_(u.beta1).add_(update, 1 - u.beta1);
-    update.copy_(u.exp_avg);
-  }
-  u.param.mul_(u.weight_decay_factor);
-  if (u.relative_decay != 0) u.param.mul_(rate.mul(-u.relative_decay).add_(1.0));
-  u.param.sub_(update);
-}
-
-// AdamW and Lion with quantized moments, some blocks at a time.
+using namespace detail;
 
 namespace {
 
@@ -226,6 +144,52 @@ class Blockwise {
   const BlockwiseUpdate& u_;
 };
 
+kernels::BlockwiseArgs blockwise_arguments(const BlockwiseUpdate& u) {
+  const auto moment = [&](const BlockwiseMoment& m, bool is_signed) -> kernels::Moment {
+    if (!m.codes.defined()) return {};
+    return {m.codes.data_ptr<std::uint8_t>(), m.scales.data_ptr<float>(), &kernels::moment_code(u.format, is_signed)};
+  };
+  kernels::BlockwiseArgs a;
+  a.lion = u.lion;
+  a.param = u.param.data_ptr<float>();
+  a.grad = u.grad.data_ptr<float>();
+  a.first = moment(u.first, true);
+  a.second = moment(u.second, false);
+  a.edges = u.edges.defined() ? u.edges.data_ptr<double>() : nullptr;
+  a.elements = u.param.numel();
+  a.blocks = u.first.scales.numel();
+  a.block = kernels::moment_block(u.format);
+  a.offset = u.first_element % a.block;
+  a.grad_scale = static_cast<float>(1 / u.grad_divisor);
+  set_numbers(a, u);
+  return a;
+}
+
+using MomentTables = std::map<std::pair<MomentFormat, bool>, std::pair<at::Tensor, at::Tensor>>;
+
+/// \param tables  values and thresholds on the device, made at their first use
+fused::Moment fused_moment(const Ops& ops, MomentTables& tables, const BlockwiseMoment& moment, MomentFormat format,
+                           bool is_signed) {
+  if (!moment.codes.defined()) return {};
+  const auto& code = kernels::moment_code(format, is_signed);
+  auto& [values, thresholds] = tables[{format, is_signed}];
+  if (!values.defined()) {
+    const auto here = [&](const std::vector<float>& table) {
+      auto* data = const_cast<float*>(table.data());  // NOLINT: nothing writes there
+      return ops.to_device(at::from_blob(data, {static_cast<std::int64_t>(table.size())}, at::kFloat));
+    };
+    values = here(code.values);
+    thresholds = here(code.thresholds);
+  }
+  return {static_cast<std::uint8_t*>(address_in(moment.codes)),
+          floats_in(moment.scales),
+          floats_of(values),
+          floats_of(thresholds),
+          static_cast<int>(code.values.size()),
+          code.divides,
+          code.least_scale};
+}
+
 }  // namespace
 
 double BlockwiseUpdate::step_size() const { return lr / (1 - std::pow(beta1, static_cast<double>(step))); }
@@ -238,6 +202,36 @@ at::Tensor moment_numbers(MomentFormat format, bool is_signed) {
 }
 
 void Ops::blockwise(const BlockwiseUpdate& u) const {
+  const auto counted = work_.pass(
+      bytes_of({&u.param, &u.param, &u.grad, &u.first.codes, &u.first.codes, &u.second.codes, &u.second.codes}),
+      is_on_host(u.param));
+  if (cpu_ != nullptr) {
+    constexpr std::int64_t kBlocksOfAThread = 128;
+    const auto args = blockwise_arguments(u);
+    launch(args.blocks, kBlocksOfAThread, [&](auto b, auto e) { cpu_->blockwise(args, b, e); });
+    return;
+  }
+  if (is_offloaded(u.param)) {
+    if (!work_.counts()) host_ops().blockwise(u);
+    return;
+  }
+  if (fused_ != nullptr && !is_on_host(u.param)) {
+    if (u.param.numel() == 0) return;
+    fused::Blockwise pass{};
+    pass.param = floats_in(u.param);
+    pass.grad = floats_of(u.grad);
+    pass.first = fused_moment(*this, moment_tables_, u.first, u.format, true);
+    pass.second = fused_moment(*this, moment_tables_, u.second, u.format, false);
+    pass.edges = static_cast<const double*>(address_of(u.edges));
+    pass.elements = u.param.numel();
+    pass.blocks = u.first.scales.numel();
+    pass.offset = u.first_element % kernels::moment_block(u.format);
+    pass.packed = are_packed(pass.offset, {pass.param, pass.grad});
+    pass.grad_divisor = static_cast<float>(u.grad_divisor);
+    set_numbers(pass, u);
+    fused_->blockwise(pass);
+    return;
+  }
   const Blockwise all(*this, u);
   const auto num_blocks = u.first.scales.numel(), at_once = kElementsAtOnce / kernels::moment_block(u.format);
   for (std::int64_t begin = 0; begin < num_blocks; begin += at_once) {
@@ -258,6 +252,20 @@ void Ops::blockwise(const BlockwiseUpdate& u) const {
 }
 
 void Ops::blockwise_edges(const BlockwiseUpdate& u, const at::Tensor& largest) const {
+  if (cpu_ != nullptr) {
+    const auto args = blockwise_arguments(u);
+    auto* out = largest.data_ptr<double>();
+    launch(args.blocks > 0 ? 1 : 0, 1, [&](auto b, auto e) {
+      if (b == e) return;
+      cpu_->blockwise_largest(args, 0, out);
+      cpu_->blockwise_largest(args, args.blocks - 1, out + 2);
+    });
+    return;
+  }
+  if (is_offloaded(u.param)) {
+    if (!work_.counts()) host_ops().blockwise_edges(u, largest);
+    return;
+  }
   const auto num_blocks = u.first.scales.numel();
   if (num_blocks == 0) return;
   const Blockwise all(*this, u);
@@ -267,83 +275,6 @@ void Ops::blockwise_edges(const BlockwiseUpdate& u, const at::Tensor& largest) c
     largest.select(0, edge).select(0, 0).copy_(sizes_of(moments.first).amax());
     if (!u.lion) largest.select(0, edge).select(0, 1).copy_(moments.second.amax());
   }
-}
-
-// Muon: the direction of an update, and its orthogonalization by Newton-Schulz iteration.
-
-namespace {
-
-/// Coefficients of torch.optim.Muon. They do not converge to 1, but give singular values of 0.7 to 1.2 after few steps.
-constexpr double kA = 3.4445, kB = -4.775, kC = 2.0315;
-constexpr int kSteps = 5;
-constexpr double kLeastNorm = 1e-7;
-
-/// Elements that are converted at a time.
-constexpr std::int64_t kMuonElements = std::int64_t{1} << 20;
-
-template <typename Body>
-void for_pieces(const MuonUpdate& u, const Body& body) {
-  const auto rows = u.param.size(0), columns = std::max<std::int64_t>(1, u.param.size(1));
-  const auto step = std::max<std::int64_t>(1, kMuonElements / columns);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const auto n = std::min(step, rows - first);
-    body([=](const at::Tensor& x) { return x.narrow(0, first, n); });
-  }
-}
-
-}  // namespace
-
-void Ops::muon_direction(const MuonUpdate& u, const at::Tensor& direction) const {
-  for_pieces(u, [&](const auto& piece) {
-    const auto grad = piece(u.grad).div(u.grad_divisor), momentum = piece(u.momentum_buffer);
-    momentum.lerp_(grad, 1 - u.momentum);
-    const auto next = grad.lerp(momentum, u.momentum);
-    if (is_on_host(u.grad) == is_on_host(direction)) {
-      piece(direction).copy_(next);
-    } else {
-      transfer(piece(direction), next.to(direction.scalar_type()));
-    }
-  });
-}
-
-at::Tensor Ops::orthogonalize(const at::Tensor& matrix) const {
-  const bool tall = matrix.size(0) > matrix.size(1);
-  const auto wide = tall ? matrix.t() : matrix;
-  auto x_RC = wide.div(at::linalg_vector_norm(wide).clamp_min(kLeastNorm));  // makes singular values at most 1
-  for (int i = 0; i < kSteps; ++i) {
-    const auto gram_RR = linear(x_RC, x_RC);
-    const auto factor_RR = blended_product(gram_RR, kB, gram_RR, gram_RR, kC);
-    x_RC = blended_product(x_RC, kA, factor_RR, x_RC, 1.0);
-  }
-  return tall ? x_RC.t() : x_RC;
-}
-
-at::Tensor Ops::blended_product(const at::Tensor& x, double beta, const at::Tensor& a, const at::Tensor& b,
-                                double alpha) const {
-  return at::addmm(x, a, b, beta, alpha);
-}
-
-void Ops::muon_apply(const MuonUpdate& u, const at::Tensor& orthogonal) const {
-  // With master weights on the host, the result is fetched first by to_host(), which fails if a rank is gone: a copy
-  // between dtypes would wait forever.
-  const auto here = is_on_host(u.param) ? to_host(orthogonal) : orthogonal;
-  for_pieces(u, [&](const auto& piece) {
-    piece(u.param).mul_(1 - u.lr * u.weight_decay).add_(piece(here).to(u.param.options()), -u.rate);
-  });
-}
-
-// Histograms of float32 bits, for order statistics over several ranks.
-
-void Ops::count_bits(const GradPart& part, BitRange range, std::span<double> counts) const {
-  if (part.elements == 0) return;
-  if (on_host() || is_on_host(part.grad)) return host_ops().count_bits(part, range, counts);
-  // 64 bits, so that a shift by 32 gives 0.
-  auto bits = part.grad.view({-1}).narrow(0, 0, part.elements).view(at::kInt).to(at::kLong);
-  bits = bits.masked_select(at::bitwise_right_shift(bits, range.shift + range.bits).eq(std::int64_t{range.prefix}));
-  const auto mask = (std::int64_t{1} << range.bits) - 1;
-  const auto digits = at::bitwise_right_shift(bits, range.shift).bitwise_and(mask);
-  const auto found = read(at::bincount(digits, {}, mask + 1).to(at::kDouble));
-  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += found[i];
 }
 
 }  // namespace fsdp

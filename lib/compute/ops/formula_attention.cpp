@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "lib/compute/ops/aten_ops.hpp"
+#include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
 
 namespace fsdp {
@@ -25,8 +25,8 @@ struct AtenAttentionState final : AttentionState {
 
 }  // namespace
 
-at::Tensor AtenOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
-                                  std::unique_ptr<AttentionState>* state) const {
+at::Tensor DeviceOps::formula_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
+                                        std::unique_ptr<AttentionState>* state) const {
   if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
   auto saved = std::make_unique<AtenAttentionState>();
   {
@@ -55,8 +55,8 @@ at::Tensor AtenOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape
   return out_ND;
 }
 
-at::Tensor AtenOps::row_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor&,
-                                           const AttentionShape& s, std::unique_ptr<AttentionState> state) const {
+at::Tensor DeviceOps::formula_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
+                                                 const AttentionShape& s, std::unique_ptr<AttentionState> state) const {
   if (s.rows == 0) return at::empty_like(qkv_NC);
   const auto& saved = static_cast<const AtenAttentionState&>(*state);
   const auto& probs = saved.probs_BHLL;
