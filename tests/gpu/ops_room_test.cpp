@@ -48,18 +48,18 @@ std::shared_ptr<const Packing> on_card(const Packing& packing) {
 
 Operation rotary_attention(const AttentionShape& shape) {
   return [shape](const Ops& ops, const Inputs& in) {
-    return
-        [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
-         grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size),
-         table = RopeTable{in.floats(shape.length * shape.head_size / 2).view({shape.length, shape.head_size / 2}),
-                           in.floats(shape.length * shape.head_size / 2).view({shape.length, shape.head_size / 2})}] {
-          std::unique_ptr<AttentionState> state;
-          auto out = ops.attention(qkv, shape, &state);
-          const auto positions = shape.packing != nullptr ? shape.packing->positions_N : at::Tensor();
-          auto grad_qkv = ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state),
-                                                        {table, {shape.length, 0, positions}});
-          return Kept{out, grad_qkv};
-        };
+    return [&ops, shape, qkv = in.matrix(shape.rows * shape.query_length, shape.packed_width()),
+            grad = in.matrix(shape.rows * shape.query_length, shape.heads * shape.head_size),
+            table = RopeTable{
+                in.floats(shape.query_length * shape.head_size / 2).view({shape.query_length, shape.head_size / 2}),
+                in.floats(shape.query_length * shape.head_size / 2).view({shape.query_length, shape.head_size / 2})}] {
+      std::unique_ptr<AttentionState> state;
+      auto out = ops.attention(qkv, shape, &state);
+      const auto positions = shape.packing != nullptr ? shape.packing->positions_N : at::Tensor();
+      auto grad_qkv = ops.rotary_attention_backward(grad, qkv, out, shape, std::move(state),
+                                                    {table, {shape.query_length, 0, positions}});
+      return Kept{out, grad_qkv};
+    };
   };
 }
 

@@ -151,7 +151,8 @@ void products_of(const Rates& rates, const Shapes& shapes) {
 void attention_of(const Rates& rates, std::int64_t rows, std::int64_t length, std::int64_t heads, std::int64_t kv_heads,
                   std::int64_t size) {
   const auto& ops = rates.ops();
-  const AttentionShape shape{.rows = rows, .length = length, .heads = heads, .head_size = size, .kv_heads = kv_heads};
+  const AttentionShape shape{
+      .rows = rows, .query_length = length, .heads = heads, .head_size = size, .kv_heads = kv_heads};
   const auto qkv = rates.random({rows * length, shape.packed_width()}),
              grad = rates.random({rows * length, heads * size});
   const auto name = "attention, " + std::to_string(rows) + " x " + std::to_string(length) + ", " +

@@ -27,17 +27,19 @@ inline AttentionResult run_attention(const Ops& ops, const at::Tensor& qkv, cons
 inline AttentionResult attention_truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
   const auto x = qkv.to(at::kDouble).requires_grad_(true);
   const auto heads = [&](std::int64_t first, std::int64_t count) {
-    return x.view({s.rows, s.length, s.heads + 2 * s.key_heads(), s.head_size}).narrow(2, first, count).transpose(1, 2);
+    return x.view({s.rows, s.query_length, s.heads + 2 * s.key_heads(), s.head_size})
+        .narrow(2, first, count)
+        .transpose(1, 2);
   };
   const auto keys = heads(s.heads, s.key_heads()).repeat_interleave(s.group(), 1);
   const auto values = heads(s.heads + s.key_heads(), s.key_heads()).repeat_interleave(s.group(), 1);
   auto scores = at::matmul(heads(0, s.heads), keys.transpose(2, 3)) *
                 (s.scale > 0 ? s.scale : 1 / std::sqrt(static_cast<double>(s.head_size)));
   if (s.softcap > 0) scores = s.softcap * at::tanh(scores / s.softcap);
-  auto unseen = at::ones({s.length, s.length}, at::kBool).triu(1);
-  if (s.window > 0) unseen = unseen.logical_or(at::ones({s.length, s.length}, at::kBool).tril(-s.window));
+  auto unseen = at::ones({s.query_length, s.query_length}, at::kBool).triu(1);
+  if (s.window > 0) unseen = unseen.logical_or(at::ones({s.query_length, s.query_length}, at::kBool).tril(-s.window));
   const auto probs = scores.masked_fill(unseen, -INFINITY).softmax(-1);
-  const auto out = at::matmul(probs, values).transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
+  const auto out = at::matmul(probs, values).transpose(1, 2).reshape({s.rows * s.query_length, s.heads * s.head_size});
   const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
   return {out.detach(), grads[0]};
 }

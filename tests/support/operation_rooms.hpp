@@ -7,8 +7,8 @@ namespace fsdp::test {
 
 inline Operation attention(const AttentionShape& shape) {
   return [shape](const Ops& ops, const Inputs& in) {
-    return [&ops, shape, qkv = in.matrix(shape.rows * shape.length, shape.packed_width()),
-            grad = in.matrix(shape.rows * shape.length, shape.heads * shape.head_size)] {
+    return [&ops, shape, qkv = in.matrix(shape.rows * shape.query_length, shape.packed_width()),
+            grad = in.matrix(shape.rows * shape.query_length, shape.heads * shape.head_size)] {
       std::unique_ptr<AttentionState> state;
       auto out = ops.attention(qkv, shape, &state);
       auto grad_qkv = ops.attention_backward(grad, qkv, out, shape, std::move(state));

@@ -43,14 +43,6 @@ namespace {
 
 using namespace detail;
 
-/// Results of ATen's fused forwards that the backwards need.
-struct CudaAttentionState final : AttentionState {
-  at::Tensor logsumexp;
-  at::Tensor cum_seq_q, cum_seq_k;  ///< undefined: only ragged batches have them
-  at::Tensor philox_seed, philox_offset;
-  std::int64_t max_q = 0, max_k = 0;
-};
-
 class CudaTimeMark final : public TimeMark {
  public:
   explicit CudaTimeMark(cudaStream_t stream) { event_.record(stream); }
@@ -156,7 +148,7 @@ class CudaOps final : public DeviceOps {
                            std::unique_ptr<AttentionState>* state) const override {
     const auto kernel = choose_gpu_attention(traits_, s, qkv_NC.scalar_type());
     if (s.rows == 0 || kernel >= GpuAttention::blocks) return DeviceOps::row_attention(qkv_NC, s, state);
-    auto saved = std::make_unique<CudaAttentionState>();
+    auto saved = std::make_unique<AttentionState>();
     auto out_ND = merge_heads(forward(kernel, qkv_NC, s, state != nullptr, *saved), s);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
@@ -172,15 +164,15 @@ class CudaOps final : public DeviceOps {
     if (!packs_by_flash(traits_, s, qkv_NC.scalar_type())) return Ops::packed_attention(qkv_NC, s, state);
     const auto& packing = *s.packing;
     const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
-    auto saved = std::make_unique<CudaAttentionState>();
+    auto saved = std::make_unique<AttentionState>();
     auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
         tokens(Part::q), tokens(Part::k), tokens(Part::v), packing.starts, packing.starts, packing.longest,
         packing.longest, 0.0, /*is_causal=*/true, false, given_scale(s), keys_before(s, packing.longest), 0);
-    saved->logsumexp = logsumexp;
-    saved->philox_seed = seed;
-    saved->philox_offset = offset;
+    saved->log_sums = logsumexp;
+    saved->random_seed = seed;
+    saved->random_offset = offset;
     if (state != nullptr) *state = std::move(saved);
-    return out.reshape({s.rows * s.length, s.heads * s.head_size});
+    return out.reshape({s.rows * s.query_length, s.heads * s.head_size});
   }
   at::Tensor packed_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                        const at::Tensor& out_ND, const AttentionShape& s,
@@ -271,14 +263,14 @@ class CudaOps final : public DeviceOps {
                                                const at::Tensor& out_ND, const AttentionShape& s,
                                                const AttentionState& state) const {
     const auto& packing = *s.packing;
-    const auto& saved = static_cast<const CudaAttentionState&>(state);
+    const auto& saved = state;
     const auto tokens = [&](Part which) { return tokens_of(part_of(qkv_NC, s, which)); };
     const auto by_heads = [&](const at::Tensor& x_ND) { return x_ND.view({-1, s.heads, s.head_size}); };
     auto [gq, gk, gv] = at::_flash_attention_backward(
-        by_heads(grad_out_ND), tokens(Part::q), tokens(Part::k), tokens(Part::v), by_heads(out_ND), saved.logsumexp,
-        packing.starts, packing.starts, packing.longest, packing.longest, 0.0, /*is_causal=*/true, saved.philox_seed,
-        saved.philox_offset, given_scale(s), keys_before(s, packing.longest), 0);
-    const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {s.rows, s.length}).transpose(1, 2); };
+        by_heads(grad_out_ND), tokens(Part::q), tokens(Part::k), tokens(Part::v), by_heads(out_ND), saved.log_sums,
+        packing.starts, packing.starts, packing.longest, packing.longest, 0.0, /*is_causal=*/true, saved.random_seed,
+        saved.random_offset, given_scale(s), keys_before(s, packing.longest), 0);
+    const auto rows = [&](const at::Tensor& x) { return x.unflatten(0, {s.rows, s.query_length}).transpose(1, 2); };
     return {rows(gq), rows(gk), rows(gv)};
   }
 
@@ -299,72 +291,74 @@ class CudaOps final : public DeviceOps {
         return DeviceOps::row_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state));
       return DeviceOps::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), *rotation);
     }
-    auto grads = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, static_cast<const CudaAttentionState&>(*state));
+    auto grads = backward(kernel, grad_out_ND, qkv_NC, out_ND, s, *state);
     state.reset();
     return pack_heads(std::move(grads), s, rotation);
   }
 
   /// \return [B, H, L, head_size]. The kernels support grouped-query attention.
   static at::Tensor forward(GpuAttention kernel, const at::Tensor& qkv_NC, const AttentionShape& s, bool keep,
-                            CudaAttentionState& saved) {
+                            AttentionState& saved) {
     const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
     if (kernel == GpuAttention::memory_efficient) {
       auto [out, logsumexp, seed, offset] =
           at::_scaled_dot_product_efficient_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, given_scale(s));
-      saved.logsumexp = logsumexp;
-      saved.philox_seed = seed;
-      saved.philox_offset = offset;
+      saved.log_sums = logsumexp;
+      saved.random_seed = seed;
+      saved.random_offset = offset;
       return out;
     }
     if (!s.is_plain()) {
       auto [out, logsumexp, seed, offset, unused] = at::_flash_attention_forward(
-          q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, {}, s.length, s.length, 0.0, /*is_causal=*/true,
-          false, given_scale(s), keys_before(s, s.length), 0);
-      saved.logsumexp = logsumexp;
-      saved.philox_seed = seed;
-      saved.philox_offset = offset;
+          q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {}, {}, s.query_length, s.query_length, 0.0,
+          /*is_causal=*/true, false, given_scale(s), keys_before(s, s.query_length), 0);
+      saved.log_sums = logsumexp;
+      saved.random_seed = seed;
+      saved.random_offset = offset;
       return out.transpose(1, 2);
     }
     auto all =
         kernel == GpuAttention::cudnn
             ? at::_scaled_dot_product_cudnn_attention(q, k, v, {}, keep, 0.0, /*is_causal=*/true, false, given_scale(s))
             : at::_scaled_dot_product_flash_attention(q, k, v, 0.0, /*is_causal=*/true, false, given_scale(s));
-    saved.logsumexp = std::get<1>(all);
-    saved.cum_seq_q = std::get<2>(all);
-    saved.cum_seq_k = std::get<3>(all);
-    saved.max_q = std::get<4>(all).expect_int();
-    saved.max_k = std::get<5>(all).expect_int();
-    saved.philox_seed = std::get<6>(all);
-    saved.philox_offset = std::get<7>(all);
+    saved.log_sums = std::get<1>(all);
+    saved.first_queries = std::get<2>(all);
+    saved.first_keys = std::get<3>(all);
+    saved.most_queries = std::get<4>(all).expect_int();
+    saved.most_keys = std::get<5>(all).expect_int();
+    saved.random_seed = std::get<6>(all);
+    saved.random_offset = std::get<7>(all);
     return std::get<0>(all);
   }
 
   static std::array<at::Tensor, 3> backward(GpuAttention kernel, const at::Tensor& grad_out_ND,
                                             const at::Tensor& qkv_NC, const at::Tensor& out_ND, const AttentionShape& s,
-                                            const CudaAttentionState& saved) {
+                                            const AttentionState& saved) {
     const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
     const auto grad_out = heads_of(grad_out_ND, s), out = heads_of(out_ND, s);
     if (kernel == GpuAttention::memory_efficient) {
       auto [gq, gk, gv, gbias] = at::_scaled_dot_product_efficient_attention_backward(
-          grad_out, q, k, v, {}, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, 0.0,
+          grad_out, q, k, v, {}, out, saved.log_sums, saved.random_seed, saved.random_offset, 0.0,
           {true, true, true, false}, /*is_causal=*/true, given_scale(s));
       return {gq, gk, gv};
     }
     if (!s.is_plain()) {
       const auto tokens = [](const at::Tensor& x) { return x.transpose(1, 2); };
-      auto [gq, gk, gv] = at::_flash_attention_backward(
-          tokens(grad_out), tokens(q), tokens(k), tokens(v), tokens(out), saved.logsumexp, {}, {}, s.length, s.length,
-          0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s), keys_before(s, s.length), 0);
+      auto [gq, gk, gv] = at::_flash_attention_backward(tokens(grad_out), tokens(q), tokens(k), tokens(v), tokens(out),
+                                                        saved.log_sums, {}, {}, s.query_length, s.query_length, 0.0,
+                                                        /*is_causal=*/true, saved.random_seed, saved.random_offset,
+                                                        given_scale(s), keys_before(s, s.query_length), 0);
       return {tokens(gq), tokens(gk), tokens(gv)};
     }
     const auto all =
         kernel == GpuAttention::cudnn
             ? at::_scaled_dot_product_cudnn_attention_backward(
-                  grad_out, q, k, v, out, saved.logsumexp, saved.philox_seed, saved.philox_offset, {}, saved.cum_seq_q,
-                  saved.cum_seq_k, saved.max_q, saved.max_k, 0.0, /*is_causal=*/true, given_scale(s))
+                  grad_out, q, k, v, out, saved.log_sums, saved.random_seed, saved.random_offset, {},
+                  saved.first_queries, saved.first_keys, saved.most_queries, saved.most_keys, 0.0, /*is_causal=*/true,
+                  given_scale(s))
             : at::_scaled_dot_product_flash_attention_backward(
-                  grad_out, q, k, v, out, saved.logsumexp, saved.cum_seq_q, saved.cum_seq_k, saved.max_q, saved.max_k,
-                  0.0, /*is_causal=*/true, saved.philox_seed, saved.philox_offset, given_scale(s));
+                  grad_out, q, k, v, out, saved.log_sums, saved.first_queries, saved.first_keys, saved.most_queries,
+                  saved.most_keys, 0.0, /*is_causal=*/true, saved.random_seed, saved.random_offset, given_scale(s));
     return {std::get<0>(all), std::get<1>(all), std::get<2>(all)};
   }
 

@@ -24,7 +24,7 @@ at::TensorOptions float_like(const at::Tensor& x) { return x.options().dtype(at:
 
 /// [B, L, heads, D]
 at::Tensor rows_of(const at::Tensor& like, const AttentionShape& s, std::int64_t heads) {
-  return at::empty({s.rows, s.length, heads, s.head_size}, like.options());
+  return at::empty({s.rows, s.query_length, heads, s.head_size}, like.options());
 }
 
 /// Repeats keys or values for each query head, if heads share keys.
@@ -35,8 +35,8 @@ at::Tensor repeated(const at::Tensor& qkv, const AttentionShape& s) {
 /// flash_api.cpp, num_splits_heuristic: number of splits of the keys when there are few rows.
 std::int64_t flash_splits(const GpuSpec& gpu, const AttentionShape& s) {
   const auto block_n = s.head_size <= 64 ? 256 : (s.head_size <= 128 ? 128 : 64);
-  const auto n_blocks = ceil_div(s.length, block_n);
-  const auto tiles = s.rows * s.heads * ceil_div(s.length, 64);
+  const auto n_blocks = ceil_div(s.query_length, block_n);
+  const auto tiles = s.rows * s.heads * ceil_div(s.query_length, 64);
   const std::int64_t processors = 2 * gpu.multiprocessors;
   if (static_cast<float>(tiles) >= 0.8f * static_cast<float>(processors)) return 1;
   const auto most = std::min({std::int64_t{128}, processors, n_blocks});
@@ -54,20 +54,20 @@ std::int64_t flash_splits(const GpuSpec& gpu, const AttentionShape& s) {
   return 1;
 }
 
-void keep_random_state(const at::Tensor& qkv, std::int64_t bytes, KeptByAttention& kept) {
+void keep_random_state(const at::Tensor& qkv, std::int64_t bytes, AttentionState& kept) {
   const auto options = qkv.options().dtype(at::kByte);
-  kept.random_state = at::empty({bytes}, options);
-  kept.unused = at::empty({8}, options);
+  kept.random_seed = at::empty({bytes}, options);
+  kept.random_offset = at::empty({8}, options);
 }
 
-at::Tensor flash_forward(const GpuSpec& gpu, const at::Tensor& qkv, const AttentionShape& s, KeptByAttention& kept) {
+at::Tensor flash_forward(const GpuSpec& gpu, const at::Tensor& qkv, const AttentionShape& s, AttentionState& kept) {
   auto out = rows_of(qkv, s, s.heads);
-  kept.logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
+  kept.log_sums = at::empty({s.rows, s.heads, s.query_length}, float_like(qkv));
   at::Tensor sums, parts;
   if (const auto splits = flash_splits(gpu, s); splits > 1) {
     const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
-    sums = at::empty({splits, s.rows, s.heads, s.length}, float_like(qkv));
-    parts = at::empty({splits, s.rows, s.heads, s.length, width}, float_like(qkv));
+    sums = at::empty({splits, s.rows, s.heads, s.query_length}, float_like(qkv));
+    parts = at::empty({splits, s.rows, s.heads, s.query_length, width}, float_like(qkv));
   }
   keep_random_state(qkv, 16, kept);
   return out;
@@ -78,7 +78,7 @@ struct Gradients {
 };
 
 Gradients flash_backward(const at::Tensor& qkv, const AttentionShape& s) {
-  const auto length = round_up(s.length, 128);
+  const auto length = round_up(s.query_length, 128);
   const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
   Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.key_heads()), rows_of(qkv, s, s.key_heads())};
   const auto softmax_d = at::empty({s.rows, s.heads, length}, float_like(qkv));
@@ -88,24 +88,24 @@ Gradients flash_backward(const at::Tensor& qkv, const AttentionShape& s) {
 }
 
 /// Temporary memory of cuDNN's engine is unknown; its frontend allocates float32 sums for the gradients of the queries.
-at::Tensor cudnn_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, KeptByAttention& kept) {
+at::Tensor cudnn_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, AttentionState& kept) {
   auto out = rows_of(qkv, s, s.heads);
-  if (keep) kept.logsumexp = at::empty({s.rows, s.heads, s.length}, float_like(qkv));
+  if (keep) kept.log_sums = at::empty({s.rows, s.heads, s.query_length}, float_like(qkv));
   keep_random_state(qkv, 8, kept);
   return out;
 }
 
 Gradients cudnn_backward(const at::Tensor& qkv, const AttentionShape& s) {
   Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.key_heads()), rows_of(qkv, s, s.key_heads())};
-  const auto workspace = at::empty({s.rows * s.heads * s.length * (s.head_size + 1)}, float_like(qkv));
+  const auto workspace = at::empty({s.rows * s.heads * s.query_length * (s.head_size + 1)}, float_like(qkv));
   return grads;
 }
 
 at::Tensor efficient_forward(const at::Tensor& qkv, const AttentionShape& s, bool keep, at::Tensor& logsumexp) {
   auto out = rows_of(qkv, s, s.heads);
-  if (keep) logsumexp = at::empty({s.rows, s.heads, round_up(s.length, 32)}, float_like(qkv));
+  if (keep) logsumexp = at::empty({s.rows, s.heads, round_up(s.query_length, 32)}, float_like(qkv));
   if (qkv.element_size() == 2 && s.head_size > 128) {
-    const auto sums = at::empty({s.rows, s.length, s.heads, s.head_size}, float_like(qkv));
+    const auto sums = at::empty({s.rows, s.query_length, s.heads, s.head_size}, float_like(qkv));
   }
   return out;
 }
@@ -117,10 +117,10 @@ std::int64_t efficient_workspace(int capability, bool narrow, const AttentionSha
   const bool large_blocks = s.head_size > 64 && (narrow || (capability >= 80 && !is_small_generation(capability)));
   const std::int64_t queries = large_blocks ? 128 : 64;
   auto bytes =
-      ceil_div(s.length, queries) * ceil_div(s.head_size, kKeys) * (kLock_bytes + queries * kKeys * kFloat_bytes);
+      ceil_div(s.query_length, queries) * ceil_div(s.head_size, kKeys) * (kLock_bytes + queries * kKeys * kFloat_bytes);
   if (narrow && s.head_size > 128) {
     // Sums for keys and values too, one for each split of the keys; this is the maximum number of splits.
-    const auto parts = std::min(ceil_div(s.length, kKeys), std::max<std::int64_t>(1, 256 / (s.rows * s.heads)));
+    const auto parts = std::min(ceil_div(s.query_length, kKeys), std::max<std::int64_t>(1, 256 / (s.rows * s.heads)));
     bytes += 2 * parts * kKeys * round_up(s.head_size, kKeys) * kFloat_bytes;
   }
   return bytes;
@@ -128,7 +128,7 @@ std::int64_t efficient_workspace(int capability, bool narrow, const AttentionSha
 
 Gradients efficient_backward(const GpuSpec& gpu, const at::Tensor& qkv, const AttentionShape& s) {
   Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads)};
-  const auto row_sums = [&] { return at::empty({s.rows, s.heads, s.length}, float_like(qkv)); };
+  const auto row_sums = [&] { return at::empty({s.rows, s.heads, s.query_length}, float_like(qkv)); };
   at::Tensor delta;
   if (qkv.element_size() == 2) {
     delta = row_sums();  // by the kernel
@@ -152,8 +152,8 @@ at::Tensor cpu_forward(const at::Tensor& qkv, const AttentionShape& s, std::int6
   const auto k = repeated(qkv, s), v = repeated(qkv, s);
   const bool narrow = qkv.element_size() == 2;
   auto out = rows_of(qkv, s, s.heads);
-  logsumexp = at::empty({s.rows, s.length, s.heads}, float_like(qkv));
-  const auto q_rows = cpu_query_rows(s.length), k_rows = cpu_key_rows(s.length);
+  logsumexp = at::empty({s.rows, s.query_length, s.heads}, float_like(qkv));
+  const auto q_rows = cpu_query_rows(s.query_length), k_rows = cpu_key_rows(s.query_length);
   const auto buffer = at::empty({threads, q_rows * (k_rows + 2 + s.head_size)}, float_like(qkv));
   const auto reduced = at::empty({threads, q_rows, narrow ? k_rows : 0}, qkv.options());
   return out;
@@ -161,7 +161,7 @@ at::Tensor cpu_forward(const at::Tensor& qkv, const AttentionShape& s, std::int6
 
 /// Temporary memory of the largest product in the backward, in which each thread multiplies blocks by itself.
 std::int64_t cpu_backward_blocks(const at::Tensor& qkv, const AttentionShape& s, int threads) {
-  const auto q_rows = cpu_query_rows(s.length), k_rows = cpu_key_rows(s.length);
+  const auto q_rows = cpu_query_rows(s.query_length), k_rows = cpu_key_rows(s.query_length);
   const auto matrix = [&](std::int64_t rows, std::int64_t columns) {
     return at::empty({rows, columns}, qkv.options());
   };
@@ -177,10 +177,10 @@ std::int64_t cpu_backward_blocks(const at::Tensor& qkv, const AttentionShape& s,
 
 Gradients cpu_backward(const at::Tensor& qkv, const AttentionShape& s, int threads) {
   const bool narrow = qkv.element_size() == 2;
-  const auto rows = cpu_query_rows(s.length) * cpu_key_rows(s.length);
+  const auto rows = cpu_query_rows(s.query_length) * cpu_key_rows(s.query_length);
   const auto blocks_bytes = cpu_backward_blocks(qkv, s, threads);
   Gradients grads{rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads), rows_of(qkv, s, s.heads)};
-  const auto sums = at::empty({threads, cpu_query_rows(s.length)}, float_like(qkv));
+  const auto sums = at::empty({threads, cpu_query_rows(s.query_length)}, float_like(qkv));
   const auto blocks = at::empty({blocks_bytes}, qkv.options().dtype(at::kByte));
   const auto buffer = at::empty({threads, 2 * rows}, float_like(qkv));
   const auto reduced = at::empty({threads, narrow ? 2 * rows : 0}, qkv.options());
@@ -191,7 +191,7 @@ Gradients cpu_backward(const at::Tensor& qkv, const AttentionShape& s, int threa
 
 // The kernels write [B, L, H, D]: merging the heads is a view.
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                  const AttentionShape& s, bool keep, KeptByAttention& kept) {
+                                  const AttentionShape& s, bool keep, AttentionState& kept) {
   at::Tensor out;
   switch (kernel) {
     case GpuAttention::cudnn:
@@ -201,13 +201,13 @@ at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const
       out = flash_forward(gpu, qkv_NC, s, kept);
       break;
     case GpuAttention::memory_efficient:
-      out = efficient_forward(qkv_NC, s, keep, kept.logsumexp);
+      out = efficient_forward(qkv_NC, s, keep, kept.log_sums);
       break;
     case GpuAttention::blocks:
     case GpuAttention::formula:
       throw std::logic_error("what DeviceOps do runs as it is");
   }
-  return out.view({s.rows * s.length, s.heads * s.head_size});
+  return out.view({s.rows * s.query_length, s.heads * s.head_size});
 }
 
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
@@ -232,16 +232,16 @@ at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& g
 }
 
 // mha_varlen_fwd and mha_varlen_bwd of flash_api.cpp: sums are padded by 128 tokens for each document.
-at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, KeptByAttention& kept) {
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& s, AttentionState& kept) {
   auto out = rows_of(qkv_NC, s, s.heads);
-  kept.logsumexp = at::empty({s.heads, s.rows * s.length}, float_like(qkv_NC));
+  kept.log_sums = at::empty({s.heads, s.rows * s.query_length}, float_like(qkv_NC));
   keep_random_state(qkv_NC, 16, kept);
-  return out.view({s.rows * s.length, s.heads * s.head_size});
+  return out.view({s.rows * s.query_length, s.heads * s.head_size});
 }
 
 at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& s,
                                           std::unique_ptr<AttentionState> state) {
-  const auto room = s.rows * s.length + 128 * (s.packing->starts.size(0) - 1);
+  const auto room = s.rows * s.query_length + 128 * (s.packing->starts.size(0) - 1);
   const auto width = round_up(round_up(s.head_size, 8), s.head_size <= 128 ? 32 : 64);
   Gradients grads{rows_of(qkv_NC, s, s.heads), rows_of(qkv_NC, s, s.key_heads()), rows_of(qkv_NC, s, s.key_heads())};
   {
@@ -254,7 +254,7 @@ at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const Attent
 }
 
 at::Tensor allocate_cpu_flash(const at::Tensor& qkv_NC, const AttentionShape& s, int threads, at::Tensor& logsumexp) {
-  return cpu_forward(qkv_NC, s, threads, logsumexp).view({s.rows * s.length, s.heads * s.head_size});
+  return cpu_forward(qkv_NC, s, threads, logsumexp).view({s.rows * s.query_length, s.heads * s.head_size});
 }
 
 at::Tensor allocate_cpu_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& s, int threads) {

@@ -14,21 +14,15 @@ namespace fsdp {
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Tensors that a forward keeps for its backward.
-struct KeptByAttention {
-  at::Tensor logsumexp;
-  at::Tensor random_state, unused;  ///< flash and cuDNN only
-};
-
 /// PyTorch's fused kernels. \pre kernel is cudnn, flash or memory_efficient; DeviceOps runs on meta tensors unchanged
 at::Tensor allocate_gpu_attention(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
-                                  const AttentionShape& shape, bool keep, KeptByAttention& kept);
+                                  const AttentionShape& shape, bool keep, AttentionState& kept);
 /// \param state  freed before the gradients are packed, here and in the functions below
 at::Tensor allocate_gpu_attention_backward(GpuAttention kernel, const GpuSpec& gpu, const at::Tensor& qkv_NC,
                                            const AttentionShape& shape, std::unique_ptr<AttentionState> state);
 
 /// Variable-length flash attention of packed documents.
-at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, KeptByAttention& kept);
+at::Tensor allocate_packed_flash(const at::Tensor& qkv_NC, const AttentionShape& shape, AttentionState& kept);
 at::Tensor allocate_packed_flash_backward(const at::Tensor& qkv_NC, const AttentionShape& shape,
                                           std::unique_ptr<AttentionState> state);
 

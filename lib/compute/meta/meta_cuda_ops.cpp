@@ -56,10 +56,6 @@ ReductionRoom column_sum_room(const GpuSpec& gpu, std::int64_t rows, std::int64_
   return {kSum_bytes * columns * blocks * block_width * vector, 4 * grid};
 }
 
-struct MetaAttentionState final : AttentionState {
-  KeptByAttention kept;
-};
-
 /// Keeps both tensors alive until wait(), as the device's copies do.
 class HeldTransfer final : public Transfer {
  public:
@@ -142,8 +138,8 @@ class MetaCudaOps final : public DeviceOps, private WorkRecorder {
       return DeviceOps::row_attention(qkv_NC, s, state);
     }
     work_.add(detail::attention_work(qkv_NC, s, false));
-    auto saved = std::make_unique<MetaAttentionState>();
-    auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, saved->kept);
+    auto saved = std::make_unique<AttentionState>();
+    auto out_ND = allocate_gpu_attention(kernel, gpu_, qkv_NC, s, state != nullptr, *saved);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }
@@ -161,8 +157,8 @@ class MetaCudaOps final : public DeviceOps, private WorkRecorder {
                               std::unique_ptr<AttentionState>* state) const override {
     if (!packs_by_flash(traits(), s, qkv_NC.scalar_type())) return DeviceOps::packed_attention(qkv_NC, s, state);
     work_.add(detail::attention_work(qkv_NC, s, false));
-    auto saved = std::make_unique<MetaAttentionState>();
-    auto out_ND = allocate_packed_flash(qkv_NC, s, saved->kept);
+    auto saved = std::make_unique<AttentionState>();
+    auto out_ND = allocate_packed_flash(qkv_NC, s, *saved);
     if (state != nullptr) *state = std::move(saved);
     return out_ND;
   }

@@ -10,10 +10,6 @@
 namespace fsdp {
 namespace {
 
-struct PackedAttentionState final : AttentionState {
-  std::vector<std::unique_ptr<AttentionState>> documents;
-};
-
 at::Tensor tokens_of(const at::Tensor& x, const Packing::Document& document) {
   return x.narrow(0, document.first, document.length);
 }
@@ -37,15 +33,15 @@ AttentionShape Ops::shape_of(const AttentionShape& shape, const Packing::Documen
   auto one = shape;
   one.packing = nullptr;
   one.rows = 1;
-  one.length = document.length;
+  one.query_length = document.length;
   if (shape.dropout == 0) return one;
   // The mask depends on the row's sample and on the position in the row, as other dropout masks do.
   const MemoryScope scope(MemoryCategory::activations, true);
   auto key = at::empty({1}, at::TensorOptions(at::kLong).device(host()));
   launch(1, 1, [&](std::int64_t, std::int64_t) {
-    const auto row = document.first / shape.length;
+    const auto row = document.first / shape.query_length;
     const auto of_row = shape.dropout_place.sample_keys_B.const_data_ptr<std::int64_t>()[row];
-    const auto place = static_cast<std::uint64_t>(document.first - row * shape.length);
+    const auto place = static_cast<std::uint64_t>(document.first - row * shape.query_length);
     key.data_ptr<std::int64_t>()[0] =
         static_cast<std::int64_t>(splitmix64_output(static_cast<std::uint64_t>(of_row) + place * kSplitmix64Step));
   });
@@ -77,7 +73,7 @@ at::Tensor Ops::packed_attention(const at::Tensor& qkv_NC, const AttentionShape&
                                  std::unique_ptr<AttentionState>* state) const {
   const auto& documents = shape.packing->documents;
   auto out_ND = at::empty({qkv_NC.size(0), shape.heads * shape.head_size}, qkv_NC.options());
-  auto saved = std::make_unique<PackedAttentionState>();
+  auto saved = std::make_unique<AttentionState>();
   saved->documents.resize(documents.size());
   for (std::size_t i = 0; i < documents.size(); ++i) {
     auto* keep = state != nullptr ? &saved->documents[i] : nullptr;
@@ -93,7 +89,7 @@ at::Tensor Ops::packed_attention_backward(const at::Tensor& grad_out_ND, const a
                                           const at::Tensor& out_ND, const AttentionShape& shape,
                                           std::unique_ptr<AttentionState> state) const {
   const auto& documents = shape.packing->documents;
-  auto& saved = static_cast<PackedAttentionState&>(*state);
+  auto& saved = *state;
   auto grad_qkv_NC = at::empty_like(qkv_NC);
   for (std::size_t i = 0; i < documents.size(); ++i) {
     const auto& document = documents[i];

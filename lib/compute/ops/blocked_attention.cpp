@@ -20,10 +20,6 @@ using namespace detail;
 
 namespace {
 
-struct BlockedAttentionState final : AttentionState {
-  at::Tensor log_sums;  ///< float32 [B * kv_heads, L * group]
-};
-
 /// \return a view [B, kv_heads, L, group, head_size] of [B, heads, L, head_size]
 at::Tensor by_groups(const at::Tensor& x_BHLD, const AttentionShape& s) {
   return x_BHLD.unflatten(1, {s.key_heads(), s.group()}).transpose(2, 3);
@@ -31,16 +27,16 @@ at::Tensor by_groups(const at::Tensor& x_BHLD, const AttentionShape& s) {
 
 /// \return contiguous [B * kv_heads, L * group, head_size]
 at::Tensor query_rows(const at::Tensor& x_BHLD, const AttentionShape& s) {
-  return by_groups(x_BHLD, s).contiguous().view({s.rows * s.key_heads(), s.length * s.group(), s.head_size});
+  return by_groups(x_BHLD, s).contiguous().view({s.rows * s.key_heads(), s.query_length * s.group(), s.head_size});
 }
 
 /// [B * kv_heads, L, head_size]
 at::Tensor key_rows(const at::Tensor& x_BHLD, const AttentionShape& s) {
-  return x_BHLD.contiguous().view({s.rows * s.key_heads(), s.length, s.head_size});
+  return x_BHLD.contiguous().view({s.rows * s.key_heads(), s.query_length, s.head_size});
 }
 
 at::Tensor as_grouped(const at::Tensor& rows, const AttentionShape& s) {
-  return rows.view({s.rows, s.key_heads(), s.length, s.group(), s.head_size});
+  return rows.view({s.rows, s.key_heads(), s.query_length, s.group(), s.head_size});
 }
 
 /// Buffer for the scores of one block, reused by all blocks.
@@ -84,7 +80,7 @@ fused::Band band_of(const AttentionShape& s, const QueryBlock& block, const at::
   pass.head_size = static_cast<int>(s.head_size);
   pass.first_column = static_cast<int>(block.first_query - block.first_key);
   pass.matrices = s.rows * s.key_heads();
-  pass.length = s.length;
+  pass.length = s.query_length;
   pass.first_query = block.first_query;
   pass.window = s.window;
   return pass;
@@ -102,7 +98,7 @@ void for_sequences(const Ops& ops, const AttentionShape& s, const Body& body) {
 }
 
 at::Tensor tokens_of(const at::Tensor& x_NC, const AttentionShape& some, std::int64_t first) {
-  return x_NC.narrow(0, first * some.length, some.rows * some.length);
+  return x_NC.narrow(0, first * some.query_length, some.rows * some.query_length);
 }
 
 at::Tensor sums_of(const at::Tensor& log_sums, const AttentionShape& some, std::int64_t first) {
@@ -112,7 +108,7 @@ at::Tensor sums_of(const at::Tensor& log_sums, const AttentionShape& some, std::
 }  // namespace
 
 bool DeviceOps::attends_in_blocks(const at::Tensor& qkv_NC, const AttentionShape& s) const {
-  return has_kernels() && s.dropout == 0 && s.rows > 0 && s.length > 0 && has_kernel_type(qkv_NC);
+  return has_kernels() && s.dropout == 0 && s.rows > 0 && s.query_length > 0 && has_kernel_type(qkv_NC);
 }
 
 void DeviceOps::batched_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add) const {
@@ -146,10 +142,11 @@ at::Tensor DeviceOps::row_attention(const at::Tensor& qkv_NC, const AttentionSha
   if (!attends_in_blocks(qkv_NC, s)) return formula_attention(qkv_NC, s, state);
   const auto dtype = qkv_NC.scalar_type(), type = block_type(dtype);
   if (type != dtype) return row_attention(qkv_NC.to(type), s, state).to(dtype);
-  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
-  auto saved = std::make_unique<BlockedAttentionState>();
+  auto out_ND = at::empty({s.rows * s.query_length, s.heads * s.head_size}, qkv_NC.options());
+  auto saved = std::make_unique<AttentionState>();
   if (state != nullptr)
-    saved->log_sums = at::empty({s.rows * s.key_heads(), s.length * s.group()}, qkv_NC.options().dtype(at::kFloat));
+    saved->log_sums =
+        at::empty({s.rows * s.key_heads(), s.query_length * s.group()}, qkv_NC.options().dtype(at::kFloat));
   for_sequences(*this, s, [&](const AttentionShape& some, std::int64_t first) {
     attend_in_blocks(tokens_of(qkv_NC, some, first), some, tokens_of(out_ND, some, first),
                      sums_of(saved->log_sums, some, first));
@@ -199,7 +196,7 @@ at::Tensor DeviceOps::row_attention_backward(const at::Tensor& grad_out_ND, cons
   if (type != dtype)
     return row_attention_backward(grad_out_ND.to(type), qkv_NC.to(type), out_ND.to(type), s, std::move(state))
         .to(dtype);
-  const auto& saved = static_cast<const BlockedAttentionState&>(*state);
+  const auto& saved = *state;
   const auto grad = grad_out_ND.contiguous(), out = out_ND.contiguous();
   auto grad_qkv_NC = at::empty_like(qkv_NC);
   for_sequences(*this, s, [&](const AttentionShape& some, std::int64_t first) {

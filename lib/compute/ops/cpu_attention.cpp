@@ -17,12 +17,7 @@ using namespace detail;
 
 namespace {
 
-struct CpuAttentionState final : AttentionState {
-  at::Tensor probs_BHLL;  ///< short rows
-  at::Tensor logsumexp;   ///< flash: float32 [B, H, L]
-};
-
-bool use_short_rows(const AttentionShape& s) { return s.length <= kShortRow || s.dropout > 0; }
+bool use_short_rows(const AttentionShape& s) { return s.query_length <= kShortRow || s.dropout > 0; }
 
 /// Matrices of scores per thread; a matrix is not split, since a row's index in it is its number of unmasked columns
 /// - 1.
@@ -32,8 +27,8 @@ std::int64_t score_grain(std::int64_t length) { return std::max<std::int64_t>(1,
 
 at::Tensor CpuOps::short_rows(const at::Tensor& qkv_NC, const AttentionShape& s, at::Tensor& probs) const {
   const auto q = part_of(qkv_NC, s, Part::q), k = part_of(qkv_NC, s, Part::k), v = part_of(qkv_NC, s, Part::v);
-  probs = at::empty({s.rows, s.heads, s.length, s.length}, qkv_NC.options());
-  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
+  probs = at::empty({s.rows, s.heads, s.query_length, s.query_length}, qkv_NC.options());
+  auto out_ND = at::empty({s.rows * s.query_length, s.heads * s.head_size}, qkv_NC.options());
   // One sequence at a time: the batch dimension is then the heads, whose stride needs no copy in batched products.
   repeat(s.rows, [&](std::int64_t b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
@@ -41,14 +36,14 @@ at::Tensor CpuOps::short_rows(const at::Tensor& qkv_NC, const AttentionShape& s,
       product(scores, members(q[b], s, m), k[b].transpose(1, 2), false);
     }
   });
-  const kernels::SoftmaxArgs args{probs.data_ptr(), s.length, s.length, score_scale(s)};
-  launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
-    cpu_->causal_softmax(kernel_type(qkv_NC), args, b * s.length, e * s.length);
+  const kernels::SoftmaxArgs args{probs.data_ptr(), s.query_length, s.query_length, score_scale(s)};
+  launch(s.rows * s.heads, score_grain(s.query_length), [&](std::int64_t b, std::int64_t e) {
+    cpu_->causal_softmax(kernel_type(qkv_NC), args, b * s.query_length, e * s.query_length);
   });
   auto used = probs;
   if (s.dropout > 0) {
-    used = probs.clone().view({-1, s.length});
-    dropout(used, dropout_keys(s.dropout_place, s.heads * s.length, kScoreKeyStep), s.dropout);
+    used = probs.clone().view({-1, s.query_length});
+    dropout(used, dropout_keys(s.dropout_place, s.heads * s.query_length, kScoreKeyStep), s.dropout);
     used = used.view(probs.sizes());
   }
   auto out = heads_of(out_ND, s);
@@ -80,8 +75,8 @@ at::Tensor CpuOps::short_rows_backward(const at::Tensor& grad_out_ND, const at::
   auto used = probs;
   at::Tensor keys;
   if (s.dropout > 0) {
-    keys = dropout_keys(s.dropout_place, s.heads * s.length, kScoreKeyStep);
-    used = probs.clone().view({-1, s.length});
+    keys = dropout_keys(s.dropout_place, s.heads * s.query_length, kScoreKeyStep);
+    used = probs.clone().view({-1, s.query_length});
     dropout(used, keys, s.dropout);
     used = used.view(probs.sizes());
   }
@@ -96,13 +91,13 @@ at::Tensor CpuOps::short_rows_backward(const at::Tensor& grad_out_ND, const at::
     }
   });
   if (s.dropout > 0) {
-    auto flat = grad_scores.view({-1, s.length});
+    auto flat = grad_scores.view({-1, s.query_length});
     dropout(flat, keys, s.dropout);
   }
-  const kernels::SoftmaxBackwardArgs args{grad_scores.data_ptr(), probs.const_data_ptr(), s.length, s.length,
-                                          score_scale(s)};
-  launch(s.rows * s.heads, score_grain(s.length), [&](std::int64_t b, std::int64_t e) {
-    cpu_->causal_softmax_backward(kernel_type(qkv_NC), args, b * s.length, e * s.length);
+  const kernels::SoftmaxBackwardArgs args{grad_scores.data_ptr(), probs.const_data_ptr(), s.query_length,
+                                          s.query_length, score_scale(s)};
+  launch(s.rows * s.heads, score_grain(s.query_length), [&](std::int64_t b, std::int64_t e) {
+    cpu_->causal_softmax_backward(kernel_type(qkv_NC), args, b * s.query_length, e * s.query_length);
   });
   repeat(s.rows, [&](std::int64_t b) {
     for (std::int64_t m = 0; m < s.group(); ++m) {
@@ -143,11 +138,11 @@ at::Tensor CpuOps::row_attention(const at::Tensor& qkv_NC, const AttentionShape&
   if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
   if (!s.is_plain()) {
     TORCH_INTERNAL_ASSERT(s.dropout == 0);
-    if (state != nullptr) *state = std::make_unique<CpuAttentionState>();
+    if (state != nullptr) *state = std::make_unique<AttentionState>();
     return band(qkv_NC, s);
   }
-  auto saved = std::make_unique<CpuAttentionState>();
-  auto out_ND = use_short_rows(s) ? short_rows(qkv_NC, s, saved->probs_BHLL) : flash(qkv_NC, s, saved->logsumexp);
+  auto saved = std::make_unique<AttentionState>();
+  auto out_ND = use_short_rows(s) ? short_rows(qkv_NC, s, saved->probs_BHLL) : flash(qkv_NC, s, saved->log_sums);
   if (state != nullptr) *state = std::move(saved);
   return out_ND;
 }
@@ -157,9 +152,9 @@ at::Tensor CpuOps::row_attention_backward(const at::Tensor& grad_out_ND, const a
                                           std::unique_ptr<AttentionState> state) const {
   if (s.rows == 0) return at::empty_like(qkv_NC);
   if (!s.is_plain()) return band_backward(grad_out_ND, qkv_NC, s);
-  const auto& saved = static_cast<const CpuAttentionState&>(*state);
+  const auto& saved = *state;
   return use_short_rows(s) ? short_rows_backward(grad_out_ND, qkv_NC, s, saved.probs_BHLL)
-                           : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.logsumexp);
+                           : flash_backward(grad_out_ND, qkv_NC, out_ND, s, saved.log_sums);
 }
 
 // Attention with a window or a score cap, one block of queries at a time against the keys that at least one of them
@@ -179,11 +174,11 @@ struct Block {
 };
 
 Block block_of(const AttentionShape& s, std::int64_t index) {
-  const auto begin = index * kQueries, end = std::min(s.length, begin + kQueries);
+  const auto begin = index * kQueries, end = std::min(s.query_length, begin + kQueries);
   return {begin, end, s.window > 0 ? std::max<std::int64_t>(0, begin - s.window + 1) : 0};
 }
 
-std::int64_t num_blocks(const AttentionShape& s) { return (s.length + kQueries - 1) / kQueries; }
+std::int64_t num_blocks(const AttentionShape& s) { return (s.query_length + kQueries - 1) / kQueries; }
 
 kernels::ScoreBlock band_of(const AttentionShape& s, const Block& block) {
   return {block.queries(),
@@ -210,7 +205,7 @@ std::int64_t band_grain(const Block& block) { return std::max<std::int64_t>(1, 3
 }  // namespace
 
 at::Tensor CpuOps::band(const at::Tensor& qkv_NC, const AttentionShape& s) const {
-  auto out_ND = at::empty({s.rows * s.length, s.heads * s.head_size}, qkv_NC.options());
+  auto out_ND = at::empty({s.rows * s.query_length, s.heads * s.head_size}, qkv_NC.options());
   const auto out = heads_of(out_ND, s);
   repeat(s.rows * num_blocks(s), [&](std::int64_t i) {
     const auto b = i / num_blocks(s);
@@ -240,7 +235,8 @@ at::Tensor CpuOps::band_backward(const at::Tensor& grad_out_ND, const at::Tensor
     const Sequence in(qkv_NC, s, b), grad(grad_qkv, s, b);
     // Sums over blocks are float32 for any dtype.
     const auto wide = qkv_NC.options().dtype(at::kFloat);
-    const auto sum_k = at::zeros({s.key_heads(), s.length, s.head_size}, wide), sum_v = at::zeros(sum_k.sizes(), wide);
+    const auto sum_k = at::zeros({s.key_heads(), s.query_length, s.head_size}, wide),
+               sum_v = at::zeros(sum_k.sizes(), wide);
     repeat(num_blocks(s), [&](std::int64_t i) {
       const auto block = block_of(s, i);
       const auto room = [&] { return at::empty({s.heads, block.queries(), block.keys()}, qkv_NC.options()); };

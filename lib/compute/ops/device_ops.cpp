@@ -21,7 +21,7 @@ void DeviceOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& 
 
 at::Tensor DeviceOps::pack_heads(std::array<at::Tensor, 3> parts, const AttentionShape& s,
                                  const Rotation* rotation) const {
-  auto packed_NC = at::empty({s.rows * s.length, s.packed_width()}, parts[0].options());
+  auto packed_NC = at::empty({s.rows * s.query_length, s.packed_width()}, parts[0].options());
   const bool turns_whole = rotation == nullptr || 2 * rotation->table.cos_PH.size(1) == s.head_size;
   const bool whole = s.head_size % 2 == 0 && turns_whole && has_kernels() &&
                      std::all_of(parts.begin(), parts.end(), [](const at::Tensor& x) { return x.stride(3) == 1; });
@@ -49,8 +49,8 @@ at::Tensor DeviceOps::pack_heads(std::array<at::Tensor, 3> parts, const Attentio
   }
   pass.num_parts = 3;
   pass.head_size = static_cast<int>(s.head_size);
-  pass.rows = s.rows * s.length;
-  pass.row_length = s.length;
+  pass.rows = s.rows * s.query_length;
+  pass.row_length = s.query_length;
   pass.inverse = true;
   if (rotation != nullptr) {
     pass.rotated_heads = static_cast<int>(s.heads + s.key_heads());

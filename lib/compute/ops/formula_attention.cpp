@@ -4,9 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-
-#include <cmath>
 
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/packed_heads.hpp"
@@ -15,20 +12,10 @@ namespace fsdp {
 
 using namespace detail;
 
-namespace {
-
-struct AtenAttentionState final : AttentionState {
-  at::Tensor probs_BHLL;  ///< float32, before dropout
-  at::Tensor slope_BHLL;  ///< float32: derivative of the cap; undefined without a cap
-  at::Tensor mask_BHLL;   ///< float32; undefined without dropout
-};
-
-}  // namespace
-
 at::Tensor DeviceOps::formula_attention(const at::Tensor& qkv_NC, const AttentionShape& s,
                                         std::unique_ptr<AttentionState>* state) const {
   if (s.rows == 0) return at::empty({0, s.heads * s.head_size}, qkv_NC.options());
-  auto saved = std::make_unique<AtenAttentionState>();
+  auto saved = std::make_unique<AttentionState>();
   {
     const auto keys = for_every_head(part_of(qkv_NC, s, Part::k), s);
     auto scores = at::matmul(part_of(qkv_NC, s, Part::q), keys.transpose(-2, -1)).to(at::kFloat);
@@ -38,15 +25,13 @@ at::Tensor DeviceOps::formula_attention(const at::Tensor& qkv_NC, const Attentio
       if (state != nullptr) saved->slope_BHLL = 1 - scores.square();
       scores.mul_(s.softcap);
     }
-    const auto all = at::ones({s.length, s.length}, scores.options().dtype(at::kBool));
-    scores.masked_fill_(all.triu(1), -INFINITY);
-    if (!s.is_plain() && s.window > 0) scores.masked_fill_(all.tril(-s.window), -INFINITY);
+    mask_scores(scores, s);
     saved->probs_BHLL = scores.softmax(-1);
   }
   auto used = saved->probs_BHLL;
   if (s.dropout > 0) {
-    const auto keys = dropout_keys(s.dropout_place, s.heads * s.length, kScoreKeyStep);
-    saved->mask_BHLL = dropout_mask(keys, s.length, s.dropout, at::kFloat).view(used.sizes());
+    const auto keys = dropout_keys(s.dropout_place, s.heads * s.query_length, kScoreKeyStep);
+    saved->mask_BHLL = dropout_mask(keys, s.query_length, s.dropout, at::kFloat).view(used.sizes());
     used = used * saved->mask_BHLL;
   }
   const auto values = for_every_head(part_of(qkv_NC, s, Part::v), s);
@@ -58,7 +43,7 @@ at::Tensor DeviceOps::formula_attention(const at::Tensor& qkv_NC, const Attentio
 at::Tensor DeviceOps::formula_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,
                                                  const AttentionShape& s, std::unique_ptr<AttentionState> state) const {
   if (s.rows == 0) return at::empty_like(qkv_NC);
-  const auto& saved = static_cast<const AtenAttentionState&>(*state);
+  const auto& saved = *state;
   const auto& probs = saved.probs_BHLL;
   const auto dtype = qkv_NC.scalar_type();
   const auto grad_out = heads_of(grad_out_ND, s);

@@ -43,7 +43,7 @@ GpuAttention choose_gpu_attention(const GpuAttentionTraits& gpu, const Attention
   };
   if (gpu.asked && takes(*gpu.asked)) return *gpu.asked;
   // Hopper and the data-center Blackwells: check_prefer_cudnn_attention.
-  const bool prefers_cudnn = capability >= 90 && capability < 110 && s.length % 64 == 0;
+  const bool prefers_cudnn = capability >= 90 && capability < 110 && s.query_length % 64 == 0;
   if (prefers_cudnn && takes(GpuAttention::cudnn)) return GpuAttention::cudnn;
   if (takes(GpuAttention::flash)) return GpuAttention::flash;
   return takes(GpuAttention::memory_efficient) ? GpuAttention::memory_efficient : GpuAttention::blocks;
@@ -56,7 +56,7 @@ at::ScalarType gpu_block_type(const GpuAttentionTraits& gpu, at::ScalarType dtyp
 bool packs_by_flash(const GpuAttentionTraits& gpu, const AttentionShape& s, at::ScalarType dtype) {
   auto longest = s;
   longest.packing = nullptr;
-  longest.length = s.packing->longest;
+  longest.query_length = s.packing->longest;
   const auto kernel = choose_gpu_attention(gpu, longest, dtype);
   return kernel == GpuAttention::flash || kernel == GpuAttention::cudnn;  // flash supports all shapes that cuDNN does
 }

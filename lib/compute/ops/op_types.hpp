@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "lib/compute/tensor/layer.hpp"
 
@@ -113,9 +115,9 @@ struct DropoutSeeds {
 };
 
 struct AttentionShape {
-  std::int64_t rows;    ///< B: sequences in the micro-batch
-  std::int64_t length;  ///< L: tokens per sequence
-  std::int64_t heads;   ///< H: query heads
+  std::int64_t rows;          ///< B: sequences in the micro-batch
+  std::int64_t query_length;  ///< L: queries per sequence
+  std::int64_t heads;         ///< H: query heads
   std::int64_t head_size;
   /// Key/value heads, each shared by heads / kv_heads query heads (grouped-query attention, Ainslie et al.,
   /// arXiv:2305.13245); 0 means `heads`.
@@ -126,9 +128,14 @@ struct AttentionShape {
   double softcap = 0;                ///< scaled scores become softcap tanh(score / softcap); 0: no cap
   std::int64_t window = 0;           ///< positions that a query attends to, its own included; 0: all earlier ones
   const Packing* packing = nullptr;  ///< documents packed into the rows; null: each row is one sequence
+  /// Keys per sequence; 0: as many as queries. Ops::attention() has the keys of its rows; generation has earlier ones,
+  /// too (cached_attention()).
+  std::int64_t key_length = 0;
+  std::int64_t first_query = 0;  ///< place of the first query among the keys; it attends to keys up to its own
 
+  std::int64_t keys() const { return key_length == 0 ? query_length : key_length; }
   /// True for plain causal attention: no cap, and no window that is shorter than the row.
-  bool is_plain() const { return softcap == 0 && (window == 0 || window >= length); }
+  bool is_plain() const { return softcap == 0 && (window == 0 || window >= keys()); }
   std::int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   /// Query heads per head of keys.
   std::int64_t group() const { return heads / key_heads(); }
@@ -136,9 +143,19 @@ struct AttentionShape {
   std::int64_t packed_width() const { return (heads + 2 * key_heads()) * head_size; }
 };
 
-/// State that attention keeps for its backward besides its input and output. Each implementation derives its own class.
+/// What attention keeps for its backward besides its input and output. The kernel that ran fills what it needs.
 struct AttentionState {
-  virtual ~AttentionState() = default;
+  /// Log of the sum of exp(scores) of each query, float32: by this, results over different keys can be merged.
+  /// [B, heads, L]; in blocks [B * kv_heads, L * group]; of documents in one kernel [heads, N]. Undefined where the
+  /// probabilities are kept, and on the CPU with a window or a cap, where the backward computes both again.
+  at::Tensor log_sums;
+  at::Tensor probs_BHLL;                  ///< all scores at once: before dropout
+  at::Tensor slope_BHLL;                  ///< float32: derivative of the cap
+  at::Tensor mask_BHLL;                   ///< float32: of dropout
+  at::Tensor random_seed, random_offset;  ///< of PyTorch's kernels, here and below
+  at::Tensor first_queries, first_keys;   ///< ragged batches only
+  std::int64_t most_queries = 0, most_keys = 0;
+  std::vector<std::unique_ptr<AttentionState>> documents;  ///< packed rows, each document on its own
 };
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #pragma once
 // Views by heads of packed projections and of attention outputs, for implementations of attention.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 
 #include <cmath>
 #include <optional>
@@ -15,8 +16,8 @@ enum class Part { q, k, v };
 inline at::Tensor part_of(const at::Tensor& qkv_NC, const AttentionShape& s, Part which) {
   const auto width = s.packed_width();
   const auto first_head = which == Part::q ? 0 : s.heads + (which == Part::v ? s.key_heads() : 0);
-  return qkv_NC.as_strided({s.rows, which == Part::q ? s.heads : s.key_heads(), s.length, s.head_size},
-                           {s.length * width, s.head_size, width, 1},
+  return qkv_NC.as_strided({s.rows, which == Part::q ? s.heads : s.key_heads(), s.query_length, s.head_size},
+                           {s.query_length * width, s.head_size, width, 1},
                            qkv_NC.storage_offset() + first_head * s.head_size);
 }
 
@@ -32,12 +33,12 @@ inline at::Tensor sum_of_groups(const at::Tensor& x, const AttentionShape& s) {
 
 /// \return rows as a view [B, H, L, head_size]
 inline at::Tensor heads_of(const at::Tensor& x_ND, const AttentionShape& s) {
-  return x_ND.view({s.rows, s.length, s.heads, s.head_size}).transpose(1, 2);
+  return x_ND.view({s.rows, s.query_length, s.heads, s.head_size}).transpose(1, 2);
 }
 
 /// \return heads as rows: a view if the memory layout permits
 inline at::Tensor merge_heads(const at::Tensor& x_BHLD, const AttentionShape& s) {
-  return x_BHLD.transpose(1, 2).reshape({s.rows * s.length, s.heads * s.head_size});
+  return x_BHLD.transpose(1, 2).reshape({s.rows * s.query_length, s.heads * s.head_size});
 }
 
 /// \return a view [kv_heads, ...] of x [H, ...]: head number `member` of each group
@@ -53,6 +54,15 @@ inline float score_scale(const AttentionShape& s) {
 /// The scale argument of ATen's kernels: none for their default.
 inline std::optional<double> given_scale(const AttentionShape& s) {
   return s.scale > 0 ? std::optional<double>(s.scale) : std::nullopt;
+}
+
+/// Masks scores [..., query_length, keys], float32: keys behind a query, and those before its window.
+inline void mask_scores(const at::Tensor& scores, const AttentionShape& s) {
+  const bool some_behind = s.query_length > 1 || s.first_query + 1 < s.keys(), slides = s.window > 0 && !s.is_plain();
+  if (!some_behind && !slides) return;
+  const auto all = at::ones({s.query_length, s.keys()}, scores.options().dtype(at::kBool));
+  if (some_behind) scores.masked_fill_(all.triu(s.first_query + 1), -INFINITY);
+  if (slides) scores.masked_fill_(all.tril(s.first_query - s.window), -INFINITY);
 }
 
 /// Step between dropout keys of consecutive rows of scores: the mask depends on sample, head and position alone.

@@ -16,10 +16,12 @@ struct QueryBlock {
 /// a smaller one needs more launches. 256 was chosen without a measurement that is on record.
 inline constexpr std::int64_t kBlockQueries = 256;
 
-inline std::int64_t num_query_blocks(const AttentionShape& s) { return (s.length + kBlockQueries - 1) / kBlockQueries; }
+inline std::int64_t num_query_blocks(const AttentionShape& s) {
+  return (s.query_length + kBlockQueries - 1) / kBlockQueries;
+}
 
 inline QueryBlock query_block(const AttentionShape& s, std::int64_t index) {
-  const auto first = index * kBlockQueries, end = std::min(s.length, first + kBlockQueries);
+  const auto first = index * kBlockQueries, end = std::min(s.query_length, first + kBlockQueries);
   const auto first_key = s.window > 0 ? std::max<std::int64_t>(0, first - s.window + 1) : 0;
   return {first, end - first, first_key, end - first_key};
 }
@@ -57,7 +59,7 @@ inline double bytes_between_products(const AttentionShape& s, std::int64_t eleme
     scores += static_cast<double>(s.rows * s.heads * block.queries) * static_cast<double>(block.keys);
   }
   const auto element = static_cast<double>(element_size);
-  const double copies = 2 * element * static_cast<double>(s.rows * s.length * s.packed_width());
+  const double copies = 2 * element * static_cast<double>(s.rows * s.query_length * s.packed_width());
   return scores * (backward ? 4 + 3 * element : 8 + element) + (backward ? 3 : 1.5) * copies;
 }
 

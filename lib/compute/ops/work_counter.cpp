@@ -47,7 +47,7 @@ WorkItem product_work(const at::Tensor& out, const at::Tensor& a, const at::Tens
 WorkItem attention_work(const at::Tensor& qkv_NC, const AttentionShape& s, bool backward) {
   double pairs = 0;
   if (s.packing == nullptr) {
-    pairs = static_cast<double>(s.rows) * pairs_of(s.length, s.window);
+    pairs = static_cast<double>(s.rows) * pairs_of(s.query_length, s.window);
   } else {
     for (const auto& document : s.packing->documents) pairs += pairs_of(document.length, s.window);
   }

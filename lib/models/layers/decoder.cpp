@@ -129,12 +129,16 @@ at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart
   return outs.size() == 1 ? outs.front() : at::cat(outs);
 }
 
-at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, LayerCache& cache,
+at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& rows, LayerCache& cache,
                             std::int64_t cache_length, std::int64_t max_capacity) {
   const auto n = qkv_N3D.size(0);
   if (cache_length == 0) cache.first_position = 0;  // a new text, or the same one after the model's last position
-  forget(cache, cache_length, s.window);
+  forget(cache, cache_length, rows.window);
   const auto before = cache_length - cache.first_position, total = before + n;
+  auto s = rows;
+  s.query_length = n;
+  s.key_length = total;
+  s.first_query = before;
   const auto heads = [&](std::int64_t first, std::int64_t count) {
     return qkv_N3D.narrow(1, first * s.head_size, count * s.head_size)
         .unflatten(1, {count, s.head_size})
@@ -151,12 +155,7 @@ at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& s, 
   auto scores = at::matmul(queries, cache.keys_HTC.narrow(1, 0, total).unsqueeze(1).transpose(2, 3)).to(at::kFloat);
   scores.mul_(static_cast<double>(detail::score_scale(s)));
   if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
-  // New token i sees the stored keys up to `before` + i.
-  if (n > 1 || s.window > 0) {
-    const auto all = scores.new_ones({n, total}, at::kBool);
-    if (n > 1) scores.masked_fill_(all.triu(before + 1), -INFINITY);
-    if (s.window > 0) scores.masked_fill_(all.tril(before - s.window), -INFINITY);
-  }
+  detail::mask_scores(scores, s);
   const auto probs = scores.softmax(-1).to(qkv_N3D.scalar_type());
   const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total).unsqueeze(1));
   return mixed.flatten(0, 1).transpose(0, 1).reshape({n, s.heads * s.head_size});

@@ -41,7 +41,7 @@ struct BlockInputs {
 
 BlockInputs block_inputs(const AttentionShape& s) {
   at::set_num_threads(1);  // products are so small that threads would only wait
-  const auto tokens = s.rows * s.length;
+  const auto tokens = s.rows * s.query_length;
   // Scores are as large as in trained models, so that caps take effect.
   return {at::randn({tokens, s.packed_width()}).mul_(1.5), at::randn({tokens, s.heads * s.head_size})};
 }
@@ -67,12 +67,12 @@ AttentionResult emulated_attention(Order order, const BlockInputs& in, const Att
 void check_blocks(const AttentionShape& s) {
   const auto in = block_inputs(s);
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    INFO(std::string(c10::toString(type)), " L ", s.length, " heads ", s.heads, " of ", s.key_heads(), " size ",
+    INFO(std::string(c10::toString(type)), " L ", s.query_length, " heads ", s.heads, " of ", s.key_heads(), " size ",
          s.head_size, " window ", s.window, " cap ", s.softcap);
     const BlockInputs narrow{in.qkv.to(type), in.grad_out.to(type)};
     const auto first = emulated_attention(Order::forward, narrow, s);
     for (const auto order : {Order::backward, Order::shuffled}) {
-      if (type != at::kFloat && s.length > 200) continue;  // 16-bit types differ only in loads and stores
+      if (type != at::kFloat && s.query_length > 200) continue;  // 16-bit types differ only in loads and stores
       const auto again = emulated_attention(order, narrow, s);
       CHECK(same_bits(again.out_ND, first.out_ND));
       CHECK(same_bits(again.grad_qkv, first.grad_qkv));
@@ -121,7 +121,7 @@ TEST_SUITE("cuda/attention in blocks") {
     s.packing = packing.get();
     const auto in = block_inputs(s);
     const auto got = emulated_attention(Order::shuffled, in, s);
-    auto covered = at::zeros({s.rows * s.length}, at::kBool);
+    auto covered = at::zeros({s.rows * s.query_length}, at::kBool);
     for (const auto& [first, length] : packing->documents) {
       covered.narrow(0, first, length).fill_(true);
       const auto want = attention_truth(in.qkv.narrow(0, first, length), in.grad_out.narrow(0, first, length),

@@ -26,10 +26,10 @@ at::Tensor forward(const at::Tensor& qkv, const AttentionShape& shape) {
 /// Computes attention with ATen and autograd in float64.
 AttentionResult truth(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& s) {
   const auto x = qkv.to(at::kDouble).requires_grad_(true);
-  const auto split = x.view({s.rows, s.length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
+  const auto split = x.view({s.rows, s.query_length, 3, s.heads, s.head_size}).permute({2, 0, 3, 1, 4});
   const auto out = at::scaled_dot_product_attention(split[0], split[1], split[2], {}, 0.0, true)
                        .transpose(1, 2)
-                       .reshape({s.rows * s.length, s.heads * s.head_size});
+                       .reshape({s.rows * s.query_length, s.heads * s.head_size});
   const auto grads = torch::autograd::grad({out}, {x}, {grad_out.to(at::kDouble)});
   return {out.detach(), grads[0]};
 }
@@ -46,7 +46,7 @@ class CountedProducts final : public CpuOps {
 };
 
 std::pair<at::Tensor, at::Tensor> random_inputs(const AttentionShape& s, at::ScalarType type) {
-  const auto n = s.rows * s.length, d = s.heads * s.head_size;
+  const auto n = s.rows * s.query_length, d = s.heads * s.head_size;
   return {at::randn({n, 3 * d}).to(type), at::randn({n, d}).to(type)};
 }
 
@@ -64,7 +64,8 @@ TEST_SUITE("ops/attention") {
             AttentionShape{1, 255, 2, 8}, AttentionShape{2, kShortRow, 1, 8}, AttentionShape{2, kShortRow + 1, 1, 8},
             AttentionShape{1, 700, 2, 16}}) {
         for (const auto type : {at::kFloat, at::kBFloat16}) {
-          INFO(std::string(c10::toString(type)), " B ", s.rows, " L ", s.length, " H ", s.heads, " threads ", threads);
+          INFO(std::string(c10::toString(type)), " B ", s.rows, " L ", s.query_length, " H ", s.heads, " threads ",
+               threads);
           const auto [qkv, grad_out] = random_inputs(s, type);
           const auto got = ours(qkv, grad_out, s);
           const auto want = truth(qkv, grad_out, s);
@@ -94,8 +95,8 @@ TEST_SUITE("ops/attention") {
           s.window = window;
           s.softcap = cap;
           s.scale = cap > 0 ? 0.3 : 0;
-          const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
-          const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+          const auto qkv = at::randn({s.rows * s.query_length, s.packed_width()});
+          const auto grad_out = at::randn({s.rows * s.query_length, s.heads * s.head_size});
           INFO("L ", length, ", window ", window, ", cap ", cap);
           const auto want = attention_truth(qkv, grad_out, s);
           for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
@@ -147,8 +148,8 @@ TEST_SUITE("ops/attention") {
       for (const double dropout : {0.0, 0.25}) {
         AttentionShape s{3, 40, 4, 8, kv_heads, dropout, {}};
         if (dropout > 0) s.dropout_place = {at::randint(1 << 30, {s.rows}, at::kLong), 77};
-        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
-        const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+        const auto qkv = at::randn({s.rows * s.query_length, s.packed_width()});
+        const auto grad_out = at::randn({s.rows * s.query_length, s.heads * s.head_size});
         INFO(kv_heads, " heads of keys, dropout ", dropout);
         const auto want = ours(qkv, grad_out, s);
         const DeviceOps plain(at::kCPU);
@@ -172,13 +173,13 @@ TEST_SUITE("ops/attention") {
         s.window = window;
         s.packing = packing.get();
         if (dropout > 0) s.dropout_place = {at::randint(1 << 30, {s.rows}, at::kLong), 77};
-        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
-        const auto grad_out = at::randn({s.rows * s.length, s.heads * s.head_size});
+        const auto qkv = at::randn({s.rows * s.query_length, s.packed_width()});
+        const auto grad_out = at::randn({s.rows * s.query_length, s.heads * s.head_size});
         for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&plain)}) {
           INFO("window ", window, ", dropout ", dropout, ops == &plain ? ", by its formula" : "");
           const auto got = run_attention(*ops, qkv, grad_out, s);
           CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
-          auto covered = at::zeros({s.rows * s.length}, at::kBool);
+          auto covered = at::zeros({s.rows * s.query_length}, at::kBool);
           for (const auto& [first, length] : packing->documents) {
             covered.narrow(0, first, length).fill_(true);
             if (dropout > 0) continue;  // dropout masks depend on the row

@@ -164,10 +164,10 @@ TEST_SUITE("ops/derivatives") {
       AttentionShape dropped{2, 12, 4, 8, 2, 0.3, {at::randint(1 << 30, {2}, at::kLong), 9}};
       for (const auto& s : {AttentionShape{2, 12, 4, 8}, AttentionShape{2, 12, 4, 8, 1}, dropped,
                             AttentionShape{1, kShortRow + 8, 2, 4}}) {
-        CAPTURE(s.length);
+        CAPTURE(s.query_length);
         CAPTURE(s.kv_heads);
-        const auto qkv = at::randn({s.rows * s.length, s.packed_width()});
-        const auto grad = at::randn({s.rows * s.length, s.heads * s.head_size});
+        const auto qkv = at::randn({s.rows * s.query_length, s.packed_width()});
+        const auto grad = at::randn({s.rows * s.query_length, s.heads * s.head_size});
         std::unique_ptr<AttentionState> state;
         const auto out = ops.attention(qkv, s, &state);
         const auto grad_qkv = ops.attention_backward(grad, qkv, out, s, std::move(state));
