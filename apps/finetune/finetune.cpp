@@ -8,8 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/describe.hpp"
-#include "apps/finetune/final_exports.hpp"
-#include "apps/finetune/run_executor.hpp"
+#include "apps/finetune/final_files.hpp"
 #include "apps/finetune/speed_reporter.hpp"
 #include "apps/finetune/step_log.hpp"
 #include "apps/finetune/validation.hpp"
@@ -22,11 +21,10 @@
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/fsdp/trace.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/tokenizer/generated_text.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/adapter_files.hpp"
 #include "lib/training/checkpoints/best.hpp"
 #include "lib/training/checkpoints/ignored_inputs.hpp"
 #include "lib/training/checkpoints/load.hpp"
@@ -34,6 +32,7 @@
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/restart_command.hpp"
 #include "lib/training/run/status_writer.hpp"
+#include "lib/training/run/train_loop.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/throughput.hpp"
 
@@ -406,6 +405,22 @@ std::string write_trace(ProcessGroup& world, const std::string& file, const Trac
   return "";
 }
 
+RunRules rules_of(const RunSetup& setup, bool continues) {
+  const auto& options = setup.options;
+  return {.save_every = setup.save_every,
+          .save_interval_minutes = options.save_interval_minutes,
+          .saves_pass = options.interval_saves_pass,
+          .eval_every = setup.eval_every,
+          .has_validation = setup.validates(),
+          .final_save = !options.no_final_save,
+          .exports = exports_at_the_end(options),
+          .ends_with_best = options.validation.ends_with_best,
+          .strips = options.keep_optimizer > 0,
+          .continues = continues,
+          .max_nonfinite_steps = options.max_nonfinite_steps,
+          .validation = validation_rules(setup)};
+}
+
 /// The training part of a job, from its first step to its last line.
 class Training {
  public:
@@ -421,37 +436,26 @@ class Training {
         log_(context, record_, context.world.all_reduce(peak_flops_, Reduce::sum)),
         speed_(context, memory, timer),
         validation_(context, record_, memory, clock_),
-        life_(context, record_, validation_, memory, taken && !begins_a_run(context.setup, taken),
-              {[this] { save_adapters(); }, [this] { return write_exports(); }}),
+        outputs_(context, record_, start.clock, taken ? taken->candidates.front() : std::filesystem::path()),
+        life_({context.world, context.log, context.progress, context.trainer, record_, validation_, outputs_},
+              rules_of(context.setup, taken && !begins_a_run(context.setup, taken))),
         offload_(context),
         status_(context.world, context.setup.directory, context.setup.device.backend.get(),
-                context.setup.device.device.index(), context.log) {
-    life_.start(taken ? taken->candidates.front() : std::filesystem::path(), taken && taken->is_ours);
+                context.setup.device.device.index(), record_, context.log) {
+    begin_run();
     speed_.predict(peak_flops_, context.setup.total_steps - context.trainer.state().step);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement
   }
 
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
-    const auto stop_wanted = [this] { return clock_.stop_wanted(); };
-    TrainLoop loop(
-        context_.trainer, {setup.total_steps, setup.total_samples},
-        {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_, &status_},
-        {.measured =
-             [this](const StepReport& step) {
-               context_.world.end_waits({});
-               life_.step_measured(step);
-               if (record_.is_open()) status_.open();
-             },
-         .done = [this](bool last) { life_.step_done(last); },
-         .stop_wanted =
-             [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; },
-         .needs_state = [this] { return life_.needs_state(); },
-         .ends_early = [this] { return life_.ends_early(); }});
+    TrainLoop loop(context_.trainer, life_, {setup.total_steps, setup.total_samples},
+                   {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_, &status_},
+                   [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; });
     const bool saves_before_a_step = loop.is_over() || context_.trainer.optimizer().is_choosing_child();
     if (saves_before_a_step) context_.world.end_waits({});
     bool stopped = !choose_child(
-        context_, stop_wanted, [this] { life_.after_fisher_batch(); }, report);
+        context_, [this] { return clock_.stop_wanted(); }, [this] { life_.after_fisher_batch(); }, report);
     if (!stopped) {
       life_.handle(run_event::Ready{!loop.is_over()});
       stopped = loop.run();
@@ -466,68 +470,41 @@ class Training {
     life_.handle(run_event::Reported{});
     stopped = life_.life().is_stopped;
     fill(report, stopped);
-    const bool pruned = life_.life().is_pruned && !life_.why_early().empty();
-    record_.end_job(stopped ? "stopped" : pruned ? "pruned" : "done", life_.why_early());
+    const bool pruned = life_.life().is_pruned && !why_early().empty();
+    record_.end_job(stopped ? "stopped" : pruned ? "pruned" : "done", why_early());
     status_.remove();
     return stopped ? say_stopped(trace_error) : say_done(trace_error);
   }
 
  private:
-  /// \return false when asked to stop
-  bool write_exports() {
-    auto checkpoint = life_.life().is_saved ? last_checkpoint() : std::filesystem::path();
-    if (context_.setup.options.validation.ends_with_best) {
-      const auto best = load_best(context_);
-      if (best) checkpoint = *best;
-      exported_ = best ? "best" : "last";
-      save_adapters();
-    }
-    return FinalExports(context_, [this] { return clock_.signalled(); }).write(checkpoint);
-  }
-
-  /// Saves adapters only when the run's record is open: otherwise an older run of the name keeps its own.
-  void save_adapters() {
-    const auto& options = context_.setup.options;
-    if (!context_.runtime.has_adapters() || !record_.is_open()) return;
-    const auto base = options.model.model == "mingpt" ? context_.runtime.base().directory : options.model.model;
-    for (const auto& directory :
-         {context_.setup.directory / "adapter", std::filesystem::path(options.save_final_adapter)}) {
-      if (directory.empty()) continue;
-      save_adapter(context_.runtime, directory, base);
-      const bool has_template = save_tokenizer(directory);
-      if (!has_template || !context_.setup.template_text.empty()) save_template(directory / "chat_template.jinja");
-      context_.log.info(fmt::format("adapter   {}", directory.string()));
-    }
-  }
-
-  /// Writes the run's tokenizer beside its adapter, where merges look for it, unless it is the base's.
-  /// \return whether a chat template of the tokenizer came along
-  bool save_tokenizer(const std::filesystem::path& directory) {
-    const auto& name = context_.setup.tokenizer.name;
+  /// Gives the run its first event. \pre nothing else was given
+  void begin_run() {
+    const auto& setup = context_.setup;
+    const auto& state = context_.trainer.state();
+    const auto taken = taken_ ? taken_->candidates.front() : std::filesystem::path();
+    // Only rank 0 looks, because other hosts may see a shared file system with a delay of seconds.
+    const bool looks = context_.world.rank() == 0;
+    const bool is_saved = taken_ && taken_->is_ours;  // the state need not be saved once more
     std::error_code error;
-    if (name.empty() || name == kBuiltInTokenizer ||
-        std::filesystem::equivalent(name, context_.runtime.base().directory, error))
-      return false;
-    run_agreed(context_.world, [&] {
-      if (context_.world.rank() == 0) copy_tokenizer(name, directory);
-    });
-    return std::filesystem::is_regular_file(std::filesystem::path(name) / "chat_template.jinja", error);
+    const bool is_here = looks && is_saved && !taken.empty() &&
+                         std::filesystem::equivalent(taken, setup.checkpoints() / checkpoint_name(state.step), error) &&
+                         !error;
+    const bool has_latest = looks && !checkpoints_of_run(setup.checkpoints()).empty();
+    life_.handle(run_event::Started{.state = state,
+                                    .is_saved = is_saved,
+                                    .is_here = any_rank(context_.world, is_here),
+                                    .has_latest = any_rank(context_.world, has_latest),
+                                    .old_run = record_.keeps_old_run(),
+                                    .another_run = counts_for_another(setup, state.validation)});
   }
 
-  /// Writes the run's chat template beside its adapter, where merges look for it.
-  void save_template(const std::filesystem::path& file) {
-    const auto& text = context_.setup.template_text;
-    run_agreed(context_.world, [&] {
-      if (context_.world.rank() == 0 && !text.empty()) replace_file(file, text);
-    });
-    std::error_code error;
-    if (text.empty() && std::filesystem::exists(file, error))
-      context_.log.warning(file.string() + " was there before this adapter, and merges of it take this template");
-  }
-
-  std::filesystem::path last_checkpoint() const {
-    if (!record_.last_checkpoint().empty() || !taken_) return record_.last_checkpoint();
-    return taken_->candidates.front();
+  /// The reason why --patience or the pruning of a sweep ended the run before its last step, for messages; empty when
+  /// neither did.
+  std::string why_early() const {
+    const auto& life = life_.life();
+    if (!life_.ends_early() || life.step >= context_.setup.total_steps) return "";
+    if (life.is_pruned) return validation_.why_behind();
+    return why_out_of_patience(context_.setup, life.validation, life_.rules().validation);
   }
 
   void fill(nlohmann::json& report, bool stopped) const {
@@ -551,9 +528,9 @@ class Training {
       report["best_checkpoint"] =
           (setup.checkpoints() / (is_linked ? "best" : checkpoint_name(best.best_step))).string();
     }
-    if (const auto why = life_.why_early(); !why.empty()) report["ended_early"] = why;
-    if (!stopped && !exported_.empty()) report["final"] = exported_;
-    report["checkpoint"] = last_checkpoint().string();
+    if (const auto why = why_early(); !why.empty()) report["ended_early"] = why;
+    if (!stopped && !outputs_.exported().empty()) report["final"] = outputs_.exported();
+    report["checkpoint"] = outputs_.last_checkpoint().string();
     report["metrics"] = (setup.directory / "metrics.jsonl").string();
     report["seconds"] = clock_.seconds();
     report["stopped_early"] = stopped;
@@ -592,7 +569,7 @@ class Training {
     const auto step = context_.trainer.state().step;
     const auto problem = context_.world.broadcast_text(trace_error, 0);
     if (!problem.empty()) throw IoError("the run is done and saved, but its --trace is not: " + problem);
-    const auto early = life_.why_early();
+    const auto early = why_early();
     events_.set_message(early.empty()
                             ? fmt::format("step {} of {}", step, context_.setup.total_steps)
                             : fmt::format("step {} of {} is the last: {}", step, context_.setup.total_steps, early));
@@ -628,10 +605,10 @@ class Training {
   StepLog log_;
   SpeedReporter speed_;
   Validation validation_;
+  FinalFiles outputs_;
   RunExecutor life_;
   OffloadReporter offload_;
   StatusWriter status_;
-  std::string exported_;  ///< "best" or "last": what --final best exported; "": nothing
 };
 
 /// \return what tells NCCL's transport of a training job; null where there is none

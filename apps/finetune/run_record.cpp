@@ -16,6 +16,7 @@
 #include "lib/base/output_file.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/engine/runtime/model_text.hpp"
+#include "lib/files/transform/run_values.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/reports/runs/rank_status.hpp"
 
@@ -282,6 +283,67 @@ void RunRecord::strip(std::int64_t proven_step, bool wait) {
   check_owner(true);
   for (const auto& problem : saver_->strip(proven_step, wait))
     context_.log.warning("a checkpoint keeps its optimizer's state: " + problem);
+}
+
+namespace {
+
+/// Advice where the link `latest` cannot be made, for a warning.
+std::string what_latest_is(const fs::path& checkpoints) {
+  std::error_code error;
+  const auto latest = checkpoints / "latest";
+  const bool is_folder = fs::is_directory(latest, error) && !fs::is_symlink(latest, error);
+  return std::string(
+             ": --restart latest, fsdp-eval and fsdp-ckpt-convert take the newest step-N where latest is no "
+             "link") +
+         (is_folder ? "; the folder of that name, such as a copy of the run has, is left as it is: remove it, and the "
+                      "next checkpoint makes the link"
+                    : "");
+}
+
+}  // namespace
+
+bool RunRecord::make_link(const RunAction& action, const RunLife& life) {
+  if (context_.world.rank() != 0) return true;
+  const auto folder = context_.setup.checkpoints();
+  std::string advice;
+  try {
+    if (action.kind == RunActionKind::point_best) {
+      point_best_to(folder, action.step);
+    } else if (action.kind == RunActionKind::point_latest) {
+      advice = what_latest_is(folder);
+      point_latest_to(folder, action.step);
+    } else {
+      const auto where = roll_back_latest(folder, life.newest_step, action.step);
+      if (!where.empty())
+        context_.log.warning(fmt::format("the newest checkpoint may be bad: latest is {} again", where));
+    }
+    return true;
+  } catch (const std::exception& error) {  // some file systems have no links; the checkpoints are there all the same
+    if (warned_.insert(action.kind).second) context_.log.warning(error.what() + advice);
+    return false;
+  }
+}
+
+void RunRecord::give_up(const std::string& why, const RunLife& life) {
+  std::string advice;
+  if (context_.world.rank() == 0 && life.is_open) {
+    std::error_code error;
+    const auto folder = context_.setup.checkpoints();
+    try {
+      const auto proven = roll_back_latest(folder, life.newest_step, life.proven_step);
+      if (!proven.empty()) last_checkpoint_ = proven;
+    } catch (const std::exception& failure) {
+      context_.log.warning(failure.what());
+    }
+    const auto saved = checkpoints_of_run(folder);
+    advice = saved.empty() ? std::string("; no checkpoint was saved")
+                           : fmt::format("; {} is the newest checkpoint to go on from",
+                                         fs::weakly_canonical(saved.front(), error).string());
+  } else if (context_.world.rank() == 0 && keeps_old_run_) {
+    advice = fmt::format("; the earlier run in {} is as it was", context_.setup.directory.string());
+  }
+  throw RuntimeFailure(context_.world.broadcast_text(
+      why + advice + ". A smaller --lr, --clip-grad-norm, a longer --warmup-steps or float32 may help", 0));
 }
 
 void RunRecord::draw_losses() const {

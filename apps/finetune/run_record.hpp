@@ -18,6 +18,7 @@
 #include "lib/training/checkpoints/save.hpp"
 #include "lib/training/record/event_file.hpp"
 #include "lib/training/record/metrics.hpp"
+#include "lib/training/run/run_parts.hpp"
 #include "lib/training/run/run_start.hpp"
 
 namespace fsdp::detail {
@@ -45,46 +46,35 @@ class JobFile {
 
 /// A new run writes nothing before its first step, so that a run that fails at once leaves an older run of its name in
 /// place.
-class RunRecord {
+class RunRecord final : public RunFolder {
  public:
   /// \param resume_step  lines of later steps are removed from metrics.jsonl; negative: a new run
   RunRecord(const RunContext& context, RunStart& start, MemoryReporter& memory, std::int64_t resume_step);
 
-  bool is_open() const { return saver_ != nullptr; }
+  bool is_open() const override { return saver_ != nullptr; }
   /// True while an older run of this name has the folder, which this job does not continue.
   bool keeps_old_run() const { return keeps_old_run_; }
-  /// Opens the run's files; this job writes only from here on. Collective.
-  /// \return the best checkpoint that a continued run has, without its remark, which is logged
-  SettledBest open();
-  /// Checks that no other job has taken over the run's folder, see RunOwner::check().
-  void check_owner(bool now);
+  /// Logs the remark on the result, which comes without it.
+  SettledBest open() override;
+  void check_owner(bool now) override;
 
   void add_metrics(const nlohmann::json& record);
   /// Adds the text that continues one --sample-prompt. \param number  number of the prompt, from 1
   void add_sample(const nlohmann::json& sample, int number);
-  /// Starts to save the current state in the background. Collective; no save may be pending.
-  /// \param passing  the checkpoint is deleted when another one is checkpoints/best, or newer
-  void start_save(bool passing);
-  /// Makes the checkpoint of a background save appear once all ranks have written their parts. Collective.
-  /// \param wait  false: returns at once while a rank is still writing
-  /// \param appeared  as for CheckpointSaver::finish()
-  /// \return whether the checkpoint was saved; nothing when no save was finished
-  std::optional<bool> finish_save(bool wait, const std::function<void()>& appeared);
+  void start_save(bool passing) override;
+  std::optional<bool> finish_save(bool wait, const std::function<void()>& appeared) override;
   /// True while a checkpoint is being written in the background.
   bool is_saving() const { return saver_ != nullptr && saver_->under_way(); }
-  /// Writes the validation state into the run.json of this step's checkpoint. Collective.
-  /// \return whether that was done; nothing when that checkpoint is still being written
-  std::optional<bool> amend_checkpoint();
-  /// Removes superseded checkpoints. Collective. \return as CheckpointSaver::prune(), on every rank
-  bool prune(std::int64_t proven_step);
-  /// As CheckpointSaver::strip(). A problem is a warning.
-  void strip(std::int64_t proven_step, bool wait);
-  void keep_for_good(std::int64_t step) { saver_->keep_for_good(step); }
-  double seconds_since_save() const;
-  const std::string& save_error() const { return save_error_; }
+  std::optional<bool> amend_checkpoint() override;
+  bool prune(std::int64_t proven_step) override;
+  void strip(std::int64_t proven_step, bool wait) override;
+  void keep_for_good(std::int64_t step) override { saver_->keep_for_good(step); }
+  double seconds_since_save() const override;
+  const std::string& save_error() const override { return save_error_; }
+  bool make_link(const RunAction& action, const RunLife& life) override;
+  [[noreturn]] void give_up(const std::string& why, const RunLife& life) override;
   /// The newest checkpoint; empty: none.
   const std::filesystem::path& last_checkpoint() const { return last_checkpoint_; }
-  void set_last_checkpoint(const std::filesystem::path& checkpoint) { last_checkpoint_ = checkpoint; }
 
   /// Draws RUN/loss.svg on rank 0.
   void draw_losses() const;
@@ -115,6 +105,7 @@ class RunRecord {
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
   std::string save_error_;
   std::filesystem::path last_checkpoint_;
+  std::set<RunActionKind> warned_;  ///< of links that cannot be made
 };
 
 }  // namespace fsdp::detail

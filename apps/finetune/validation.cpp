@@ -147,8 +147,24 @@ std::string Validation::why_behind() const {
                      format_count_of(static_cast<std::int64_t>(others.size()), "earlier run"));
 }
 
-void Validation::tell(const std::string& verdict) {
+namespace {
+
+/// The verdict on a validation, for its line in the log.
+std::string verdict_words(const RunLife& life, std::int64_t patience) {
+  const auto& verdict = life.verdict;
+  const auto without = life.validation.without_improvement;
+  std::string words;
+  if (verdict.began_anew) words += "   by something else than before: the best is looked for anew";
+  if (verdict.is_best) words += "   best";
+  if (without > 0) words += fmt::format("   {} of {} without improvement", without, patience);
+  return words;
+}
+
+}  // namespace
+
+void Validation::tell(const RunLife& life) {
   if (!result_) return;
+  const auto verdict = verdict_words(life, context_.setup.options.validation.patience);
   const auto& sets = context_.setup.validation;
   const auto& deciding = context_.setup.deciding;
   for (std::size_t i = 0; i < sets.size(); ++i)
@@ -171,6 +187,11 @@ void Validation::tell_set(const ValidationData& set, const Evaluation& result, c
   record_.add_metrics(record);
 }
 
+double Validation::probe_loss() {
+  memory_.disturb();
+  return context_.trainer.probe_loss();
+}
+
 ValidationRules validation_rules(const RunSetup& setup) {
   const auto& asked = setup.options.validation;
   return {asked.keeps_best(), asked.patience, asked.min_delta, !setup.deciding.is_loss()};
@@ -185,16 +206,6 @@ bool counts_for_another(const RunSetup& setup, const ValidationState& state) {
     return text("val-split").empty() ? text("val-data") : text("val-split") + " of " + text("train-data");
   };
   return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
-}
-
-std::string verdict_words(const ValidationVerdict& verdict, const ValidationState& state,
-                          const ValidationRules& rules) {
-  std::string words;
-  if (verdict.began_anew) words += "   by something else than before: the best is looked for anew";
-  if (verdict.is_best) words += "   best";
-  if (state.without_improvement > 0)
-    words += fmt::format("   {} of {} without improvement", state.without_improvement, rules.patience);
-  return words;
 }
 
 std::string why_out_of_patience(const RunSetup& setup, const ValidationState& state, const ValidationRules& rules) {

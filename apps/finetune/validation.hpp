@@ -15,6 +15,7 @@
 #include "lib/training/evaluate/generate.hpp"
 #include "lib/training/record/run_manifest.hpp"
 #include "lib/training/run/run_clock.hpp"
+#include "lib/training/run/run_parts.hpp"
 
 namespace fsdp::detail {
 
@@ -35,22 +36,19 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 /// \param result  empty: there was no validation
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
-class Validation {
+class Validation final : public RunValidation {
  public:
   Validation(const RunContext& context, RunRecord& record, MemoryReporter& memory, RunClock& clock)
       : context_(context), record_(record), memory_(memory), clock_(clock) {}
-  /// Validates the current state. Collective. \pre RunSetup::validates()
-  /// \param poll  called while the validation goes on
-  /// \return false when the job must end first: no result is then used, only samples that were already written remain
-  bool run(const std::function<void()>& poll);
-  /// The value of the newest result that decides; nothing when there is no result.
-  std::optional<DecidingValue> deciding_value() const;
+  /// When the job must end first, samples that were already written remain. \pre RunSetup::validates()
+  bool run(const std::function<void()>& poll) override;
+  std::optional<DecidingValue> deciding_value() const override;
   /// True if the newest loss is above the median of what earlier runs of a sweep had at this step.
-  bool falls_behind() const;
+  bool falls_behind() const override;
   /// The reason, for messages. \pre falls_behind()
   std::string why_behind() const;
-  /// Logs the newest result. \param verdict  words about the value that decides
-  void tell(const std::string& verdict);
+  void tell(const RunLife& life) override;
+  double probe_loss() override;
   /// Result of the last validation; empty: there was none.
   const std::optional<ValidationResult>& result() const { return result_; }
 
@@ -72,9 +70,6 @@ ValidationRules validation_rules(const RunSetup& setup);
 /// True when the patience count in the checkpoint belongs to another run: a run in another folder, or one with another
 /// metric or other data.
 bool counts_for_another(const RunSetup& setup, const ValidationState& state);
-
-/// The verdict on a validation, for its line in the log.
-std::string verdict_words(const ValidationVerdict& verdict, const ValidationState& state, const ValidationRules& rules);
 
 /// The reason why --patience ended the run, for messages.
 std::string why_out_of_patience(const RunSetup& setup, const ValidationState& state, const ValidationRules& rules);

@@ -21,10 +21,10 @@ DOORS = [
     ("which checkpoint of a run is the newest", r"(checkpoints_of_run|folder_of_newest|checkpoint_in_run)\(",
      ["lib/files/transform/run_values.cpp", "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp",
       "lib/files/transform/convert_job.cpp", "lib/training/evaluate/subject.cpp", "lib/training/checkpoints/checkpoint.cpp",
-      "apps/finetune/run_executor.cpp", "apps/finetune/sweep.cpp"],
+      "apps/finetune/run_record.cpp", "apps/finetune/finetune.cpp", "apps/finetune/sweep.cpp"],
      # The link is written by saves, kept by --prune, and shown by pages of runs, which read no checkpoint.
      r'/ "latest"', ["lib/files/transform/run_values.cpp", "lib/training/checkpoints/save.cpp", "lib/training/checkpoints/checkpoint.cpp",
-                     "lib/files/transform/prune_run.cpp", "lib/reports/runs", "apps/finetune/run_executor.cpp"]),
+                     "lib/files/transform/prune_run.cpp", "lib/reports/runs", "apps/finetune/run_record.cpp"]),
     ("which tokenizer belongs to this input", r"\btokenizer_of\(",
      ["lib/files/transform/run_values.cpp", "lib/files/transform/convert_job_output.cpp", "lib/training/evaluate/subject.cpp",
       "apps/finetune/run_setup.cpp"],

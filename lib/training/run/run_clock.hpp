@@ -2,79 +2,14 @@
 // When a run has to end: a signal, --time-limit, or the scheduler's end of the job. What is not started any more is
 // foreseen by what took longest until now.
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "lib/base/stop_signal.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/training/step/trainer.hpp"
+#include "lib/training/run/step_observer.hpp"
 
 namespace fsdp::detail {
-
-// One training run: step after step, and who is told of each.
-
-/// Listens; decisions about a run are in run_schedule.hpp.
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  /// Called after a step, on every rank. \param last  no other step follows
-  virtual void after_step(const StepReport& step, bool last) = 0;
-};
-
-struct LoopGoal {
-  std::int64_t steps = 0;    ///< of the whole run
-  std::int64_t samples = 0;  ///< likewise
-};
-
-/// Calls to the executor of a run, on every rank.
-struct LoopHooks {
-  std::function<void(const StepReport&)> measured;  ///< before the observers are told of a step
-  std::function<void(bool last)> done;              ///< after they were told
-  std::function<bool()> stop_wanted;                ///< asked before each micro-batch; ranks may differ
-  std::function<bool()> needs_state;                ///< asked when a step has begun that another one may follow before
-                                                    ///< the observers are told of it: true if none may; ranks agree
-  std::function<bool()> ends_early;                 ///< asked before each step; ranks agree
-};
-
-class TrainLoop {
- public:
-  /// \param observers  told in this order
-  TrainLoop(Trainer& trainer, const LoopGoal& goal, std::vector<StepObserver*> observers, LoopHooks hooks)
-      : trainer_(trainer), goal_(goal), observers_(std::move(observers)), hooks_(std::move(hooks)) {}
-
-  /// No step is left to be made.
-  bool is_over() const { return reached(trainer_.state()); }
-  /// Where the trainer can, a step begins before the observers are told of the one before it, so that the device works
-  /// meanwhile. \return true when it was asked to stop. Collective
-  bool run() {
-    const auto& state = trainer_.state();
-    while (!reached(state) && !hooks_.ends_early()) {
-      const auto before = trainer_.steps_under_way();
-      const bool stopped = !trainer_.begin_step(goal_.samples - state.samples, hooks_.stop_wanted);
-      if (before > 0) finish_step(false);
-      if (stopped) return true;
-      if (trainer_.steps_under_way() == 0) continue;  // undone
-      if (reached(state) || !trainer_.begins_early() || hooks_.needs_state()) finish_step(reached(state));
-    }
-    return false;
-  }
-
- private:
-  void finish_step(bool last) {
-    const auto step = trainer_.finish_step();
-    hooks_.measured(step);
-    for (auto* observer : observers_) observer->after_step(step, last);
-    hooks_.done(last);
-  }
-  bool reached(const RunState& state) const { return state.step >= goal_.steps || state.samples >= goal_.samples; }
-
-  Trainer& trainer_;
-  LoopGoal goal_;
-  std::vector<StepObserver*> observers_;
-  LoopHooks hooks_;
-};
 
 class RunClock final : public StepObserver {
  public:

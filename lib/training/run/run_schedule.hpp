@@ -1,7 +1,7 @@
 #pragma once
 // The life of a run beside its steps: validations, checkpoints and their links, exports, and its end. A pure function
 // decides, as schedule.cpp does for the collectives of a micro-batch: the function sees an event, changes the state,
-// and returns a list of actions. The executor of the list (apps/finetune/run_executor.hpp) reports the outcome of an
+// and returns a list of actions. The executor of the list (run_executor.hpp) reports the outcome of an
 // action as a further event, before the next action of the list.
 //
 // Every rank sees the same events, so that all ranks return the same list: actions are collective.
@@ -19,15 +19,17 @@ namespace fsdp {
 
 /// The options of a run that decide about its actions.
 struct RunRules {
-  double save_every = 0;        ///< steps between saves, see falls_on(); 0: none but the last
-  bool saves_pass = false;      ///< a checkpoint that is not the last one goes when a newer one is there
-  double eval_every = 0;        ///< steps between validations; 0: none but the last
-  bool has_validation = false;  ///< a validation has something to compute or to write
-  bool final_save = true;       ///< the last state is saved; a run that is stopped saves its state in any case
-  bool exports = false;         ///< files are written from the last state
-  bool ends_with_best = false;  ///< adapter and exports are those of the best state
-  bool strips = false;          ///< older checkpoints lose their optimizer's state
-  bool continues = false;       ///< the job goes on with a run that has the folder
+  double save_every = 0;             ///< steps between saves, see falls_on(); 0: none but the last
+  double save_interval_minutes = 0;  ///< between saves, too; 0: any
+  bool saves_pass = false;           ///< a checkpoint that is not the last one goes when a newer one is there
+  double eval_every = 0;             ///< steps between validations; 0: none but the last
+  bool has_validation = false;       ///< a validation has something to compute or to write
+  bool final_save = true;            ///< the last state is saved; a run that is stopped saves its state in any case
+  bool exports = false;              ///< files are written from the last state
+  bool ends_with_best = false;       ///< adapter and exports are those of the best state
+  bool strips = false;               ///< older checkpoints lose their optimizer's state
+  bool continues = false;            ///< the job goes on with a run that has the folder
+  std::int64_t max_nonfinite_steps = 10;  ///< in a row, after which the run ends
   ValidationRules validation = {};
 };
 

@@ -99,12 +99,13 @@ void replace_unsynced(const fs::path& path, const std::string& text) {
 }  // namespace
 
 StatusWriter::StatusWriter(ProcessGroup& world, fs::path run_directory, const DeviceBackend* backend, int device,
-                           const Logger& log)
+                           const RunFolder& folder, const Logger& log)
     : folder_(std::move(run_directory) / kStatusFolder),
       backend_(backend),
       device_(device),
       rank_(world.rank()),
       first_rank_(rank_),
+      run_folder_(folder),
       log_(log) {
   if (backend_ != nullptr) {
     const auto info = backend_->info(device_);
@@ -146,6 +147,7 @@ void StatusWriter::after_step(const StepReport& step, bool) {
   const double now = seconds_since(begin_);
   step_ = static_cast<double>(step.step);
   step_end_ = now;
+  is_open_ = run_folder_.is_open();
   if (backend_ == nullptr || (looked_at_ >= 0 && now - looked_at_ < kFirstInterval_seconds)) return;
   looked_at_ = now;
   const auto memory = backend_->memory(device_);  // not from the other thread

@@ -16,7 +16,8 @@
 #include "lib/engine/collectives/device_backend.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/reports/runs/rank_status.hpp"
-#include "lib/training/run/run_clock.hpp"
+#include "lib/training/run/run_parts.hpp"
+#include "lib/training/run/step_observer.hpp"
 
 namespace fsdp::detail {
 
@@ -27,15 +28,14 @@ namespace fsdp::detail {
 class StatusWriter final : public StepObserver {
  public:
   /// Collective. \param backend  null: the ranks have no GPU; must outlive this object
+  /// \param folder  nothing is written before it is open
   StatusWriter(ProcessGroup& world, std::filesystem::path run_directory, const DeviceBackend* backend, int device,
-               const Logger& log);
+               const RunFolder& folder, const Logger& log);
   StatusWriter(const StatusWriter&) = delete;
   StatusWriter& operator=(const StatusWriter&) = delete;
   /// The file stays, for those who look for why a job failed.
   ~StatusWriter() override;
 
-  /// The run's folder is this job's from here on.
-  void open() { is_open_ = true; }
   void after_step(const StepReport& step, bool last) override;
   /// The job ends in order: removes the file, and the folder if it is the last one.
   void remove();
@@ -57,6 +57,7 @@ class StatusWriter final : public StepObserver {
   const DeviceBackend* backend_;
   int device_, rank_, node_rank_ = 0, node_size_ = 1;
   int first_rank_;  ///< of those in this rank's file
+  const RunFolder& run_folder_;
   const Logger& log_;
   std::string gpu_uuid_, gpu_bus_id_;
   double interval_seconds_ = 0;

@@ -1,6 +1,7 @@
 // Whole training steps as on GPUs (the kernels' source on the CPU, decisions without the host, gate and up side by
 // side), against the host's steps.
 #include "tests/support/emulated_ops.hpp"
+#include "tests/support/idle_run.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
@@ -9,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/training/run/run_clock.hpp"
+#include "lib/training/run/train_loop.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -49,10 +50,13 @@ void check_same(SmallJob job, int ranks) {
 
 /// Records the steps that a loop tells of.
 struct Told final : fsdp::detail::StepObserver {
+  explicit Told(std::vector<std::string>& its_order) : order(its_order) {}
   void after_step(const StepReport& step, bool last) override {
+    order.push_back("told " + std::to_string(step.step));
     reports.push_back(step);
     if (last) lasts.push_back(step.step);
   }
+  std::vector<std::string>& order;
   std::vector<StepReport> reports;
   std::vector<std::int64_t> lasts;
 };
@@ -259,19 +263,18 @@ TEST_SUITE("cuda/fused trainer") {
       run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
         SmallJobRank rank(world, job);
         auto& trainer = *rank.trainer;
-        Told told;
         std::vector<std::string> order;
-        fsdp::detail::TrainLoop loop(
-            *rank.trainer, {6, 1'000'000}, {&told},
-            {.measured = [&](const StepReport& step) { order.push_back("told " + std::to_string(step.step)); },
-             .done = [](bool) {},
-             .stop_wanted =
-                 [&] {
-                   order.push_back("begin " + std::to_string(trainer.state().step + 1));
-                   return false;
-                 },
-             .needs_state = [&] { return trainer.state().step == 3; },
-             .ends_early = [] { return false; }});
+        Told told(order);
+        const Logger log(world.rank(), LogLevel::error);
+        Progress progress(log, false, 1);
+        IdleRun idle;
+        RunExecutor run({world, log, progress, trainer, idle, idle, idle}, {.save_every = 3});
+        run.handle(run_event::Started{});
+        run.handle(run_event::Ready{true});
+        fsdp::detail::TrainLoop loop(trainer, run, {6, 1'000'000}, {&told}, [&] {
+          order.push_back("begin " + std::to_string(trainer.state().step + 1));
+          return false;
+        });
         CHECK_FALSE(loop.run());
         CHECK(order == std::vector<std::string>{"begin 1", "begin 2", "told 1", "begin 3", "told 2", "told 3",
                                                 "begin 4", "begin 5", "told 4", "begin 6", "told 5", "told 6"});
