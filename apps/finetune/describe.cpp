@@ -177,9 +177,8 @@ ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, 
   (void)plan_optimizer(setup.options);  // refuses what training would refuse
   std::optional<GpuSpec> gpu;
   if (setup.device.backend != nullptr) gpu = gpu_of(setup.device.backend->info(setup.device.device.index()));
-  const auto fake_world = make_fake_world({world.size(), setup.ranks_on_node, world.rank()}, [&](ProcessGroup& group) {
-    make_mesh(group, sharding.sharding, sharding.shard_group_size);
-  });
+  const auto fake_world = make_fake_world({world.size(), setup.ranks_on_node, world.rank()},
+                                          [&](ProcessGroup& group) { make_mesh(group, sharding); });
   {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
     ModelRuntime runtime(*fake_world, setup.config, sharding,

@@ -290,8 +290,7 @@ class MemprobeJob {
       return;
     }
     const auto& sharding = ask.options.sharding;
-    const auto lone = make_lone_rank(
-        ask.job, [&](ProcessGroup& group) { make_mesh(group, sharding.sharding, sharding.shard_group_size); });
+    const auto lone = make_lone_rank(ask.job, [&](ProcessGroup& group) { make_mesh(group, sharding); });
     auto device = device_;
     std::shared_ptr<void> absent;  // holds the memory that NCCL and the margin would take
     if (device.backend != nullptr) {

@@ -235,6 +235,10 @@ std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, con
 
 }  // namespace
 
+Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options) {
+  return make_mesh(world, options.sharding, options.shard_group_size);
+}
+
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,
                            const DeviceChoice& device, const StepShape& step)
     : world_(world),
@@ -246,7 +250,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.
   if (!options.forward_prefetch) policy_.forward_prefetch = !ops().on_host();
   policy_.wide_weights = policy_.wide_weights && ops().on_host() && is_upcast(policy_.precision.param_dtype);
-  mesh_ = make_mesh(world, policy_.sharding, options.shard_group_size);
+  mesh_ = make_mesh(world, options);
   if (asks_for_fp8(options.compute_dtype)) check_fp8(world, ops(), decoder_.parameters);
   EngineInput input;
   for (const auto& layer : decoder_.layers) input.layers.push_back(layer.get());

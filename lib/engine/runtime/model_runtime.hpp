@@ -42,6 +42,9 @@ void allow_tf32(const DeviceChoice& device);
 /// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.
 void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log);
 
+/// The mesh that a job with these options has. Collective. \throws UsageError as the other make_mesh()
+Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options);
+
 /// The engine's part of the options, with the dtypes that --precision sets.
 EnginePolicy make_policy(const ShardingOptions& options);
 

@@ -327,14 +327,12 @@ MemoryPrediction replay(const MemoryRequest& request) {
   if (on_gpu && options.sharding.host_staged) {
     throw UsageError("--collectives host-staged is for tests; leave it out with --gpu");
   }
-  const auto policy = make_policy(options.sharding);
   const auto batches = plan_batches(options, request.job.ranks);
   refuse_what_cannot_be(request, batches.micro_batch_size);
   const MemoryRecorder recorder(on_gpu);
   const auto work = std::make_shared<WorkLog>();
   const auto world = make_fake_world(
-      request.job, [&](ProcessGroup& group) { make_mesh(group, policy.sharding, options.sharding.shard_group_size); },
-      work);
+      request.job, [&](ProcessGroup& group) { make_mesh(group, options.sharding); }, work);
   const auto device = make_meta_device(request.gpu, recorder.tape(), work, request.threads);
 
   MemoryPrediction prediction;
