@@ -287,7 +287,7 @@ std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runti
   const auto& options = setup.options;
   const TrainerOptions trainer_options{setup.batches,       setup.schedule,         plan_optimizer(options),
                                        options.decay_all,   options.clip_grad_norm, options.seed,
-                                       !options.no_shuffle, options.fisher_samples};
+                                       !options.no_shuffle, options.fisher_samples, plan_objective(options)};
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
 

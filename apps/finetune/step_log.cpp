@@ -37,6 +37,7 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
     auto& place = record[nlohmann::json::json_pointer(fmt::format("/{}", metric.key))];
     std::visit([&](auto member) { place = step.*member; }, metric.field);
   }
+  for (const auto& mean : step.means) record[kMeansKey][mean.name] = mean.value;
   if (!step.has_loss()) record[key_of(&StepReport::loss)] = nullptr;
   if (has(StepMetric::In::with_loss_scale) || step.skipped) record["skipped"] = step.skipped;
   if (record_.is_saving()) record["saving"] = true;

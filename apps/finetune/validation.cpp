@@ -30,7 +30,8 @@ namespace {
 /// \return nothing when stopped
 std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& setup, const ValidationData& set,
                                        const std::function<bool()>& stopped) {
-  auto result = evaluate_rows(runtime, set.rows, setup.batches.micro_batch_size, stopped);
+  auto result =
+      evaluate_rows(runtime, *plan_objective(setup.options), set.rows, setup.batches.micro_batch_size, stopped);
   if (!result) return result;
   std::array<double, 2> figures{result->loss, result->perplexity};
   runtime.world().broadcast(std::as_writable_bytes(std::span(figures)), 0);

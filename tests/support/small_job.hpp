@@ -44,6 +44,7 @@ struct SmallJob {
   double lr = 1e-2;
   OptimizerOptions optimizer;
   DeviceChoice device = {};
+  std::shared_ptr<const Objective> objective = std::make_shared<const Objective>();
 };
 
 /// Runtime, data and trainer of one rank; the weights are initialized from a fixed seed.
@@ -57,10 +58,16 @@ class SmallJobRank {
     LrSchedule schedule;
     schedule.peak = job.lr;
     schedule.total_steps = 10;
-    trainer = std::make_unique<Trainer>(
-        runtime, loader,
-        TrainerOptions{
-            {job.micro_batch_size, rows, job.accumulation_steps}, schedule, job.optimizer, false, 1.0, 5, true});
+    trainer = std::make_unique<Trainer>(runtime, loader,
+                                        TrainerOptions{{job.micro_batch_size, rows, job.accumulation_steps},
+                                                       schedule,
+                                                       job.optimizer,
+                                                       false,
+                                                       1.0,
+                                                       5,
+                                                       true,
+                                                       0,
+                                                       job.objective});
     initialize_parameters(runtime, 5);
   }
   StepReport step() {

@@ -23,6 +23,7 @@
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
+#include "lib/training/step/sequence_losses.hpp"
 
 namespace fsdp {
 

@@ -23,6 +23,7 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   trainer_options.fisher_samples = 1;
   trainer_options.clip_grad_norm = options.clip_grad_norm;
   trainer_options.seed = options.seed;
+  trainer_options.objective = plan_objective(options);
   Trainer trainer(runtime, reader, trainer_options);
   initialize_parameters(runtime, options.seed);
   if (device.backend != nullptr) device.backend->reset_peak(device.device.index());

@@ -349,6 +349,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   trainer_options.optimizer = plan_optimizer(options);
   trainer_options.fisher_samples = 1;
   trainer_options.shuffle = false;
+  trainer_options.objective = plan_objective(options);
   Trainer trainer(runtime, loader, trainer_options);
   if (request.has_child) trainer.optimizer().expect_child(true);
   if (trainer.optimizer().is_choosing_child()) {  // one batch of the pass needs as much memory as all of them

@@ -3,18 +3,21 @@
 // TensorBoard call it. A metric is a field and a row here, and its value where the trainer computes it.
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 namespace fsdp {
 
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 1
-  double loss = 0;        ///< mean over the tokens of the global batch, before the update; 0 where there are none
+  double loss = 0;        ///< mean over `weight`, before the update; 0 where that is 0
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
   std::int64_t tokens = 0;        ///< targets of the step, all ranks
+  double weight = 0;              ///< what `loss` is a mean over, all ranks: the tokens, if each of them weighs 1
   std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
   std::int64_t samples = 0;
   double seconds = 0;
@@ -39,13 +42,20 @@ struct StepReport {
   bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;   ///< asked to stop during the step: nothing was updated
 
+  /// A sum that the objective or a layer adds to beside the loss, divided by `weight`.
+  struct Mean {
+    std::string name;
+    double value = 0;
+  };
+  std::vector<Mean> means;
+
   // The run's log adds:
   double tokens_per_second = 0;
   double mfu = 0;         ///< part of the peak of FLOP/s that is used
   double loss_scale = 0;  ///< fp16, after the step
 
   /// A step whose samples have no targets has none.
-  bool has_loss() const { return tokens > 0; }
+  bool has_loss() const { return weight > 0; }
 };
 
 struct StepMetric {
@@ -67,6 +77,10 @@ struct StepMetric {
                field);
   }
 };
+
+/// Object of metrics.jsonl with StepReport::means by their names, where there are any, and begin of their tags.
+inline constexpr const char* kMeansKey = "means";
+inline constexpr std::string_view kMeansTag = "train/";
 
 inline constexpr std::array kStepMetrics{
     StepMetric{.key = "step", .field = &StepReport::step},

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,7 +10,7 @@
 
 #include "lib/base/elapsed.hpp"
 #include "lib/base/text_format.hpp"
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/step/sequence_losses.hpp"
 
 namespace fsdp {
 
@@ -26,33 +25,19 @@ std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t firs
   return rows;
 }
 
-/// A row or a document of a micro-batch.
-struct Scored {
-  std::int64_t record;         ///< in the file
-  std::int64_t first, length;  ///< its tokens in the micro-batch
-  StepSums loss = {};
-};
-
-std::vector<Scored> scored_in(const TokenLoader& reader, const MicroBatch& batch,
-                              const std::vector<std::int64_t>& rows) {
-  std::vector<Scored> parts;
-  if (!reader.is_packed()) {
-    for (const auto row : rows)
-      parts.push_back({row, static_cast<std::int64_t>(parts.size()) * batch.length, batch.length});
-    return parts;
-  }
+/// The rows or documents of the file that a micro-batch holds, in the order of its sequences.
+std::vector<std::int64_t> records_in(const TokenLoader& reader, const std::vector<std::int64_t>& rows) {
+  if (!reader.is_packed()) return rows;
+  std::vector<std::int64_t> records;
   for (const auto row : rows) {
-    for (const auto document : reader.documents_of(row)) {
-      const auto& place = batch.packing->documents.at(parts.size());
-      parts.push_back({document, place.first, place.length});
-    }
+    for (const auto document : reader.documents_of(row)) records.push_back(document);
   }
-  return parts;
+  return records;
 }
 
 /// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
 /// beginning may lose a space that the vocabulary puts before every text.
-double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const Scored& part) {
+double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const SequenceLoss& part) {
   const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + part.first;
   const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + part.first;
   double bytes = 0;
@@ -74,43 +59,33 @@ void share_figures(ProcessGroup& world, std::span<double> figures) {
   }
 }
 
-/// Adds the losses of a piece of a micro-batch's tokens to those of the parts that they belong to.
-void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, std::int64_t vocab,
-                std::vector<Scored>& parts) {
-  const auto end = first + logits_NV.size(0);
-  const auto ends_before = [](const Scored& part, std::int64_t token) { return part.first + part.length <= token; };
-  for (auto part = std::lower_bound(parts.begin(), parts.end(), first, ends_before);
-       part != parts.end() && part->first < end; ++part) {
-    const auto begin = std::max(first, part->first);
-    const auto count = std::min(end, part->first + part->length) - begin;
-    auto logits = logits_NV.narrow(0, begin - first, count);
-    ops.cross_entropy(part->loss, logits, batch.targets_N.narrow(0, begin, count), vocab, 0.0);
-  }
-}
-
 }  // namespace
 
-std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
-                                        const std::function<bool()>& stopped) {
+std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
+                                        std::int64_t micro_batch_size, const std::function<bool()>& stopped) {
   const auto start = std::chrono::steady_clock::now();
   const auto& ranks = runtime.data_ranks();
   StepSums loss;
+  std::int64_t tokens = 0;
   const auto per_round = micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
     const auto rows = rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first));
     auto batch = reader.read(rows);
+    tokens += batch.num_targets;
+    weigh(objective, runtime, batch);
     send_to(runtime.ops(), batch);
-    loss += runtime.engine().evaluate(batch);
+    loss += evaluate(objective, runtime, batch);
     runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
   }
   runtime.ops().fetch(loss);
-  std::array<double, 2> sums{loss.nats, loss.weight};
+  std::vector<double> sums{loss.nats, loss.weight};
+  if (objective.has_weights()) sums.push_back(static_cast<double>(tokens));
   runtime.world().all_reduce(sums, Reduce::sum);
   Evaluation result;
   result.rows = reader.num_rows();
-  result.tokens = static_cast<std::int64_t>(sums[1]);
-  result.loss = result.tokens > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
+  result.tokens = static_cast<std::int64_t>(sums.back());
+  result.loss = sums[1] > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
   result.perplexity = std::exp(result.loss);
   result.seconds = seconds_since(start);
   return result;
@@ -143,22 +118,22 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
     auto rows = rows_of_rank(ranks, first, count);
     for (auto& row : rows) row = wanted[static_cast<std::size_t>(row)];
     auto batch = reader.read(rows);
-    auto parts = scored_in(reader, batch, rows);
-    for (const auto& part : parts) {
-      if (part.record < options.records && options.tokenizer != nullptr)
-        scores.bytes[static_cast<std::size_t>(part.record)] = target_bytes(*options.tokenizer, batch, part);
+    const auto records = records_in(reader, rows);
+    const auto wanted_of = [&](const auto& sequences, const auto& take) {
+      for (std::size_t i = 0; i < sequences.size(); ++i) {
+        if (records.at(i) < options.records) take(static_cast<std::size_t>(records[i]), sequences[i]);
+      }
+    };
+    if (options.tokenizer != nullptr) {
+      wanted_of(sequences_of(batch), [&](std::size_t record, const SequenceLoss& sequence) {
+        scores.bytes[record] = target_bytes(*options.tokenizer, batch, sequence);
+      });
     }
     send_to(runtime.ops(), batch);
-    forward_logits(runtime, batch, [&](std::int64_t begin, at::Tensor& logits_NV) {
-      add_losses(runtime.ops(), batch, begin, logits_NV, runtime.decoder().config.vocab_size, parts);
+    wanted_of(sequence_losses(runtime, batch), [&](std::size_t record, const SequenceLoss& sequence) {
+      scores.nats[record] = sequence.nats;
+      scores.tokens[record] = sequence.weight;
     });
-    runtime.synchronize();
-    for (auto& part : parts) {
-      if (part.record >= options.records) continue;
-      runtime.ops().fetch(part.loss);
-      scores.nats[static_cast<std::size_t>(part.record)] = part.loss.nats;
-      scores.tokens[static_cast<std::size_t>(part.record)] = part.loss.weight;
-    }
     if (progress) progress(static_cast<double>(first + count) / static_cast<double>(num_rows));
   }
   for (auto* figures : {&scores.nats, &scores.tokens, &scores.bytes}) share_figures(runtime.world(), *figures);

@@ -9,23 +9,23 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/text/tokenizer/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
+#include "lib/training/step/objective.hpp"
 
 namespace fsdp {
 
 struct Evaluation {
-  double loss = 0;  ///< mean nats per token over all tokens, each once
+  double loss = 0;  ///< of the objective; the next token's: mean nats per token over all tokens, each once
   double perplexity = 0;
   std::int64_t tokens = 0;
   std::int64_t rows = 0;
   double seconds = 0;
 };
 
-/// Every row once, whatever the world and batch size: rows go to the ranks in turn, the last ones may get none.
-/// Collective; the same result on every rank.
-/// \param stopped  asked before each micro-batch, the same answer on every rank; may be empty
-/// \return nothing: it was stopped
-std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const DataLoader& reader, std::int64_t micro_batch_size,
-                                        const std::function<bool()>& stopped = {});
+/// The loss of the objective over every row once, whatever the world and batch size: rows go to the ranks in turn, the
+/// last ones may get none. Collective; the same result on every rank. \param stopped  asked before each micro-batch,
+/// the same answer on every rank; may be empty \return nothing: it was stopped
+std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
+                                        std::int64_t micro_batch_size, const std::function<bool()>& stopped = {});
 
 /// The same row by row, or document by document, so that an error can be told.
 struct RowScores {

@@ -26,24 +26,6 @@
 
 namespace fsdp {
 
-void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const LogitsBody& body) {
-  const WithoutAutograd guard;
-  // As many as the loss of training takes at once: fewer rows slow the matrix product down.
-  constexpr std::int64_t kRows = 512, kSmall_bytes = std::int64_t{16} << 20;
-  const auto row_bytes = runtime.decoder().config.vocab_size * static_cast<std::int64_t>(sizeof(float));
-  const auto piece = std::max(kRows, kSmall_bytes / row_bytes);
-  const auto& head = *runtime.decoder().loss;
-  const auto end = runtime.engine().forward(batch);
-  if (!end.x_ND().defined()) return;
-  const auto tokens = end.x_ND().size(0);
-  for (std::int64_t first = 0; first < tokens; first += piece) {
-    auto logits_NV = head.logits(end.params(), end.x_ND().narrow(0, first, std::min(piece, tokens - first)));
-    // Its rows may be padded: seen with the padding they need not be copied.
-    logits_NV = logits_NV.as_strided({logits_NV.size(0), logits_NV.stride(0)}, {logits_NV.stride(0), 1});
-    body(first, logits_NV);
-  }
-}
-
 namespace {
 
 void check(const std::vector<std::int32_t>& prompt, std::int64_t vocab) {

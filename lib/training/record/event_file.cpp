@@ -194,15 +194,18 @@ void EventFile::add(const nlohmann::json& record) {
   const auto set = record.value("val_set", std::string());
   Message summary;
   bool any = false;
-  const auto add_value = [&](std::string_view key, std::string_view tag) {
-    const auto found = record.find(key);
-    if (tag.empty() || found == record.end() || !found->is_number()) return;
+  const auto add_value = [&](const nlohmann::json& values, std::string_view key, std::string_view tag) {
+    const auto found = values.find(key);
+    if (tag.empty() || found == values.end() || !found->is_number()) return;
     Message value;
     summary.message(1, value.bytes(1, tag_of(tag, set)).single(2, found->get<float>()));
     any = true;
   };
-  for (const auto& metric : kStepMetrics) add_value(metric.key, metric.tag);
-  for (const auto& metric : kEvalMetrics) add_value(metric.key, metric.tag);
+  for (const auto& metric : kStepMetrics) add_value(record, metric.key, metric.tag);
+  for (const auto& metric : kEvalMetrics) add_value(record, metric.key, metric.tag);
+  if (const auto means = record.find(kMeansKey); means != record.end()) {
+    for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(kMeansTag) + name);
+  }
   if (any) write(event(record.value("step", std::int64_t{0})).message(kSummary, summary).text());
 }
 

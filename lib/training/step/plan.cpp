@@ -102,6 +102,8 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
+std::shared_ptr<const Objective> plan_objective(const TrainOptions&) { return std::make_shared<const Objective>(); }
+
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches) {
   return {batches.accumulation_steps, takes_bf16_gradients(options.optimizer)};
 }

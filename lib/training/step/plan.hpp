@@ -3,10 +3,12 @@
 // is in the range that its row in the programs' tables states; here stands what options say together.
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
+#include "lib/training/step/objective.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {
@@ -30,6 +32,8 @@ std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std:
 
 /// \throws UsageError naming the option
 OptimizerOptions plan_optimizer(const TrainOptions& options);
+/// \return the function that the job's steps minimize
+std::shared_ptr<const Objective> plan_objective(const TrainOptions& options);
 /// Describes the job's steps for the engine.
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches);
 

@@ -34,9 +34,6 @@ void take_worst(ProcessGroup& world, StepReport& report) {
   }
 }
 
-/// In the loss of a step with so many tokens.
-double weight_of_token(double tokens) { return tokens > 0 ? 1.0 / tokens : 0.0; }
-
 StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& options) {
   const auto& decoder = runtime.decoder();
   return {runtime.data_ranks(), options.batches.micro_batch_size, options.seed, options.shuffle,
@@ -67,56 +64,62 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerO
   device_decides_ = runtime_.world().all_reduce(decides ? 1.0 : 0.0, Reduce::min) > 0;
 }
 
-/// Loads the micro-batches of the report's step onto the device. With a device that computes, the samples of the next
-/// step are read meanwhile. \param behind  samples of the next step; 0 if unknown
-std::vector<MicroBatch> Trainer::load(const StepReport& report, std::int64_t behind) {
+/// Loads the micro-batches of the report's step onto the device, and fills the report's tokens and weight with those of
+/// this rank. With a device that computes, the samples of the next step are read meanwhile.
+/// \param behind  samples of the next step; 0 if unknown
+std::vector<MicroBatch> Trainer::load(StepReport& report, std::int64_t behind) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   auto batches = reader_.read(report.first_sample, report.samples);
-  for (auto& batch : batches) send_to(runtime_.ops(), batch);
+  for (auto& batch : batches) {
+    report.tokens += batch.num_targets;
+    report.weight += weigh(*options_.objective, runtime_, batch);
+    if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
+    send_to(runtime_.ops(), batch);
+  }
   if (behind > 0 && runtime_.has_values() && !runtime_.ops().on_host())
     reader_.read_ahead(report.first_sample + report.samples, behind);
   return batches;
 }
 
-/// Computes gradients of the samples that the step's report names, and fills the report's tokens. \return the loss of
-/// this rank, or nullopt when asked to stop
+/// Computes gradients of the samples that the step's report names, and fills the report's tokens and weight. \return
+/// the sums of this rank, or nullopt when asked to stop
 std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int64_t behind,
                                                    const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& report = step.report;
   auto& world = runtime_.world();
-  auto& engine = runtime_.engine();
-  const auto batches = load(report, behind);
-  double tokens = 0;
-  for (const auto& batch : batches) {
-    tokens += static_cast<double>(batch.num_targets);
-    if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
-  }
+  const auto& objective = *options_.objective;
+  auto batches = load(report, behind);
   report.data_wait_seconds = seconds_since(start);
 
-  // The weight of a token is one over all tokens of the step: known before the first backward.
-  std::array<double, 1> total{tokens};
+  // The count scales every gradient, so it is known before the first backward.
+  std::vector<double> total{static_cast<double>(report.tokens)};
+  if (objective.has_weights()) total.push_back(report.weight);
   world.all_reduce(total, Reduce::sum);
-  report.tokens = static_cast<std::int64_t>(total[0]);
-  const double weight = weight_of_token(total[0]);
-  auto sum = engine.no_sums();
+  report.tokens = static_cast<std::int64_t>(total.front());
+  report.weight = total.back();
+  const double share = share_of(report.weight);
+  auto sums = sums_of(objective, runtime_.engine());
   step.first_forward = runtime_.ops().mark_time();
   for (std::size_t m = 0; m < batches.size(); ++m) {
     if (any_rank(world, stop_wanted())) return std::nullopt;
     const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
-    sum += engine.forward_backward(batches[m], place, weight * state_.loss_scale);
+    sums += forward_backward(objective, runtime_, batches[m], place, share * state_.loss_scale);
   }
-  return sum;
+  return sums;
 }
 
-/// \return the loss in nats, summed over all ranks
-double Trainer::read_loss(StepSums sum) {
+/// \return the sums over all ranks, except that of weights, which the report has
+StepSums Trainer::read_sums(StepSums sums) {
   // A rank that died shows here as an error, before anything waits for the device without a limit.
   runtime_.synchronize();
-  runtime_.ops().fetch(sum);
-  std::array<double, 1> loss{sum.nats};
-  runtime_.world().all_reduce(loss, Reduce::sum);
-  return loss[0];
+  runtime_.ops().fetch(sums);
+  std::vector<double> values{sums.nats};
+  for (const auto& sum : sums.named) values.push_back(sum.value);
+  runtime_.world().all_reduce(values, Reduce::sum);
+  sums.nats = values.front();
+  for (std::size_t i = 0; i < sums.named.size(); ++i) sums.named[i].value = values[i + 1];
+  return sums;
 }
 
 bool Trainer::begin_step(std::int64_t max_samples, const std::function<bool()>& stop_wanted) {
@@ -127,13 +130,13 @@ bool Trainer::begin_step(std::int64_t max_samples, const std::function<bool()>& 
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
   const auto behind = std::min(options_.batches.rows_per_step, max_samples - report.samples);
-  const auto loss = compute_gradients(step, behind, stop_wanted);
-  if (!loss) {
+  const auto sums = compute_gradients(step, behind, stop_wanted);
+  if (!sums) {
     reader_.wait();
     return false;
   }
   report.lr = options_.schedule.at(report.step);
-  update(*loss, step);
+  update(*sums, step);
   state_.step += 1;
   state_.samples += report.samples;
   const auto& [shard, replicate] = runtime_.engine().counts();
@@ -199,15 +202,22 @@ void Trainer::wait_for_reader(StepReport& report) {
 }
 
 /// Decides on the host. One rank's word is enough: a sum need not have the same bits, or the same NaN, on all of them.
-StepOutcome Trainer::decide(double nats, double scaled_norm) {
-  std::array<double, 2> bad{std::isfinite(nats) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
+StepOutcome Trainer::decide(const StepSums& sums, double scaled_norm) {
+  std::array<double, 2> bad{std::isfinite(sums.nats) ? 0.0 : 1.0, std::isfinite(scaled_norm) ? 0.0 : 1.0};
   runtime_.world().all_reduce(bad, Reduce::max);
-  return {.norm = scaled_norm, .nats = nats, .skipped = bad[0] + bad[1] > 0, .loss_is_finite = bad[0] == 0};
+  StepOutcome outcome{
+      .norm = scaled_norm, .nats = sums.nats, .skipped = bad[0] + bad[1] > 0, .loss_is_finite = bad[0] == 0};
+  for (const auto& sum : sums.named) outcome.named.push_back(sum.value);
+  return outcome;
 }
 
 void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
   const auto without_sign = [](double value) { return std::isnan(value) ? std::nan("") : value; };  // of a NaN
-  report.loss = without_sign(outcome.nats * weight_of_token(static_cast<double>(report.tokens)));
+  const auto share = share_of(report.weight);
+  report.loss = without_sign(outcome.nats * share);
+  const auto sums = sums_of(*options_.objective, runtime_.engine());
+  for (std::size_t i = 0; i < sums.named.size(); ++i)
+    report.means.push_back({sums.named[i].name, without_sign(outcome.named[i] * share)});
   report.grad_norm = without_sign(outcome.norm / state_.loss_scale);
   report.skipped = outcome.skipped;
   if (!runtime_.policy().precision.needs_loss_scale()) return;
@@ -218,20 +228,20 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
 
 /// Norm, decision, clipping, update of the master weights, and their cast to what models read. Where the device
 /// decides, the host waits for none of it, and the device changes nothing in a step that it skips.
-void Trainer::update(const StepSums& loss, StepUnderWay& step) {
+void Trainer::update(const StepSums& sums, StepUnderWay& step) {
   auto& engine = runtime_.engine();
   auto& report = step.report;
   StepOutcome outcome;
   GradScaling scaling;
   if (!device_decides_) {
-    const auto nats = read_loss(loss);
-    outcome = decide(nats, engine.gradient_norm());
+    const auto all = read_sums(sums);
+    outcome = decide(all, engine.gradient_norm());
     scaling.divisor = clip_divisor(outcome.norm, state_.loss_scale, options_.clip_grad_norm);
   }
   std::optional<EngineObservers::Scope> scope(std::in_place, engine.observers(), optimizer_->name().c_str(),
                                               "optimizer");
   if (device_decides_) {
-    decision_ = engine.decide_step(loss, state_.loss_scale, options_.clip_grad_norm,
+    decision_ = engine.decide_step(sums, state_.loss_scale, options_.clip_grad_norm,
                                    under_way_.empty() ? at::Tensor() : decision_);
     scaling.decision = decision_;
   }
@@ -280,11 +290,11 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   auto& report = batch.report;
   report.samples = options_.batches.rows_per_step;
   report.first_sample = state_.fisher_batches * report.samples;
-  const auto loss = compute_gradients(batch, 0, stop_wanted);
-  if (!loss) return false;
-  const auto nats = read_loss(*loss);
+  const auto sums = compute_gradients(batch, 0, stop_wanted);
+  if (!sums) return false;
+  const auto all = read_sums(*sums);
   const auto norms = engine.gradient_norms();
-  const auto outcome = decide(nats, std::accumulate(norms.begin(), norms.end(), 0.0));
+  const auto outcome = decide(all, std::accumulate(norms.begin(), norms.end(), 0.0));
   if (outcome.skipped) {
     take_outcome(outcome, report);
     if (!report.overflow) {
@@ -309,13 +319,14 @@ double Trainer::probe_loss() {
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * ranks.size, 0, ranks, rows);
   auto batch = reader_.read_micro_batch(slice);
+  weigh(*options_.objective, runtime_, batch);
   send_to(runtime_.ops(), batch);
-  auto loss = runtime_.engine().evaluate(batch);
+  auto sums = evaluate(*options_.objective, runtime_, batch);
   runtime_.synchronize();
-  runtime_.ops().fetch(loss);
-  std::array<double, 2> sums{loss.nats, loss.weight};
-  runtime_.world().all_reduce(sums, Reduce::sum);
-  return sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+  runtime_.ops().fetch(sums);
+  std::array<double, 2> loss{sums.nats, sums.weight};
+  runtime_.world().all_reduce(loss, Reduce::sum);
+  return loss[1] > 0 ? loss[0] / loss[1] : 0.0;
 }
 
 void Trainer::adjust_loss_scale(bool overflow) {

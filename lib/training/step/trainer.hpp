@@ -15,6 +15,7 @@
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/data/step_reader.hpp"
 #include "lib/training/record/run_manifest.hpp"
+#include "lib/training/step/objective.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
@@ -28,6 +29,7 @@ struct TrainerOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   std::int64_t fisher_samples = 0;  ///< from which Child-Tuning's D chooses; 0: all rows
+  std::shared_ptr<const Objective> objective = std::make_shared<const Objective>();
 };
 
 class Trainer {
@@ -74,15 +76,15 @@ class Trainer {
     std::function<StepOutcome()> outcome;          ///< waits for the step's end
   };
 
-  std::vector<MicroBatch> load(const StepReport& report, std::int64_t behind);
+  std::vector<MicroBatch> load(StepReport& report, std::int64_t behind);
   std::optional<StepSums> compute_gradients(StepUnderWay& step, std::int64_t behind,
                                             const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);
   void undo_later_steps();
-  double read_loss(StepSums loss);
+  StepSums read_sums(StepSums sums);
   std::vector<at::Tensor> gradients(const std::vector<std::size_t>& params);
-  void update(const StepSums& loss, StepUnderWay& step);
-  StepOutcome decide(double nats, double scaled_norm);
+  void update(const StepSums& sums, StepUnderWay& step);
+  StepOutcome decide(const StepSums& sums, double scaled_norm);
   void take_outcome(const StepOutcome& outcome, StepReport& report);
   void adjust_loss_scale(bool overflow);
   void read_memory(StepReport& report) const;

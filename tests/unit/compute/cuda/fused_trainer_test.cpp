@@ -2,6 +2,7 @@
 // side), against the host's steps.
 #include "tests/support/emulated_ops.hpp"
 #include "tests/support/idle_run.hpp"
+#include "tests/support/objectives.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/support/tensor_compare.hpp"
@@ -45,6 +46,8 @@ void check_same(SmallJob job, int ranks) {
     CHECK(std::abs(got[i].grad_norm / want[i].grad_norm - 1) < 1e-4);
     CHECK(got[i].tokens == want[i].tokens);
     CHECK(got[i].first_sample == want[i].first_sample);
+    REQUIRE(got[i].means.size() == want[i].means.size());
+    for (std::size_t m = 0; m < want[i].means.size(); ++m) CHECK(got[i].means[m].value == want[i].means[m].value);
   }
 }
 
@@ -130,6 +133,18 @@ TEST_SUITE("cuda/fused trainer") {
     check_same(job, 2);
     job.model = uneven_llama();
     job.sharding.freeze.freeze = {"*.k_proj.weight"};
+    check_same(job, 2);
+  }
+
+  TEST_CASE("losses, norms and named sums equal the host's with other objectives") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.objective = std::make_shared<WeighedById>();
+    check_same(job, 2);
+    job.objective = std::make_shared<Preference>();
+    check_same(job, 1);
+    check_same(job, 2);
+    job.sharding.sharding = Sharding::no_shard;
     check_same(job, 2);
   }
 

@@ -1,6 +1,7 @@
 // Micro-batches that are captured once and replayed (CUDA graphs, emulated_recorder.hpp) against the same steps
 // without graphs: the same bits, whatever changes from step to step.
 #include "tests/unit/compute/cuda/recorded_steps.hpp"
+#include "tests/support/objectives.hpp"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -102,6 +103,15 @@ TEST_SUITE("cuda/recorded steps") {
     }
     job.sharding.precision = at::kBFloat16;
     check(job, 3, 19);
+  }
+
+  TEST_CASE("replayed steps read the weights of their own targets") {
+    const TempDir dir;
+    SmallJob job(write_small_rows(dir / "rows.h5"));
+    job.objective = std::make_shared<WeighedById>();
+    check(job, 1, 4);
+    job.objective = std::make_shared<Preference>();
+    check(job, 1, 4);
   }
 
   TEST_CASE("replayed steps with adapters and frozen matrices, also in NF4, give the same bits") {

@@ -54,7 +54,7 @@ TEST_SUITE("train/event_file") {
     const Logger log(0, LogLevel::warning);
     {
       EventFile events(dir.path(), -1, log);
-      events.add({{"step", 3}, {"loss", 1.5}, {"products", "float32"}});
+      events.add({{"step", 3}, {"loss", 1.5}, {"products", "float32"}, {"means", {{"margin", 0.5}}}});
       events.add({{"step", 4}, {"loss", nullptr}});  // NaN in metrics.jsonl
       events.add({{"step", 5}, {"val_loss", 2.0}});
       events.add({{"step", 5}, {"val_loss", 3.0}, {"val_set", "hard"}});
@@ -66,6 +66,7 @@ TEST_SUITE("train/event_file") {
     REQUIRE(found.size() == 6);  // the second says that a session starts
     CHECK(found[0].find("brain.Event:2") != std::string::npos);
     CHECK(found[2].find("train/loss") != std::string::npos);
+    CHECK(found[2].find("train/margin") != std::string::npos);
     CHECK(found[2].find("products") == std::string::npos);
     CHECK(found[3].find("validation/loss") != std::string::npos);
     CHECK(found[4].find("validation/hard/loss") != std::string::npos);
