@@ -2,7 +2,6 @@
 // A decoder-only language model as layers, for training and generation; minGPT and Llama have the same interface.
 #include <c10/core/ScalarType.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -91,18 +90,10 @@ inline TokenPositions place_of(const MicroBatch& batch) {
   return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
 }
 
-/// Returns the norm of a Llama-family decoder.
+/// Returns the RMSNorm of the model.
 inline RmsNorm rms_norm_of(const ModelConfig& config) {
   return {config.layer_norm_eps, config.traits.offset_norms ? 1.0 : 0.0};
 }
-
-/// Adds the architecture's layers. \pre the decoder's `parameters` and `config` are set
-void add_mingpt_layers(Decoder& decoder, const Ops& ops);
-void add_llama_layers(Decoder& decoder, const Ops& ops);
-void add_falcon_layers(Decoder& decoder, const Ops& ops);
-
-/// Embeddings of tokens, without positions. \param module  such as model.embed_tokens
-std::unique_ptr<Layer> make_token_embedding(const Ops& ops, const Decoder& decoder, const std::string& module);
 
 /// \param parameters  indices of the final norm's weight (and bias for LayerNorm; otherwise RMSNorm), then of the head,
 /// to which the head's adapter adds its own
@@ -111,29 +102,8 @@ std::unique_ptr<DecoderHead> make_head(const Ops& ops, const Decoder& decoder, s
 /// Appends a block to the decoder's layers.
 void add_block(Decoder& decoder, std::unique_ptr<DecoderBlock> block);
 
-/// Returns the indices of the block's parameters, in the table's order.
-std::vector<int> block_parameters(const Decoder& decoder, int block);
 /// \throws std::logic_error if the table has no such name
 int parameter_index(const Decoder& decoder, const std::string& name);
 }  // namespace detail
-
-// Attention for generation: new tokens of a sequence attend to all earlier ones.
-
-/// Work on the rows of a part.
-using PartBody = std::function<at::Tensor(const at::Tensor& rows_NC, const DecodePart& part)>;
-
-/// Returns attend(place(rows)) of each part, row by row; zeros for padding.
-/// \param rows_NC  as x_ND of DecoderBlock::decode()
-/// \param place    called for one part after the other
-/// \param attend   called on several threads at once where there are several parts on a CPU
-at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart> parts, const PartBody& place,
-                           const PartBody& attend);
-
-/// Computes attention of the new tokens and appends their keys and values to the cache.
-/// \param qkv_NC        projections of the new tokens, at positions [cache_length, cache_length + N); shape.rows is 1
-/// \param max_capacity  maximum number of tokens in the cache
-/// \return out_ND
-at::Tensor cached_attention(const at::Tensor& qkv_NC, const AttentionShape& shape, LayerCache& cache,
-                            std::int64_t cache_length, std::int64_t max_capacity);
 
 }  // namespace fsdp

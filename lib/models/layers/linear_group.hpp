@@ -7,28 +7,18 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/models/layers/decoder.hpp"
+#include "lib/models/layers/parameter_finder.hpp"
 
 namespace fsdp {
 
 class Ops;
 
 namespace detail {
-
-/// A matrix, by the indices of its parts among the block's parameters; -1: no such part.
-struct Linear {
-  std::size_t weight = 0;
-  int bias = -1;
-  int absmax = -1, nested_absmax = -1, nested_offset = -1;  ///< scales, if the weight holds codes
-  int lora_a = -1, lora_b = -1, lora_b_bias = -1, magnitude = -1;
-  LoraModule adapter = {};             ///< of lora_a and lora_b
-  std::int64_t rows = 0, columns = 0;  ///< size of the matrix
-};
 
 /// Saved by a group for its backward pass: activations of adapters, and tensors in fp8.
 struct LinearState {
@@ -121,28 +111,3 @@ class LinearGroup {
 
 }  // namespace detail
 }  // namespace fsdp
-
-namespace fsdp::detail {
-
-// Finds a block's tensors among its parameters by their names.
-
-class ParameterFinder {
- public:
-  /// \param prefix  common prefix of the names of the block's parameters, including the dot
-  /// \pre the decoder's parameters are set
-  ParameterFinder(const Decoder& decoder, int block, std::string prefix);
-
-  /// Returns the index of a parameter; -1 if there is none.
-  int find(const std::string& name) const;
-
-  /// Returns the matrix [rows, columns] with its bias, 4-bit scales and adapter, if it has them.
-  /// \throws std::logic_error if there is no such matrix
-  Linear linear(const std::string& module, std::int64_t rows, std::int64_t columns) const;
-
- private:
-  const Decoder& decoder_;
-  std::string prefix_;
-  std::unordered_map<std::string, int> places_;
-};
-
-}  // namespace fsdp::detail
