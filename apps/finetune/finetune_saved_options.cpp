@@ -18,6 +18,7 @@
 #include "lib/hub/nearby_paths.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/text/chat/chat_template.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/run/restart_command.hpp"
@@ -36,7 +37,7 @@ void check_model(const ModelOptions& o, const ModelConfig& config, const std::fi
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::path(o.directory) / "config.json", error)) return;
   const auto sizes = [](const ModelConfig& c) {
-    return fmt::format("{}, {} layers, {} heads, width {}, {}", c.traits.family, c.num_layers, c.num_heads,
+    return fmt::format("{}, {} layers, {} heads, width {}, {}", facts_of(c).type, c.num_layers, c.num_heads,
                        c.embed_size, c.ffn_hidden_size);
   };
   const auto asked = sizes(read_model_config(o.directory)), has = sizes(config);

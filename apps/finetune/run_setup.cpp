@@ -17,6 +17,7 @@
 #include "lib/bf16/verdict.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/files/transform/run_values.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/chat/chat_template.hpp"
@@ -73,7 +74,7 @@ TokenizerChoice choose_tokenizer(const ModelOptions& model, const std::filesyste
   if (choice.name.empty()) choice.name = of_run.name;
   // The saved name "gpt2" may have been the default, so it does not count as sure.
   choice.is_sure = !choice.name.empty() && (choice.name != kBuiltInTokenizer || !model.tokenizer.empty());
-  if (choice.name.empty() && config.architecture == Architecture::mingpt) choice.name = kBuiltInTokenizer;
+  if (choice.name.empty() && facts_of(config).has_built_in_tokenizer) choice.name = kBuiltInTokenizer;
   if (!choice.name.empty()) choice.tokenizer = open_tokenizer(choice.name);
   return choice;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lib/base/error.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 
@@ -21,8 +22,6 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_vie
   return ids;
 }
 
-std::string architecture_name(const ModelConfig& config) {
-  return config.architecture == Architecture::mingpt ? "mingpt" : config.traits.family;
-}
+std::string architecture_name(const ModelConfig& config) { return std::string(facts_of(config).type); }
 
 }  // namespace fsdp

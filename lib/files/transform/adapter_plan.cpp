@@ -16,6 +16,7 @@
 #include "lib/files/transform/transform.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/adapter_rules.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
@@ -413,7 +414,7 @@ std::shared_ptr<const Source> with_names_of_peft(std::shared_ptr<const Source> c
 }  // namespace
 
 bool is_token_embedding(const std::string& module) {
-  return module == "model.embed_tokens" || module == "transformer.wte" || module == "transformer.word_embeddings";
+  return std::ranges::any_of(token_embeddings(), [&](auto name) { return name == module + ".weight"; });
 }
 
 std::vector<BaseModule> base_modules(const ModelConfig& config) {

@@ -24,6 +24,7 @@
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/verify.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/agree.hpp"
 
@@ -121,7 +122,7 @@ bool lacks_tied_head(const Source& source) {
   };
   const auto file = source.info().directory / "config.json";
   std::error_code error;
-  if (has(kTiedHead) || std::ranges::none_of(kTiedEmbeddings, has) || !std::filesystem::is_regular_file(file, error))
+  if (has(kTiedHead) || std::ranges::none_of(token_embeddings(), has) || !std::filesystem::is_regular_file(file, error))
     return false;
   const auto config = parse_json_or_discard(read_text_file(file, 1u << 20), file.string());
   return config.is_object() && says_tied(config);

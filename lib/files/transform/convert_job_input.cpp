@@ -23,6 +23,7 @@
 #include "lib/files/transform/quantize.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
@@ -174,7 +175,7 @@ ModelConfig config_after_merge(ModelConfig config, const Source& source, const I
   if (source.info().unties_head) config.tie_word_embeddings = false;
   for (const auto& tensor : source.tensors()) {
     const bool is_embedding = tensor.name == "embedding.word_embeddings.weight" ||  // Megatron-core's
-                              std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end();
+                              std::ranges::find(token_embeddings(), tensor.name) != token_embeddings().end();
     if (is_embedding && tensor.shape.size() == 2) config.vocab_size = tensor.shape[0];
   }
   return config;

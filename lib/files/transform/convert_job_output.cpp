@@ -38,6 +38,7 @@
 #include "lib/files/write/safetensors_target.hpp"
 #include "lib/files/write/torch_target.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/text/tokenizer/gguf_vocabulary.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
@@ -140,7 +141,7 @@ void adapt_to_hf(const Source& source, const Logger& log, InputOptions& input) {
   keep_model_alone(source, log, input, "hf holds a model only");
   if (!input.map.empty() || !input.rename.empty()) return;
   const auto model = known_model(source, input);
-  if (model && model->architecture == Architecture::mingpt && !conv1d_layout(source).value_or(false)) {
+  if (model && !facts_of(*model).conv1d_type.empty() && !conv1d_layout(source).value_or(false)) {
     log.info("a minGPT: its names and matrices become GPT-2's (--map mingpt-to-gpt2; --map none keeps them)");
     input.map = "mingpt-to-gpt2";
   }
@@ -177,16 +178,16 @@ std::optional<std::string> model_type_of(const std::filesystem::path& directory)
 /// GPT-2 for a minGPT that keeps its names and matrices, or the reverse.
 void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const InputOptions& input,
                 const Source& source, const Logger& log) {
-  const bool is_mingpt = model && model->architecture == Architecture::mingpt;
+  const auto conv1d_type = model ? facts_of(*model).conv1d_type : std::string_view();
   const bool keeps_names = input.map == "none" || (input.map.empty() && !input.rename.empty());
   for (const auto& directory : hf.carry_from) {
     const auto type = model_type_of(directory);
     if (!type) continue;
-    if (!is_mingpt || (*type == "gpt2") != keeps_names) return;
+    if (conv1d_type.empty() || (*type == conv1d_type) != keeps_names) return;
     break;
   }
   if (model) {
-    auto config = is_mingpt && keeps_names ? model_config_to_json(*model) : hf_config(*model);
+    auto config = !conv1d_type.empty() && keeps_names ? model_config_to_json(*model) : hf_config(*model);
     config["torch_dtype"] = main_dtype(source);
     hf.files["config.json"] = json_text(config, 2) + "\n";
     return;
@@ -244,7 +245,7 @@ void adapt_config(HfTargetOptions& hf, const InputOptions& input, const Source& 
   if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
   if (source.info().unties_head) config["tie_word_embeddings"] = false;
   for (const auto& tensor : source.tensors()) {
-    const bool is_embedding = std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end();
+    const bool is_embedding = std::ranges::find(token_embeddings(), tensor.name) != token_embeddings().end();
     if (is_embedding && tensor.shape.size() == 2 && config.contains("vocab_size") &&
         config["vocab_size"] != tensor.shape[0])
       config["vocab_size"] = tensor.shape[0];
@@ -274,7 +275,7 @@ void warn_of_lost_tokens(const ConvertOptions& options, const Source& original, 
                          const OwnTokenizer& own, const Logger& log) {
   const auto rows = [](const Source& of) -> std::int64_t {
     for (const auto& tensor : of.tensors())
-      if (std::ranges::find(kTiedEmbeddings, tensor.name) != kTiedEmbeddings.end() && tensor.shape.size() == 2)
+      if (std::ranges::find(token_embeddings(), tensor.name) != token_embeddings().end() && tensor.shape.size() == 2)
         return tensor.shape[0];
     return 0;
   };
@@ -374,12 +375,11 @@ std::shared_ptr<const Source> under_embedding_name(std::shared_ptr<const Source>
   const auto has = [&](std::string_view name) {
     return std::ranges::any_of(source->tensors(), [&](const auto& tensor) { return tensor.name == name; });
   };
-  if (!has(kTiedHead) || std::ranges::any_of(kTiedEmbeddings, has)) return source;
+  if (!has(kTiedHead) || std::ranges::any_of(token_embeddings(), has)) return source;
   const auto type = file->json.value("model_type", nlohmann::json());
+  const auto* facts = type.is_string() ? find_facts(type.get_ref<const std::string&>()) : nullptr;
   SelectOptions rename;
-  rename.rename.emplace_back("^lm_head\\.weight$", std::string(kTiedEmbeddings[type == "gpt2"     ? 0
-                                                                               : type == "falcon" ? 2
-                                                                                                  : 1]));
+  rename.rename.emplace_back("^lm_head\\.weight$", facts == nullptr ? FamilyFacts().embedding : facts->embedding);
   return select(std::move(source), rename);
 }
 
@@ -485,7 +485,7 @@ std::unique_ptr<Target> make_gguf_target(const ConvertOptions& options, const So
   if (directory) {
     vocabulary = read_gguf_vocabulary(*directory, file ? file->json : hf_config(config),
                                       {.num_rows = config.vocab_size,
-                                       .takes_sentencepiece = config.architecture != Architecture::mingpt,
+                                       .takes_sentencepiece = facts_of(config).takes_sentencepiece,
                                        .pre = options.pre_tokenizer});
     if (auto text = trained_template(options, original, log); !text.empty())
       vocabulary->templates = {{"default", std::move(text)}};

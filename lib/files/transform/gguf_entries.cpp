@@ -11,10 +11,13 @@
 #include "lib/base/error.hpp"
 #include "lib/base/json_text.hpp"
 #include "lib/files/transform/gguf_model.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/rope.hpp"
 
 namespace fsdp {
 namespace {
+
+constexpr std::string_view kGpt2 = "gpt2";  // the one without rotary positions
 
 /// Layers of the models for which llama.cpp scales scores by hidden_size / num_attention_heads instead of head_dim.
 constexpr std::int64_t kGemma2Of27B = 46, kGemma3Of27B = 62;
@@ -239,14 +242,13 @@ void add_vocabulary(Entries& entries, const GgufVocabulary& vocabulary, bool is_
 }  // namespace
 
 std::string gguf_architecture(const ModelConfig& config) {
-  if (config.architecture == Architecture::mingpt) return "gpt2";
-  const auto& family = config.traits.family;
-  const bool is_llama = family == "mistral" || family == "ministral";
-  const auto architecture = is_llama ? "llama" : family == "gemma3_text" ? "gemma3" : family;
-  if (family == "phi3")
-    throw UsageError("--to gguf does not write the family phi3, whose scaling llama.cpp reads anew");
-  if (family.starts_with("gemma")) check_gemma(config);
-  if ((family == "qwen3" || family == "olmo2") && config.has_qkv_bias()) refuse_model(config, "has no biases");
+  std::string architecture(facts_of(config).gguf);
+  if (architecture.empty())
+    throw UsageError(fmt::format("--to gguf does not write models of the family {}", facts_of(config).type));
+  if (architecture == kGpt2) return architecture;
+  if (architecture.starts_with("gemma")) check_gemma(config);
+  if ((architecture == "qwen3" || architecture == "olmo2") && config.has_qkv_bias())
+    refuse_model(config, "has no biases");
   check_rope(config, architecture);
   return architecture;
 }
@@ -266,7 +268,7 @@ std::vector<GgufEntry> gguf_entries(const Source& model, const ModelConfig& conf
   Entries entries(gguf_architecture(config));
   entries.add("general.name", name);
   entries.add("general.size_label", size_label(num_elements_of(model)));
-  if (config.architecture == Architecture::mingpt) {
+  if (entries.architecture() == kGpt2) {
     add_gpt2(entries, config);
     entries.add("general.file_type", static_cast<std::uint32_t>(type));
   } else {
@@ -275,7 +277,7 @@ std::vector<GgufEntry> gguf_entries(const Source& model, const ModelConfig& conf
   if (!vocabulary && entries.architecture() != "llama") entries.count("vocab_size", config.vocab_size);
   entries.add("general.quantization_version", quantization_version);
   if (vocabulary) {
-    add_vocabulary(entries, *vocabulary, config.traits.family.starts_with("gemma"));
+    add_vocabulary(entries, *vocabulary, entries.architecture().starts_with("gemma"));
   } else {
     entries.add("tokenizer.ggml.model", std::string("none"));
   }

@@ -19,6 +19,7 @@
 #include "lib/files/transform/model_source.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/rope.hpp"
 
 namespace fsdp {
@@ -190,9 +191,8 @@ class GgufModelSource final : public DecoratedSource {
       if (is_buffer(name)) continue;
       if (!is_known(name) && is_known("model." + name)) name = "model." + name;  // a bare LlamaModel
       if (!is_known(name))
-        throw UsageError(
-            fmt::format("\"{}\" has no place in the {} of config.json; --exclude leaves it out", name,
-                        config_.architecture == Architecture::mingpt ? "minGPT or GPT-2" : config_.traits.family));
+        throw UsageError(fmt::format("\"{}\" has no place in the {} of config.json; --exclude leaves it out", name,
+                                     facts_of(config_).title));
       if (!numbers.emplace(name, i).second) throw UsageError("\"" + name + "\" is there twice");
     }
     if (!tied.empty()) drop_tied(tied.front(), numbers);
@@ -221,7 +221,7 @@ class GgufModelSource final : public DecoratedSource {
       const auto found = numbers.find(name);
       if (found == numbers.end())
         throw FormatError(fmt::format("{}: tensor \"{}\" is missing, which the {} of config.json has",
-                                      info_.directory.string(), name, config_.traits.family));
+                                      info_.directory.string(), name, facts_of(config_).title));
       add_parameter(*spec, found->second);
     }
   }
@@ -402,7 +402,7 @@ std::shared_ptr<const Source> gguf_model(std::shared_ptr<const Source> model, co
   if (const auto stored = find_stored_nf4(*model); !stored.empty())
     throw UsageError(fmt::format("{}: '{}' is in 4 bits, which llama.cpp does not read: add --dequantize",
                                  model->info().directory.string(), stored.begin()->first));
-  if (config.architecture == Architecture::mingpt && conv1d_layout(*model).value_or(false))
+  if (!facts_of(config).conv1d_type.empty() && conv1d_layout(*model).value_or(false))
     model = gpt2_as_mingpt(model, model->info().directory);
   return std::make_shared<GgufModelSource>(std::move(model), config, type);
 }

@@ -21,6 +21,7 @@
 #include "lib/files/transform/gguf_config.hpp"
 #include "lib/files/transform/gguf_model.hpp"
 #include "lib/files/transform/transform.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config.hpp"
 
 namespace fsdp {
@@ -36,7 +37,7 @@ class GgufWeights final : public DecoratedSource {
       : DecoratedSource(std::move(gguf)), path_(inner_->info().named_file()) {
     auto json = config_of_gguf(*inner_, read_gguf_metadata(path_));
     config_ = model_config_from_json(json, path_.string());
-    is_permuted_ = config_.traits.family == "llama" && config_.architecture == Architecture::llama;
+    is_permuted_ = facts_of(config_).gguf == "llama";
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) left_.emplace(inner_->tensors()[i].name, i);
     add_parameters();
     if (const auto factors = left_.find(kRopeFactors); factors != left_.end() && is_permuted_) {
@@ -45,7 +46,7 @@ class GgufWeights final : public DecoratedSource {
     }
     if (!left_.empty())
       throw FormatError(fmt::format("{}: tensor '{}' has no place in the {} that its keys describe", path_.string(),
-                                    left_.begin()->first, config_.traits.family));
+                                    left_.begin()->first, facts_of(config_).title));
     info_.model_config = json_text(json);
     info_.directory = path_;
     info_.producer = "";

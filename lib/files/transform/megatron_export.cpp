@@ -27,6 +27,7 @@
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
@@ -45,10 +46,9 @@ class HfAsMegatron final : public DecoratedSource {
  public:
   HfAsMegatron(std::shared_ptr<const Source> source, const ModelConfig& config, bool masters)
       : DecoratedSource(std::move(source)), config_(config) {
-    const auto& known = megatron::kFamilies;
-    if (config_.architecture != Architecture::llama || std::ranges::find(known, config_.traits.family) == known.end())
-      throw UsageError(
-          fmt::format("--to megatron writes models of the kinds {}; this is none of them", fmt::join(known, ", ")));
+    if (!facts_of(config_).in_megatron)
+      throw UsageError(fmt::format("--to megatron writes models of the kinds {}; this is none of them",
+                                   fmt::join(types_with(&FamilyFacts::in_megatron), ", ")));
     for (auto& spec : parameter_table(config_)) shapes_.emplace(std::move(spec.name), std::move(spec.shape));
     find_weights();
     add_all("", weights_);

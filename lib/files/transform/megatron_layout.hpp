@@ -18,9 +18,6 @@ inline constexpr std::string_view kLayers = "decoder.layers.";
 inline constexpr std::string_view kState = "optimizer.state.";  ///< then the key (exp_avg) and the parameter's name
 inline constexpr std::string_view kMasters = "fp32_param";      ///< the key of float32 masters
 
-/// The model_types whose tensors a dense GPTModel has.
-inline constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
-
 /// The rows of a tensor of Megatron-core that one tensor of transformers has.
 enum class Rows { all, queries, keys, values, gate, up, vocabulary };
 

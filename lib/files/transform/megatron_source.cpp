@@ -27,6 +27,7 @@
 #include "lib/files/transform/megatron_args.hpp"
 #include "lib/files/transform/megatron_layout.hpp"
 #include "lib/files/transform/transform.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
@@ -231,10 +232,10 @@ class MegatronAsHf final : public DecoratedSource {
     }
     const auto origin = file.empty() ? where_ + " (args and tensors)" : file.string();
     auto config = model_config_from_json(fields, origin);
-    if (std::ranges::find(megatron::kFamilies, config.traits.family) == megatron::kFamilies.end() ||
-        config.architecture != Architecture::llama)
+    if (!facts_of(config).in_megatron)
       throw FormatError(fmt::format("{}: model_type {}: Megatron-core's tensors are read as one of {}", origin,
-                                    json_text(fields["model_type"]), fmt::join(megatron::kFamilies, ", ")));
+                                    json_text(fields["model_type"]),
+                                    fmt::join(types_with(&FamilyFacts::in_megatron), ", ")));
     const auto ids = arguments ? arguments->find("vocab_size") : std::nullopt;
     const bool has_no_padding = ids && ids->value->integer() != nullptr && *ids->value->integer() == config.vocab_size;
     if (file.empty() && !has_no_padding) {

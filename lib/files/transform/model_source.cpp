@@ -17,6 +17,7 @@
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/transform/transform.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/quantize_config.hpp"
 
 namespace fsdp {
@@ -298,7 +299,7 @@ class MappedSource final : public DecoratedSource {
     if (change == NameChange::none) return;
     if (tensor.shape.size() != 2) throw FormatError("tensor \"" + tensor.name + "\" should be a matrix");
     if (!reorders_heads(change)) return;
-    if (!config_ || config_->architecture != Architecture::llama) {
+    if (!config_ || !facts_of(*config_).in_metas_files) {
       throw UsageError("\"" + tensor.name +
                        "\" lies head by head in Meta's files: give --model-config with a Llama's " + "number of heads");
     }

@@ -15,6 +15,7 @@
 #include "lib/files/transform/local_state.hpp"
 #include "lib/files/transform/select.hpp"
 #include "lib/files/write/safetensors_target.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
@@ -126,46 +127,6 @@ std::map<std::size_t, std::size_t> find_equal(const Source& source, const std::v
   return found_equal;
 }
 
-/// The number of layers 0, 1, ... of `marker` ("transformer.h.") among the names.
-std::int64_t count_layers(const std::unordered_map<std::string_view, std::size_t>& names, const std::string& marker,
-                          const std::string& member) {
-  std::int64_t layers = 0;
-  while (names.contains(marker + std::to_string(layers) + member)) ++layers;
-  return layers;
-}
-
-/// The order of named_parameters() when the names are those of a known architecture; else empty.
-std::vector<std::string> known_order(const std::unordered_map<std::string_view, std::size_t>& names) {
-  ModelConfig config;
-  if (names.contains("transformer.wte.weight")) {
-    config.num_layers = count_layers(names, "transformer.h.", ".ln_1.weight");
-  } else if (names.contains("model.embed_tokens.weight")) {
-    config.architecture = Architecture::llama;
-    config.num_layers = count_layers(names, "model.layers.", ".post_attention_layernorm.weight");
-    const auto has = [&](const char* member) { return names.contains("model.layers.0." + std::string(member)); };
-    config.attention_bias = has("self_attn.o_proj.bias");
-    config.mlp_bias = has("mlp.gate_proj.bias");
-    config.traits.qkv_bias = has("self_attn.q_proj.bias");
-    config.traits.fused_projections = has("self_attn.qkv_proj.weight");
-    config.traits.pre_norms = has("input_layernorm.weight");
-    config.traits.post_norms = has("post_feedforward_layernorm.weight");
-    if (has("self_attn.q_norm.weight")) config.traits.head_norm = HeadNorm::per_head;
-  } else if (names.contains("transformer.word_embeddings.weight")) {
-    config.architecture = Architecture::falcon;
-    config.num_layers = count_layers(names, "transformer.h.", ".self_attention.query_key_value.weight");
-    const auto has = [&](const char* member) { return names.contains("transformer.h.0." + std::string(member)); };
-    config.attention_bias = has("self_attention.dense.bias");
-    config.mlp_bias = has("mlp.dense_h_to_4h.bias");
-    config.traits.parallel_norms = has("ln_attn.weight") ? 2 : has("post_attention_layernorm.weight") ? 0 : 1;
-  } else {
-    return {};
-  }
-  std::vector<std::string> order;
-  for (auto& spec : parameter_table(config)) order.push_back(std::move(spec.name));
-  if (order.back() != "lm_head.weight") order.emplace_back("lm_head.weight");
-  return order;
-}
-
 }  // namespace
 
 ParameterShapes read_parameter_shapes(const std::filesystem::path& file) {
@@ -250,7 +211,7 @@ ParameterShapes parameter_shapes_of_reference(const std::filesystem::path& check
     std::unordered_map<std::string_view, std::size_t> names;
     for (const auto i : numbers) names.emplace(stripped[i], i);
     std::vector<std::size_t> ordered;
-    for (const auto& name : known_order(names)) {
+    for (const auto& name : parameter_order([&](const std::string& name) { return names.contains(name); })) {
       const auto it = names.find(name);
       if (it == names.end()) continue;
       ordered.push_back(it->second);

@@ -15,6 +15,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/files/formats/safetensors.hpp"
 #include "lib/files/write/value_json.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 
@@ -106,7 +107,7 @@ std::optional<Tie> find_tie(const Source& source, const std::string& config, con
   };
   const auto head = find(kTiedHead);
   if (head == tensors.end()) return std::nullopt;
-  for (const auto name : kTiedEmbeddings) {
+  for (const auto name : token_embeddings()) {
     const auto embedding = find(name);
     if (embedding == tensors.end()) continue;
     return Tie{static_cast<std::size_t>(head - tensors.begin()), static_cast<std::size_t>(embedding - tensors.begin())};
@@ -160,8 +161,10 @@ Layout SafetensorsTarget::plan(const Source& source) {
 bool says_tied(const nlohmann::json& config) {
   if (const auto tied = config.find("tie_word_embeddings"); tied != config.end()) return *tied == true;
   const auto type = config.value("model_type", nlohmann::json());
-  return type == "gpt2" || type == "falcon" ||
-         (type.is_string() && type.get_ref<const std::string&>().starts_with("gemma"));
+  if (!type.is_string()) return false;
+  const auto& name = type.get_ref<const std::string&>();
+  const auto* facts = find_facts(name);
+  return facts != nullptr ? facts->tied : name.starts_with("gemma");
 }
 
 std::map<std::string, std::string> HfTarget::carried_files() const {

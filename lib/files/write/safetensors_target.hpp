@@ -47,12 +47,9 @@ void add_known_file(Layout& layout, const std::filesystem::path& name, std::stri
 
 }  // namespace detail
 
-/// The two names of a tensor that config.json may declare as tied: the output layer, and the embedding of GPT-2, of
-/// the Llama family and of Falcon.
+/// The name of the output layer that config.json may declare as tied to the embedding (token_embeddings()).
 inline constexpr std::string_view kTiedHead = "lm_head.weight";
-inline constexpr std::array<std::string_view, 3> kTiedEmbeddings{"transformer.wte.weight", "model.embed_tokens.weight",
-                                                                 "transformer.word_embeddings.weight"};
-/// True when `config` ties them. transformers ties those of GPT-2, Falcon and Gemma by default, and no others.
+/// True when `config` ties them. transformers ties those of some families by default (FamilyFacts::tied).
 bool says_tied(const nlohmann::json& config);
 
 struct HfTargetOptions {

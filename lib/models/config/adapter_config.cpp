@@ -16,6 +16,7 @@
 #include "lib/base/json_text.hpp"
 #include "lib/base/text_format.hpp"
 #include "lib/models/config/adapter_rules.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -59,11 +60,6 @@ LoraRules rules_of(const LoraConfig& lora) {
   }
 }
 
-bool is_token_table(const std::string& name) {
-  return name == "model.embed_tokens.weight" || name == "transformer.wte.weight" ||
-         name == "transformer.word_embeddings.weight" || name == "lm_head.weight";
-}
-
 /// A module that can have an adapter: a matrix of a block, an embedding (of tokens or positions), the head.
 struct Adaptable {
   std::string name;
@@ -76,7 +72,7 @@ struct Adaptable {
 std::vector<Adaptable> adaptable_modules(const ModelConfig& config) {
   std::vector<Adaptable> modules;
   for (const auto& spec : parameter_table(config)) {
-    if (spec.is_matrix_of_block() || spec.embedding || spec.name == "lm_head.weight")
+    if (spec.is_matrix_of_block() || spec.embedding || spec.name == facts_of(config).head)
       modules.push_back({module_of(spec.name), spec.shape[0], spec.shape[1], spec.block, spec.embedding});
   }
   for (const auto& [head, embedding] : tied_names(config))
@@ -436,7 +432,7 @@ ModelConfig adapted_model(const ModelConfig& config, const LoraConfig& lora) {
   const auto rules = rules_of(lora);
   for (const auto& [head, embedding] : tied_names(config)) {
     if (!rules.is_saved(head) && !rules.is_saved(embedding)) continue;
-    if (config.architecture == Architecture::mingpt)
+    if (facts_of(config).is_always_tied)
       throw UsageError(
           "modules_to_save has the embedding or the head of a GPT-2, which are one here: with "
           "ensure_weight_tying (--ensure-weight-tying) they stay one");
@@ -464,7 +460,7 @@ void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig&
     if (!is_saved(spec.stands_for == 0 ? "" : spec.name)) continue;
     if (spec.stands_for > 0)
       throw UsageError(fmt::format("modules_to_save takes '{}', which is in 4 bits and cannot be trained", spec.name));
-    if (spec.is_matrix_of_block() && config.architecture == Architecture::mingpt)
+    if (spec.is_matrix_of_block() && !facts_of(config).conv1d_type.empty())
       throw UsageError(
           fmt::format("modules_to_save takes '{}', and of a GPT-2 only what is no matrix of a block is "
                       "supported",
@@ -574,7 +570,7 @@ nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfi
                       {"use_dora", lora.dora},
                       {"bias", std::string(name_of(kLoraBiases, lora.bias))},
                       // true for the Conv1D layers of transformers' GPT-2
-                      {"fan_in_fan_out", config.architecture == Architecture::mingpt},
+                      {"fan_in_fan_out", !facts_of(config).conv1d_type.empty()},
                       {"inference_mode", true},
                       {"init_lora_weights", true},
                       {"modules_to_save", nullptr}};

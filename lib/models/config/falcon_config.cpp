@@ -84,13 +84,11 @@ class FalconReader {
   ModelConfig config_;
 };
 
-}  // namespace
-
-ModelConfig falcon_from_json(const Family& family, const nlohmann::json& json, const std::string& source) {
+ModelConfig read_falcon(const Family& family, const nlohmann::json& json, const std::string& source) {
   return FalconReader(family, json, source).read();
 }
 
-nlohmann::json falcon_to_json(const ModelConfig& config) {
+nlohmann::json write_falcon(const ModelConfig& config) {
   const auto& traits = config.traits;
   nlohmann::json json{{"model_type", traits.family},
                       {"num_hidden_layers", config.num_layers},
@@ -117,7 +115,7 @@ nlohmann::json falcon_to_json(const ModelConfig& config) {
   return json;
 }
 
-std::vector<ParameterSpec> falcon_parameter_table(const ModelConfig& config) {
+std::vector<ParameterSpec> falcon_parameters(const ModelConfig& config) {
   const auto d = config.embed_size, f = config.ffn_hidden_size;
   const auto rows = (config.num_heads + 2 * config.kv_heads()) * config.head_width();
   std::vector<ParameterSpec> table;
@@ -147,6 +145,29 @@ std::vector<ParameterSpec> falcon_parameter_table(const ModelConfig& config) {
   norm("transformer.ln_f", -1);
   if (!config.tie_word_embeddings) matrix("lm_head", config.vocab_size, d, false, -1);
   return table;
+}
+
+std::optional<ModelConfig> falcon_of_names(const HasName& has_name) {
+  if (!has_name("transformer.word_embeddings.weight")) return std::nullopt;
+  const auto has = [&](const char* member) { return has_name("transformer.h.0." + std::string(member)); };
+  ModelConfig config;
+  config.architecture = Architecture::falcon;
+  config.num_layers = count_layers(has_name, "transformer.h.", ".self_attention.query_key_value.weight");
+  config.attention_bias = has("self_attention.dense.bias");
+  config.mlp_bias = has("mlp.dense_h_to_4h.bias");
+  config.traits.parallel_norms = has("ln_attn.weight") ? 2 : has("post_attention_layernorm.weight") ? 0 : 1;
+  return config;
+}
+
+}  // namespace
+
+const Kind& falcon_kind() {
+  static constexpr Kind kind{.architecture = Architecture::falcon,
+                             .read = read_falcon,
+                             .write = write_falcon,
+                             .parameters = falcon_parameters,
+                             .of_names = falcon_of_names};
+  return kind;
 }
 
 }  // namespace fsdp::config_detail

@@ -1,6 +1,8 @@
 #pragma once
-// Shared by the readers of model configurations: typed access to JSON fields, and defaults of the Llama family.
+// Shared by the readers of model configurations: typed access to JSON fields, kinds of models and
+// families.
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "lib/base/error.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config.hpp"
 
 namespace fsdp::config_detail {
@@ -25,11 +28,43 @@ enum class Windows {
   pattern         ///< all layers except each sliding_window_pattern-th
 };
 
-/// A model family with Llama's kind of layers, or Falcon: its traits and the defaults for fields that config.json may
-/// omit, as in transformers 5.23. A new family is a row in family.cpp, the names of its new tensors in
-/// decoder_parameters.cpp, and a fixture.
-struct Family {
-  std::string_view type;          ///< model_type
+struct Family;
+
+/// The names that messages give to sizes.
+struct SizeNames {
+  const char *layers, *heads, *embed, *ffn, *vocab, *positions;
+};
+/// The names in most config.json files.
+inline constexpr SizeNames kUsualSizes{"num_hidden_layers", "num_attention_heads", "hidden_size",
+                                       "intermediate_size", "config.vocab_size",   "max_position_embeddings"};
+
+using HasName = std::function<bool(const std::string&)>;
+
+/// The part that the families of one Architecture share: how their config.json is read and written, and their
+/// parameters. Each is in a file of its own (llama_config.cpp, falcon_config.cpp, mingpt_config.cpp).
+struct Kind {
+  Architecture architecture;
+  SizeNames sizes = kUsualSizes;
+  bool has_rotary = true;     ///< config.json may have fields of rotary positions
+  bool has_key_heads = true;  ///< and a number of heads of keys
+  /// Reads a config.json, as transformers 4 and 5 write it. \throws FormatError naming `source`
+  ModelConfig (*read)(const Family& family, const nlohmann::json& json, const std::string& source);
+  nlohmann::json (*write)(const ModelConfig& config);
+  /// Writes the fields with which transformers opens the model; null: write() does.
+  nlohmann::json (*write_for_transformers)(const ModelConfig& config) = nullptr;
+  std::vector<ParameterSpec> (*parameters)(const ModelConfig& config);
+  /// Returns a model with the parameters that `has` names, of any sizes; nothing if they are of another kind.
+  std::optional<ModelConfig> (*of_names)(const HasName& has);
+};
+
+const Kind& mingpt_kind();
+const Kind& llama_kind();
+const Kind& falcon_kind();
+
+/// A model family: its kind, its traits and the defaults for fields that config.json may omit, as in transformers 5.23.
+/// A new family is a row in family.cpp, the names of its new tensors in the file of its kind, and a fixture.
+struct Family : FamilyFacts {
+  const Kind* kind = nullptr;
   std::string_view architecture;  ///< class in transformers
   DecoderTraits traits;           ///< traits that all models of the family share
   Windows windows = Windows::none;
@@ -40,17 +75,19 @@ struct Family {
   double eps = 1e-6;               ///< rms_norm_eps; Falcon: layer_norm_epsilon
   double rope_theta = 1e4;         ///< of full-attention layers
   std::int64_t padding_id = -1;    ///< pad_token_id
-  bool tied = false;               ///< tie_word_embeddings
   bool has_attention_bias = true;  ///< attention_bias applies to q, k, v and o; otherwise the field has no effect
   bool has_mlp_bias = false;
   bool has_softcaps = false;  ///< attn_logit_softcapping applies; otherwise the field has no effect
 };
 
-inline constexpr std::string_view kFalcon = "falcon";
-
 std::span<const Family> families();
 /// Returns null if no family has this model_type.
 const Family* find_family(std::string_view type);
+/// The first family of the architecture, where the configuration says none of it.
+const Family& family_of(const ModelConfig& config);
+
+/// Returns how many layers 0, 1, ... have a member: prefix + number + member.
+std::int64_t count_layers(const HasName& has, const std::string& prefix, const std::string& member);
 
 inline constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
@@ -112,17 +149,5 @@ RopeFields read_rope(const Family& family, const nlohmann::json& json, const std
 void write_rope(const Family& family, const RopeFields& rope, nlohmann::json& json);
 /// True for a kind of scaling that rope_frequencies() supports.
 bool is_rope_kind(std::string_view kind);
-
-/// Reads a config.json with model_type gpt2 as a minGPT, which computes the same. \throws FormatError
-ModelConfig gpt2_from_json(const nlohmann::json& json, const std::string& source);
-/// Reads a config.json with the model_type of a family, as transformers 4 and 5 write it. \throws FormatError
-ModelConfig decoder_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
-nlohmann::json decoder_to_json(const ModelConfig& config);
-std::vector<ParameterSpec> decoder_parameter_table(const ModelConfig& config);
-
-// The same for Falcon.
-ModelConfig falcon_from_json(const Family& family, const nlohmann::json& json, const std::string& source);
-nlohmann::json falcon_to_json(const ModelConfig& config);
-std::vector<ParameterSpec> falcon_parameter_table(const ModelConfig& config);
 
 }  // namespace fsdp::config_detail

@@ -33,7 +33,7 @@ void add(ModelFlops& flops, double forward, double backward, bool recomputable) 
 
 ModelFlops flops_per_token(const ModelConfig& config, std::int64_t sequence_length,
                            const std::vector<ParameterSpec>& table, const std::vector<bool>& trainable) {
-  const bool tied = config.architecture == Architecture::mingpt || config.tie_word_embeddings;
+  const bool tied = !tied_names(config).empty();
   const auto reach = reach_of(config, table, trainable);
   ModelFlops flops;
   for (std::size_t i = 0; i < table.size(); ++i) {

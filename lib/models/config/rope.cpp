@@ -242,7 +242,7 @@ bool spell_rope_for_all(nlohmann::json& json, const std::string& source) {
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) return false;
   const auto* family = config_detail::find_family(type->get_ref<const std::string&>());
-  if (family == nullptr) return false;
+  if (family == nullptr || !family->kind->has_rotary) return false;
   const auto rope = config_detail::read_rope(*family, json, source);
   const auto parameters = json.find("rope_parameters");
   if (parameters == json.end() || parameters->is_null()) return false;

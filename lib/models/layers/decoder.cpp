@@ -1,11 +1,25 @@
 #include "lib/models/layers/decoder.hpp"
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 
+#include "lib/models/config/family.hpp"
 #include "lib/models/layers/families.hpp"
 
 namespace fsdp {
+namespace {
+
+struct LayersOf {
+  Architecture architecture;
+  void (*add)(Decoder& decoder, const Ops& ops);
+};
+constexpr std::array<LayersOf, 3> kLayers{{{Architecture::mingpt, detail::add_mingpt_layers},
+                                           {Architecture::llama, detail::add_llama_layers},
+                                           {Architecture::falcon, detail::add_falcon_layers}}};
+
+}  // namespace
 
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options) {
   config.validate();
@@ -17,26 +31,11 @@ Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOpt
   mark_saved_parameters(decoder.parameters, decoder.config, options.lora);
   const auto adapters = adapter_table(decoder.config, options.lora);
   decoder.parameters.insert(decoder.parameters.end(), adapters.begin(), adapters.end());
-  switch (config.architecture) {
-    case Architecture::mingpt:
-      detail::add_mingpt_layers(decoder, ops);
-      break;
-    case Architecture::llama:
-      detail::add_llama_layers(decoder, ops);
-      break;
-    case Architecture::falcon:
-      detail::add_falcon_layers(decoder, ops);
-      break;
-  }
+  std::ranges::find(kLayers, config.architecture, &LayersOf::architecture)->add(decoder, ops);
   return decoder;
 }
 
-std::int64_t row_alignment(const ParameterSpec& spec) {
-  return spec.name == "transformer.wte.weight" || spec.name == "model.embed_tokens.weight" ||
-                 spec.name == "transformer.word_embeddings.weight" || spec.name == "lm_head.weight"
-             ? 64
-             : 1;
-}
+std::int64_t row_alignment(const ParameterSpec& spec) { return is_token_table(spec.name) ? 64 : 1; }
 
 at::Tensor Decoder::decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                                  std::int64_t cache_length) const {

@@ -15,13 +15,11 @@
 #include "lib/files/transform/model_tensors.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/files/transform/tracked_source.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 namespace {
 
-/// One tensor that every model of an architecture has: minGPT, Llama, Falcon.
-constexpr std::array<std::string_view, 3> kMarks{"transformer.wpe.weight", "model.embed_tokens.weight",
-                                                 "transformer.word_embeddings.weight"};
 /// A Llama or Falcon whose embedding is stored as its head alone.
 constexpr std::array<std::string_view, 2> kMarksOfTied{"model.norm.weight", "transformer.ln_f.weight"};
 constexpr double kMostSteps = 9007199254740992.0;  // 2^53: every whole number up to here is a double
@@ -122,14 +120,14 @@ void Checkpoint::find_model() {
     model_prefix_ = "model.";
     return;
   }
-  auto prefixes = prefixes_of(kMarks);
+  auto prefixes = prefixes_of(model_marks());
   if (prefixes.empty()) prefixes = prefixes_of(kMarksOfTied);
   if (prefixes.empty()) {
     const bool gpt2 = tensors_.contains("wte.weight");
     throw FormatError(
         fmt::format("{}: holds neither '{}' nor '{}', so no model that can be trained here (minGPT, or Llama with "
                     "Hugging Face's names){}",
-                    path_.string(), kMarks[0], kMarks[1],
+                    path_.string(), model_marks()[0], model_marks()[1],
                     gpt2 ? "; it looks like a GPT-2: name its directory with the config.json, or make a minGPT of it "
                            "(fsdp-ckpt-convert --map gpt2-to-mingpt)"
                          : ""));

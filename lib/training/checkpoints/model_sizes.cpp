@@ -8,14 +8,15 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/error.hpp"
+#include "lib/models/config/family.hpp"
 
 namespace fsdp {
 
 std::int64_t block_of(const std::string& name) {
-  const std::string_view blocks = name.starts_with("model.") ? "model.layers." : "transformer.h.";
-  if (!name.starts_with(blocks)) return -1;
+  const auto blocks = std::ranges::find_if(block_prefixes(), [&](auto prefix) { return name.starts_with(prefix); });
+  if (blocks == block_prefixes().end()) return -1;
   std::int64_t block = -1;
-  const auto* begin = name.data() + blocks.size();
+  const auto* begin = name.data() + blocks->size();
   const auto result = std::from_chars(begin, name.data() + name.size(), block);
   const bool is_number = result.ec == std::errc() && result.ptr != begin && *result.ptr == '.' && *begin != '-';
   return is_number ? block : -1;

@@ -8,6 +8,7 @@
 #include "lib/files/transform/adapter_plan.hpp"
 #include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/adapter_config.hpp"
+#include "lib/models/config/family.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/text/tokenizer/open_tokenizer.hpp"
 #include "lib/training/checkpoints/checkpoint.hpp"
@@ -59,7 +60,7 @@ void choose_tokenizer(EvaluationSubject& subject, const std::string& given) {
   subject.tokenizer_name = own.name;
   if (!own.gone.empty())
     subject.tokenizer_remark = fmt::format(" (its run used {}, where there is none now)", own.gone);
-  if (own.name.empty() && own.gone.empty() && subject.config.architecture == Architecture::mingpt)
+  if (own.name.empty() && own.gone.empty() && facts_of(subject.config).has_built_in_tokenizer)
     subject.tokenizer_name = kBuiltInTokenizer;
 }
 
