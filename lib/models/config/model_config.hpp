@@ -48,8 +48,9 @@ struct DecoderTraits {
 
 enum class Architecture {
   mingpt,
-  llama,  ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
-  falcon  ///< LayerNorm, GELU, both halves of a block in parallel; see DecoderTraits
+  llama,   ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+  falcon,  ///< LayerNorm, GELU, both halves of a block in parallel; see DecoderTraits
+  neox     ///< the same with a norm for each half and rotary positions of a part of each head
 };
 
 /// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,
