@@ -155,15 +155,6 @@ Family falcon_family() {
   return falcon;
 }
 
-Family neox_family() {
-  auto neox = of(neox_kind(), "gpt_neox", "GPTNeoXForCausalLM");
-  neox.embedding = neox.mark = "gpt_neox.embed_in.weight";
-  neox.blocks = "gpt_neox.layers.";
-  neox.in_metas_files = false;
-  neox.eps = 1e-5;
-  return neox;
-}
-
 void add_once(std::vector<std::string_view>& list, std::string_view name) {
   if (std::ranges::find(list, name) == list.end()) list.push_back(name);
 }
@@ -183,7 +174,6 @@ std::span<const Family> families() {
     for (auto& family : without_gemma()) list.push_back(std::move(family));
     for (auto& family : gemmas()) list.push_back(std::move(family));
     list.push_back(falcon_family());
-    list.push_back(neox_family());
     return list;
   }();
   return all;

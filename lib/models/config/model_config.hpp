@@ -48,9 +48,8 @@ struct DecoderTraits {
 
 enum class Architecture {
   mingpt,
-  llama,   ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
-  falcon,  ///< LayerNorm, GELU, both halves of a block in parallel; see DecoderTraits
-  neox     ///< the same with a norm for each half and rotary positions of a part of each head
+  llama,  ///< Llama family: rotary positions, RMSNorm, gated feed-forward; see DecoderTraits
+  falcon  ///< LayerNorm, GELU, both halves of a block in parallel; see DecoderTraits
 };
 
 /// A decoder. Field names in JSON follow the architecture's own config: minGPT's n_layer, n_head, n_embd, n_hidden,

@@ -60,7 +60,6 @@ struct Kind {
 const Kind& mingpt_kind();
 const Kind& llama_kind();
 const Kind& falcon_kind();
-const Kind& neox_kind();
 
 /// A model family: its kind, its traits and the defaults for fields that config.json may omit, as in transformers 5.23.
 /// A new family is a row in family.cpp, the names of its new tensors in the file of its kind, and a fixture.

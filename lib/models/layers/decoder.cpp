@@ -15,10 +15,9 @@ struct LayersOf {
   Architecture architecture;
   void (*add)(Decoder& decoder, const Ops& ops);
 };
-constexpr std::array<LayersOf, 4> kLayers{{{Architecture::mingpt, detail::add_mingpt_layers},
+constexpr std::array<LayersOf, 3> kLayers{{{Architecture::mingpt, detail::add_mingpt_layers},
                                            {Architecture::llama, detail::add_llama_layers},
-                                           {Architecture::falcon, detail::add_falcon_layers},
-                                           {Architecture::neox, detail::add_neox_layers}}};
+                                           {Architecture::falcon, detail::add_falcon_layers}}};
 
 }  // namespace
 

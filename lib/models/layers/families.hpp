@@ -10,6 +10,5 @@ namespace fsdp::detail {
 void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);
 void add_falcon_layers(Decoder& decoder, const Ops& ops);
-void add_neox_layers(Decoder& decoder, const Ops& ops);
 
 }  // namespace fsdp::detail
