@@ -78,7 +78,8 @@ class Penalized {
     engine = std::make_unique<Engine>(input, policy);
     for (std::size_t i = 0; i < engine->num_parameters(); ++i) {
       const auto rows = engine->master_weight(i);
-      rows.copy_(at::arange(rows.numel()).mul_(0.37 + static_cast<double>(i)).sin_().mul_(0.2).view(rows.sizes()));
+      rows.copy_(
+          at::arange(rows.numel(), at::kFloat).mul_(0.37 + static_cast<double>(i)).sin_().mul_(0.2).view(rows.sizes()));
     }
     engine->sync_parameters();
   }
