@@ -117,8 +117,6 @@ void add_optimizer_options(OptionTable& t, TrainOptions& o) {
   t.add("eps", o.optimizer.eps, "epsilon of the AdamW variants", {.at_restart = saved, .depends_on = "optimizer"});
   t.add("decay-all", o.decay_all, "decay vectors (biases, norms), too, as torch.optim.AdamW does (fine-tuning: on)",
         {.at_restart = saved});
-  t.add("row-mean", o.row_mean, "the loss is the mean over rows of their mean losses, not over all targets",
-        {.at_restart = saved});
   t.add("clip-grad-norm", o.clip_grad_norm, "global gradient norm to clip to; 0: no clipping", {.at_restart = saved});
   add_own_options(t, o.optimizer);
 }

@@ -12,7 +12,6 @@
 #include "lib/base/text_format.hpp"
 #include "lib/compute/ops/fp8.hpp"
 #include "lib/training/data/token_cache.hpp"
-#include "lib/training/step/row_mean.hpp"
 
 namespace fsdp {
 
@@ -103,10 +102,7 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
-std::shared_ptr<const Objective> plan_objective(const TrainOptions& options) {
-  if (options.row_mean) return std::make_shared<const RowMean>();
-  return std::make_shared<const Objective>();
-}
+std::shared_ptr<const Objective> plan_objective(const TrainOptions&) { return std::make_shared<const Objective>(); }
 
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches) {
   return {batches.accumulation_steps, takes_bf16_gradients(options.optimizer)};

@@ -100,7 +100,6 @@ struct TrainOptions {
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows
   bool decay_all = false;
   double clip_grad_norm = 1.0;  ///< 0: off
-  bool row_mean = false;        ///< each row weighs the same, rather than each target
   std::uint64_t seed = 1337;
   bool no_shuffle = false;  ///< rows in file order
   bool pack = false;        ///< several documents in each row
