@@ -35,7 +35,7 @@ struct Model {
   StepSums loss(const MicroBatch& batch) const {
     at::Tensor x;
     for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
-    StepSums sum(decoder.loss->sums());
+    StepSums sum;
     decoder.loss->forward(of(decoder.loss->parameters()), {batch, 0.0, &sum}, x);
     ops.fetch(sum);
     return sum;
@@ -55,7 +55,7 @@ struct Model {
       x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
-    StepSums result(decoder.loss->sums());
+    StepSums result;
     decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), {batch, scale, &result}, x,
                                    &grad);
     for (std::size_t s = states.size(); s-- > 0;) {
