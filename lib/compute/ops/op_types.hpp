@@ -143,7 +143,7 @@ struct AttentionShape {
   std::int64_t packed_width() const { return (heads + 2 * key_heads()) * head_size; }
 };
 
-/// What attention keeps for its backward besides its input and output. The kernel that ran fills what it needs.
+/// Tensors that attention keeps for its backward besides its input and output. The kernel that ran fills its own.
 struct AttentionState {
   /// Log of the sum of exp(scores) of each query, float32: by this, results over different keys can be merged.
   /// [B, heads, L]; in blocks [B * kv_heads, L * group]; of documents in one kernel [heads, N]. Undefined where the

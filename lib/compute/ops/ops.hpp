@@ -1,6 +1,6 @@
 #pragma once
-// The interface between device-independent code (models, engine, optimizers) and devices: every operation on tensors,
-// with its backward as a function of its own.
+// Long because an operation is declared in one place. The interface between device-independent code (models, engine,
+// optimizers) and devices: every operation on tensors, with its backward as a function of its own.
 //
 // A runtime creates one Ops; layers, engine, optimizer and collectives refer to it and never test the device type.
 //

@@ -1,6 +1,7 @@
 #pragma once
-// What operations do, for the speed model of predictions: products with their sizes, passes with the bytes that they
-// read and write. In a run nothing is counted.
+// The work of operations, for the speed model of predictions: products with their sizes, passes with the bytes that
+// they read and write. In a run nothing is counted.
+
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
