@@ -116,14 +116,6 @@ struct GatedBackwardArgs {
   bool gelu;
 };
 
-/// max(x, 0)^2, or its backward.
-struct SquaredReluArgs {
-  void* out_TD;  ///< backward: in: gradient of the output; out: gradient of x
-  const void* x_TD;
-  std::int64_t dim;
-  bool backward;
-};
-
 /// Rotary embedding (Su et al., arXiv:2104.09864) in the layout of Hugging Face: elements j and j + pairs of a head
 /// rotate together, elements from 2 * pairs on do not. In place; the inverse rotation is the backward.
 struct RopeArgs {
@@ -221,8 +213,7 @@ struct DropoutArgs {
   X(rms_norm_backward, RmsNormBackwardArgs)         \
   X(gated, GatedArgs)                               \
   X(gated_backward, GatedBackwardArgs)              \
-  X(rope, RopeArgs)                                 \
-  X(squared_relu, SquaredReluArgs)
+  X(rope, RopeArgs)
 
 /// One table per instruction set; all take [row_begin, row_end).
 struct Table {

@@ -124,17 +124,6 @@ void gated_backward(const GatedBackwardArgs& a, std::int64_t begin, std::int64_t
 }
 
 template <typename T>
-void squared_relu(const SquaredReluArgs& a, std::int64_t begin, std::int64_t end) {
-  const auto* x = static_cast<const T*>(a.x_TD);
-  auto* out = static_cast<T*>(a.out_TD);
-#pragma omp simd
-  for (std::int64_t i = begin * a.dim; i < end * a.dim; ++i) {
-    const float value = load(x, i) > 0 ? load(x, i) : 0.0f;
-    store(out, i, a.backward ? load(out, i) * 2 * value : value * value);
-  }
-}
-
-template <typename T>
 void rope(const RopeArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t half = a.pairs;
   const float sign = a.inverse ? -1.0f : 1.0f;

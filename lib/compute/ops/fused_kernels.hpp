@@ -125,15 +125,6 @@ struct Gated {
   std::int64_t rows, width;
 };
 
-/// max(x, 0)^2, or its backward, in which `out` is the output's gradient and becomes that of x.
-struct SquaredRelu {
-  Type type;
-  void* out_NF;
-  const void* x_NF;
-  std::int64_t elements;
-  bool backward, packed;
-};
-
 /// Copies heads [B, heads, L, head_size] of any strides into columns of rows, and rotates the first rotated_heads.
 struct HeadSource {
   const void* data;
@@ -222,7 +213,6 @@ struct DropoutKeys {
   X(column_sums, ColumnSums)         \
   X(column_pass, ColumnPass)         \
   X(gated, Gated)                    \
-  X(squared_relu, SquaredRelu)       \
   X(heads, Heads)                    \
   X(embed, Embed)                    \
   X(embed_backward, EmbedBackward)   \

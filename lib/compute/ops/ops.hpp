@@ -220,10 +220,6 @@ class Ops {
   at::Tensor gated(GateActivation gate, const at::Tensor& gate_NF, const at::Tensor& up_NF) const;
   /// In place: gate and up become their gradients, and grad_NF becomes the recomputed output.
   void gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& gate_NF, at::Tensor& up_NF) const;
-  /// \return max(x, 0)^2 (So et al., arXiv:2109.08668)
-  at::Tensor squared_relu(const at::Tensor& x_NF) const;
-  /// grad_NF becomes the gradient of x_NF in place.
-  void squared_relu_backward(at::Tensor& grad_NF, const at::Tensor& x_NF) const;
   /// x += bias (+ y when defined), in place.
   void add_bias(at::Tensor& x_ND, const at::Tensor& y_ND, const at::Tensor& bias_D) const;
   /// Gradient of a bias: slot (+)= column sums. \param slot  may be null

@@ -184,48 +184,6 @@ void Ops::gated_backward(GateActivation gate, at::Tensor& grad_NF, at::Tensor& g
   });
 }
 
-namespace {
-
-/// \param out_NF  backward: the output's gradient, which becomes that of x
-kernels::SquaredReluArgs squared_relu_args(const at::Tensor& x_NF, const at::Tensor& out_NF, bool backward) {
-  return {out_NF.data_ptr(), x_NF.const_data_ptr(), x_NF.size(1), backward};
-}
-
-fused::SquaredRelu squared_relu_pass(const at::Tensor& x_NF, const at::Tensor& out_NF, bool backward) {
-  return {kernel_type(x_NF), address_in(out_NF), address_of(x_NF),
-          x_NF.numel(),      backward,           are_packed(8, {address_in(out_NF), address_of(x_NF)})};
-}
-
-}  // namespace
-
-at::Tensor Ops::squared_relu(const at::Tensor& x_NF) const {
-  const auto counted = work_.rows(2, {&x_NF});
-  const auto* fused = fused_for({&x_NF});
-  if (cpu_ == nullptr && fused == nullptr) return x_NF.clamp_min(0).square_();
-  auto out_NF = at::empty_like(x_NF);
-  if (cpu_ != nullptr) {
-    const auto args = squared_relu_args(x_NF, out_NF, false);
-    launch(x_NF.size(0), row_grain(args.dim),
-           [&](auto b, auto e) { cpu_->squared_relu(kernel_type(x_NF), args, b, e); });
-  } else {
-    fused->squared_relu(squared_relu_pass(x_NF, out_NF, false));
-  }
-  return out_NF;
-}
-
-void Ops::squared_relu_backward(at::Tensor& grad_NF, const at::Tensor& x_NF) const {
-  const auto counted = work_.rows(3, {&x_NF});
-  if (cpu_ != nullptr) {
-    const auto args = squared_relu_args(x_NF, grad_NF, true);
-    launch(x_NF.size(0), row_grain(args.dim),
-           [&](auto b, auto e) { cpu_->squared_relu(kernel_type(x_NF), args, b, e); });
-  } else if (const auto* fused = fused_for({&x_NF, &grad_NF})) {
-    fused->squared_relu(squared_relu_pass(x_NF, grad_NF, true));
-  } else {
-    grad_NF.mul_(x_NF.clamp_min(0).mul_(2));
-  }
-}
-
 // --- biases
 
 void Ops::fill_rows(at::Tensor& out_NO, const at::Tensor& bias_O) const {

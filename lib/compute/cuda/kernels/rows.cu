@@ -246,21 +246,6 @@ __global__ void __launch_bounds__(kHeadThreads) move_heads(fused::Heads a) {
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kFlatThreads) square_relu(fused::SquaredRelu a) {
-  const long long at = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
-  if (at >= a.elements) return;
-  float x[8], out[8] = {};
-  load_eight(x, static_cast<const T*>(a.x_NF) + at, a.elements - at, a.packed);
-  if (a.backward) load_eight(out, static_cast<const T*>(a.out_NF) + at, a.elements - at, a.packed);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float value = x[k] > 0 ? x[k] : 0.0f;
-    out[k] = a.backward ? out[k] * 2 * value : value * value;
-  }
-  store_eight(static_cast<T*>(a.out_NF) + at, out, a.elements - at, a.packed);
-}
-
 void LaunchedKernels::column_sums(const fused::ColumnSums& a) const {
   const dim3 grid{static_cast<unsigned>((a.dim + 31) / 32), static_cast<unsigned>(a.targets), 1};
   launch(cuda::column_sums, grid, kStripThreads, stream(), a);
@@ -308,13 +293,6 @@ void LaunchedKernels::gated(const fused::Gated& a) const {
                                : (a.backward ? cuda::gated<T, true, false> : cuda::gated<T, false, false>);
     launch(kernel, grid, kFlatThreads, stream(), a);
   });
-  check_launch();
-}
-
-void LaunchedKernels::squared_relu(const fused::SquaredRelu& a) const {
-  constexpr std::int64_t kOfBlock = 8 * kFlatThreads;
-  const dim3 grid{static_cast<unsigned>((a.elements + kOfBlock - 1) / kOfBlock), 1, 1};
-  with_type(a.type, [&](auto type) { launch(square_relu<decltype(type)>, grid, kFlatThreads, stream(), a); });
   check_launch();
 }
 

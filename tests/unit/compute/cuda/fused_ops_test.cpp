@@ -199,17 +199,6 @@ TEST_SUITE("cuda/fused operations") {
     });
   }
 
-  TEST_CASE("squared_relu: forward and backward") {
-    for_all([](at::ScalarType type, Size s) {
-      const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
-      check(type, [&](const Ops& ops, const auto& as) {
-        auto g = as(grad);
-        ops.squared_relu_backward(g, as(x));
-        return Tensors{ops.squared_relu(as(x)), g};
-      });
-    });
-  }
-
   TEST_CASE("GELU's input is only read where the product has added the bias") {
     constexpr std::int64_t kRows = 3, kColumns = 300;
     const auto bytes = static_cast<std::size_t>(kRows * kColumns) * sizeof(float);

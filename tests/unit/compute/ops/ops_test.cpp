@@ -136,18 +136,6 @@ TEST_SUITE("ops") {
     });
   }
 
-  TEST_CASE("squared_relu: forward and backward") {
-    for_all([](at::ScalarType type, Size s) {
-      const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type);
-      const auto run = [&](const Ops& ops) {
-        auto g = grad.clone();
-        ops.squared_relu_backward(g, x);
-        return at::cat({ops.squared_relu(x), g});
-      };
-      CHECK(relative_error(run(host_ops()), run(kPlain)) < bound(type));
-    });
-  }
-
   TEST_CASE("bias_gelu: forward and backward") {
     for_all([](at::ScalarType type, Size s) {
       const auto x = randn({s.rows, s.dim}, type), grad = randn({s.rows, s.dim}, type), bias = randn({s.dim}, type);
