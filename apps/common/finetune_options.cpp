@@ -86,7 +86,6 @@ void add_sharding_options(OptionTable& t, ShardingOptions& o, ComparedOptions* c
        .suggestions = compared == nullptr ? "" : "all"});
   t.add("shard-group-size", o.shard_group_size,
         "ranks per shard group of a hybrid strategy; must divide the number of ranks; 0: the ranks of a node");
-  t.add("context", o.context_size, "neighbouring ranks that work on the same rows; must divide the number of ranks");
   t.add_parsed("wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
                "parameters that are gathered together: block (each transformer block by itself), none (the whole "
                "model) or size:N "

@@ -14,17 +14,12 @@ int Mesh::communicators() const {
 }
 
 void Mesh::connect(const std::function<std::shared_ptr<TensorCollectives>(ProcessGroup& ranks)>& make) {
-  for (auto* axis : {&shard, &replicate, &context}) axis->collectives = make(*axis->ranks);
+  for (auto* axis : {&shard, &replicate}) axis->collectives = make(*axis->ranks);
 }
 
-Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size, int context_size) {
-  if (context_size < 1 || world.size() % context_size != 0) {
-    throw UsageError("--context " + std::to_string(context_size) + " does not divide the " +
-                     std::to_string(world.size()) + " ranks of this job");
-  }
+Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size) {
   Mesh mesh;
-  mesh.data = {world.rank() / context_size, world.size() / context_size};
-  mesh.context.ranks = world.split(mesh.data.rank);
+  mesh.data = {world.rank(), world.size()};
   auto node = world.split_by_node();
   mesh.ranks_per_node = node->size();
   mesh.local_rank = node->rank();

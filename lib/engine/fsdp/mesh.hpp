@@ -28,13 +28,12 @@ struct Mesh {
   // Parameters, gradients and optimizer states are split along `shard`; along `replicate` copies are kept equal.
   MeshAxis shard{"shard", nullptr, nullptr};
   MeshAxis replicate{"replicate", nullptr, nullptr};
-  MeshAxis context{"context", nullptr, nullptr};  ///< ranks that work on the same rows; a part of the two above
-  DataRanks data;  ///< rows are divided over all ranks of both axes, but for those along `context`
+  DataRanks data;  ///< rows are divided over all ranks of both axes
   int num_nodes = 1;
   int ranks_per_node = 1;  ///< of this rank's node
   int local_rank = 0;
 
-  std::array<const MeshAxis*, 3> axes() const { return {&shard, &replicate, &context}; }
+  std::array<const MeshAxis*, 2> axes() const { return {&shard, &replicate}; }
   /// Axes with more than one rank. Each has a communicator of its own.
   int communicators() const;
   /// Gives each axis the collectives that `make` returns for its ranks. Collective.
@@ -44,8 +43,7 @@ struct Mesh {
 /// full/grad/optimizer-shard: all ranks on the shard axis; no-shard: all on the replicate axis; hybrid:
 /// `shard_group_size` neighbouring ranks on the shard axis, by default the ranks of a node. Collective. \throws
 /// UsageError when the group size does not divide the ranks or differs between nodes
-/// \param context_size  neighbouring ranks that work on the same rows
-Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size, int context_size = 1);
+Mesh make_mesh(ProcessGroup& world, Sharding sharding, int shard_group_size);
 
 /// Collectives that the engine has issued along one mesh axis, and the payload bytes that this rank received.
 struct AxisCounts {

@@ -236,7 +236,7 @@ std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, con
 }  // namespace
 
 Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options) {
-  return make_mesh(world, options.sharding, options.shard_group_size, options.context_size);
+  return make_mesh(world, options.sharding, options.shard_group_size);
 }
 
 ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const ShardingOptions& options,

@@ -42,7 +42,6 @@ struct ShardingOptions : ShardingPolicy {
   QuantizeConfig quantize;                       ///< of frozen matrices
   std::optional<c10::ScalarType> compute_dtype;  ///< as DecoderOptions'
   int shard_group_size = 0;  ///< ranks per shard group of the hybrid strategies; 0: the ranks of a node
-  int context_size = 1;      ///< ranks that work on the same rows
   WrapPolicy wrap;
   std::optional<bool> forward_prefetch;                ///< none: on GPUs
   CudaGraphs cuda_graphs = CudaGraphs::automatic;      ///< which micro-batches run as CUDA graphs

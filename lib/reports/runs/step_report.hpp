@@ -20,7 +20,6 @@ struct StepReport {
   double weight = 0;              ///< what `loss` is a mean over, all ranks: the tokens, if each of them weighs 1
   std::int64_t first_sample = 0;  ///< its place in the data order, counted from 0
   std::int64_t samples = 0;
-  std::int64_t context_ranks = 1;  ///< that worked on each row
   double seconds = 0;
   double data_wait_seconds = 0;
   double device_gap_seconds = 0;  ///< from the end of the step before to the first work, on the device; 0: none before
@@ -85,7 +84,6 @@ inline constexpr std::string_view kMeansTag = "train/";
 
 inline constexpr std::array kStepMetrics{
     StepMetric{.key = "step", .field = &StepReport::step},
-    StepMetric{.key = "context_ranks", .field = &StepReport::context_ranks},
     StepMetric{.key = "loss", .field = &StepReport::loss, .tag = "train/loss"},
     StepMetric{.key = "grad_norm", .field = &StepReport::grad_norm, .tag = "train/grad_norm"},
     StepMetric{.key = "lr", .field = &StepReport::lr, .tag = "train/lr"},

@@ -18,7 +18,6 @@ namespace fsdp {
 bool trains(const TrainOptions& options) { return options.max_epochs >= 0 || options.max_steps > 0; }
 
 BatchPlan plan_batches(const TrainOptions& options, int ranks) {
-  ranks /= options.sharding.context_size;
   BatchPlan plan;
   plan.micro_batch_size = options.batch_size;
   const auto per_round = options.batch_size * ranks;

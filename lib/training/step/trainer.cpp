@@ -96,9 +96,7 @@ std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int6
   std::vector<double> total{static_cast<double>(report.tokens)};
   if (objective.has_weights()) total.push_back(report.weight);
   world.all_reduce(total, Reduce::sum);
-  const auto& context = runtime_.mesh().context;
-  report.tokens = static_cast<std::int64_t>(total.front()) / context.size();
-  report.context_ranks = static_cast<std::int64_t>(context.ranks->all_reduce(1.0, Reduce::sum));
+  report.tokens = static_cast<std::int64_t>(total.front());
   report.weight = total.back();
   const double share = share_of(report.weight);
   auto sums = sums_of(objective, runtime_.engine());

@@ -55,19 +55,6 @@ TEST_SUITE("fsdp/mesh") {
     });
   }
 
-  TEST_CASE("make_mesh: ranks along context work on the same rows") {
-    run_thread_ranks(4, 2, [](ProcessGroup& world) {
-      const auto mesh = make_mesh(world, Sharding::full_shard, 0, 2);
-      const int first = world.rank() / 2 * 2;
-      CHECK((members(*mesh.context.ranks) == std::vector<int>{first, first + 1}));
-      CHECK((members(*mesh.shard.ranks) == std::vector<int>{0, 1, 2, 3}));
-      CHECK(mesh.data.rank == world.rank() / 2);
-      CHECK(mesh.data.size == 2);
-      CHECK_THROWS_WITH_AS(make_mesh(world, Sharding::full_shard, 0, 3),
-                           "--context 3 does not divide the 4 ranks of this job", UsageError);
-    });
-  }
-
   TEST_CASE("make_mesh: hybrid shards within a node and replicates across") {
     run_thread_ranks(4, 2, [](ProcessGroup& world) {
       for (const auto sharding : {Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard}) {
