@@ -58,6 +58,22 @@ void launch_together(const std::vector<Row>& rows, at::Tensor Row::*typed, const
   }
 }
 
+/// \param is_sent  whether a row is rounded on the host while earlier ones are sent
+template <typename IsSent>
+void count_casts(const WorkCounter& work, std::span<const CastShard> rows, const IsSent& is_sent) {
+  double here = 0, sent = 0, rounded = 0;
+  for (const auto& pair : rows) {
+    (is_sent(pair) ? rounded : here) += bytes_of({&pair.to, &pair.from});
+    if (is_sent(pair)) sent += bytes_of({&pair.to});
+  }
+  if (sent > 0) {
+    const int copy = work.log().start({.kind = TransferWork::Kind::to_host, .bytes = sent});
+    const auto counted = work.pass(rounded, true);
+    work.log().wait(copy);
+  }
+  const auto counted = work.pass(here);
+}
+
 }  // namespace
 
 // --- gradients
@@ -208,17 +224,7 @@ void Ops::send_rounded(const at::Tensor& to, const at::Tensor& from) const { to.
 
 void Ops::cast_shards(std::span<const CastShard> rows) const {
   const auto is_sent = [&](const CastShard& pair) { return is_on_host(pair.from) && !is_on_host(pair.to); };
-  double here = 0, sent = 0, rounded = 0;
-  for (const auto& pair : rows) {
-    (is_sent(pair) ? rounded : here) += bytes_of({&pair.to, &pair.from});
-    if (is_sent(pair)) sent += bytes_of({&pair.to});
-  }
-  if (work_.counts() && sent > 0) {  // rounded on the host while earlier rows are sent
-    const int copy = work_.log().start({.kind = TransferWork::Kind::to_host, .bytes = sent});
-    const auto counted = work_.pass(rounded, true);
-    work_.log().wait(copy);
-  }
-  const auto counted = work_.pass(here);
+  if (work_.counts()) count_casts(work_, rows, is_sent);
   const auto [together, others] = by_one_pass(rows, &CastShard::to, [&](const auto& pair) {
     return fused_for({&pair.to}) != nullptr && fused_for({&pair.from}) != nullptr &&
            pair.from.scalar_type() == at::kFloat;
@@ -263,10 +269,12 @@ void Ops::plain_adamw(const AdamWUpdate& u) const {
 }
 
 void Ops::adamw(const AdamWUpdate& u) const {
-  WorkItem work;
-  work.bytes = bytes_of_update(u) + 2 * bytes_of(u.exp_avg) + 2 * bytes_of(u.exp_avg_sq);
-  work.on_host = is_on_host(u.params.front());
-  work_.add(work);
+  if (work_.counts()) {
+    WorkItem work;
+    work.bytes = bytes_of_update(u) + 2 * bytes_of(u.exp_avg) + 2 * bytes_of(u.exp_avg_sq);
+    work.on_host = is_on_host(u.params.front());
+    work_.add(work);
+  }
   if (fused_ == nullptr || is_on_host(u.params.front())) {
     TORCH_CHECK(!u.decision.defined(), "a step that the device decides has parameters elsewhere");
     return plain_adamw(u);
@@ -340,8 +348,11 @@ fused::Elementwise elementwise_pass(const ElementwiseUpdate& u, fused::Elementwi
 }  // namespace
 
 void Ops::update(const ElementwiseUpdate& u) const {
-  double bytes = bytes_of_update(u);
-  for (const auto& state : u.states) bytes += 2 * bytes_of(state);
+  double bytes = 0;
+  if (work_.counts()) {
+    bytes = bytes_of_update(u);
+    for (const auto& state : u.states) bytes += 2 * bytes_of(state);
+  }
   const auto counted = work_.pass(bytes, is_on_host(u.params.front()));
   if (cpu_ != nullptr) {
     constexpr std::int64_t kGrain = 32768;  // least number of elements per thread

@@ -93,7 +93,7 @@ std::vector<Family> without_gemma() {
   phi3.positions = 4096;
   phi3.padding_id = 32000;
   phi3.has_attention_bias = false;
-  phi3.gguf = "";  // llama.cpp reads its scaling anew
+  phi3.gguf = "";  // llama.cpp reads its scaling in another way
 
   // arXiv:2501.00656
   auto olmo2 = llama_like("olmo2", "Olmo2ForCausalLM");

@@ -113,15 +113,10 @@ class GeluFeedForward : public FeedForward {
   OutputProjection down_;
 };
 
-Linear without_bias(Linear matrix) {
-  matrix.bias = -1;
-  return matrix;
-}
-
 class TanhGeluFeedForward final : public GeluFeedForward {
  public:
   TanhGeluFeedForward(const BlockSite& site, const Linear& up, const Linear& down)
-      : GeluFeedForward(site, without_bias(up), down, OutputBias::in_sum_and_norm), up_bias_(up.bias) {}
+      : GeluFeedForward(site, up.without_bias(), down, OutputBias::in_sum_and_norm), up_bias_(up.bias) {}
 
   Output forward(LayerParams p, const StepContext& step, at::Tensor in_ND,
                  std::unique_ptr<LayerState>* state) const override {

@@ -19,6 +19,13 @@ struct Linear {
   int lora_a = -1, lora_b = -1, lora_b_bias = -1, magnitude = -1;
   LoraModule adapter = {};             ///< of lora_a and lora_b
   std::int64_t rows = 0, columns = 0;  ///< size of the matrix
+
+  /// For a group that is not to compute the gradient of the bias.
+  Linear without_bias() const {
+    auto same = *this;
+    same.bias = -1;
+    return same;
+  }
 };
 
 class ParameterFinder {

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -18,20 +19,10 @@ LinearGroup BlockSite::group(std::vector<Linear> matrices, std::uint64_t number)
   return {ops, decoder.options, std::move(matrices), first_adapter_place + number};
 }
 
-namespace {
-
-/// The group computes the gradients of biases that it knows.
-Linear without_bias_if(bool yes, Linear matrix) {
-  if (yes) matrix.bias = -1;
-  return matrix;
-}
-
-}  // namespace
-
 OutputProjection::OutputProjection(const BlockSite& site, Linear matrix, OutputBias bias, std::uint64_t number)
     : by_(bias),
       bias_(matrix.bias),
-      matrix_(site.group({without_bias_if(bias == OutputBias::in_sum_and_norm, matrix)}, number)) {}
+      matrix_(site.group({bias == OutputBias::in_sum_and_norm ? matrix.without_bias() : matrix}, number)) {}
 
 at::Tensor OutputProjection::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_NI,
                                      LinearState* keep) const {
@@ -75,6 +66,58 @@ struct BranchState {
   NormResult before;  ///< sum_ND: what the residual path carries around the half, also where there is no norm
   NormResult after;
   std::unique_ptr<LayerState> half;
+};
+
+/// State of both halves of a block.
+struct BlockState final : LayerState {
+  BranchState mixer, feed_forward;
+};
+
+/// A mixer and a feed-forward. How they are joined is the frame's, in run().
+class FramedBlock : public DecoderBlock {
+ public:
+  const std::string& name() const final { return name_; }
+  const std::vector<int>& parameters() const final { return parameters_; }
+
+  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
+                     std::unique_ptr<LayerState>* state) final {
+    BlockState s;
+    auto* keep = state != nullptr ? &s : nullptr;
+    auto out_ND = run(p, step, x_ND, keep, [&](at::Tensor in_ND) {
+      return mixer_->forward(p, step, std::move(in_ND), keep ? &keep->mixer.half : nullptr);
+    });
+    if (keep != nullptr) *state = std::make_unique<BlockState>(std::move(s));
+    return out_ND;
+  }
+
+  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const final {
+    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
+    return run(p, batch, x_ND, nullptr, [&](const at::Tensor& in_ND) {
+      return BlockHalf::Output{mixer_->decode(p, in_ND, parts), {}};
+    });
+  }
+
+ protected:
+  using Mix = std::function<BlockHalf::Output(at::Tensor in_ND)>;
+
+  FramedBlock(const BlockSite& site, std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> feed_forward)
+      : ops_(site.ops),
+        mixer_(std::move(mixer)),
+        feed_forward_(std::move(feed_forward)),
+        parameters_(block_parameters(site.decoder, site.index)),
+        name_("block " + std::to_string(site.index)) {}
+
+  /// The block, with mix(input) as its mixer. \param keep  null without a backward
+  virtual at::Tensor run(LayerParams p, const StepContext& step, const at::Tensor& x_ND, BlockState* keep,
+                         const Mix& mix) const = 0;
+
+  const Ops& ops_;
+  std::unique_ptr<Mixer> mixer_;
+  std::unique_ptr<FeedForward> feed_forward_;
+
+ private:
+  std::vector<int> parameters_;
+  std::string name_;
 };
 
 // --- one half after the other
@@ -159,46 +202,18 @@ class Branch {
   std::uint64_t dropout_;
 };
 
-struct SequentialState final : LayerState {
-  BranchState mixer, feed_forward;
-};
-
-class SequentialBlock final : public DecoderBlock {
+class SequentialBlock final : public FramedBlock {
  public:
   SequentialBlock(const BlockSite& site, const BlockNorms& norms, std::unique_ptr<Mixer> mixer,
                   std::unique_ptr<FeedForward> feed_forward)
-      : ops_(site.ops),
-        mixer_(std::move(mixer)),
-        feed_forward_(std::move(feed_forward)),
+      : FramedBlock(site, std::move(mixer), std::move(feed_forward)),
         of_mixer_(site, *mixer_, norms.before_mixer, norms.after_mixer, kMixerDropout),
         of_feed_forward_(site, *feed_forward_, norms.before_feed_forward, norms.after_feed_forward,
-                         kFeedForwardDropout),
-        parameters_(block_parameters(site.decoder, site.index)),
-        name_("block " + std::to_string(site.index)) {}
-  const std::string& name() const override { return name_; }
-  const std::vector<int>& parameters() const override { return parameters_; }
-
-  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
-                     std::unique_ptr<LayerState>* state) override {
-    SequentialState s;
-    auto* keep = state != nullptr ? &s : nullptr;
-    auto out_ND = run(p, step, x_ND, keep, [&](at::Tensor in_ND) {
-      return mixer_->forward(p, step, std::move(in_ND), keep ? &keep->mixer.half : nullptr);
-    });
-    if (keep != nullptr) *state = std::make_unique<SequentialState>(std::move(s));
-    return out_ND;
-  }
-
-  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override {
-    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
-    return run(p, batch, x_ND, nullptr, [&](const at::Tensor& in_ND) {
-      return BlockHalf::Output{mixer_->decode(p, in_ND, parts), {}};
-    });
-  }
+                         kFeedForwardDropout) {}
 
   at::Tensor backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
-    auto& s = static_cast<SequentialState&>(*state);
+    auto& s = static_cast<BlockState&>(*state);
     const int joined = of_feed_forward_.before().is_there() ? of_mixer_.bias_of_sum(step.batch) : -1;
     const auto grad_sum_ND =
         of_feed_forward_.backward(p, g, step, {grad_ND, at_place(g, joined), false}, s.feed_forward);
@@ -206,10 +221,8 @@ class SequentialBlock final : public DecoderBlock {
   }
 
  private:
-  /// The block, with mix(input) as its mixer. \param keep  null without a backward
-  template <typename Mix>
-  at::Tensor run(LayerParams p, const StepContext& step, const at::Tensor& x_ND, SequentialState* keep,
-                 const Mix& mix) const {
+  at::Tensor run(LayerParams p, const StepContext& step, const at::Tensor& x_ND, BlockState* keep,
+                 const Mix& mix) const override {
     auto norm = normed(p, x_ND);
     auto [mixed_ND, held_by_mixer] = mix(std::move(norm.out_ND));
     auto sum = join_mixer(p, step.batch, x_ND, std::move(mixed_ND), keep ? &keep->mixer.after : nullptr);
@@ -242,61 +255,28 @@ class SequentialBlock final : public DecoderBlock {
     return joined;
   }
 
-  const Ops& ops_;
-  std::unique_ptr<Mixer> mixer_;
-  std::unique_ptr<FeedForward> feed_forward_;
   Branch of_mixer_, of_feed_forward_;
-  std::vector<int> parameters_;
-  std::string name_;
 };
 
 // --- both halves side by side
 
-struct ParallelState final : LayerState {
-  BranchState mixer, feed_forward;
-};
-
-class ParallelBlock final : public DecoderBlock {
+class ParallelBlock final : public FramedBlock {
  public:
   ParallelBlock(const BlockSite& site, BlockNorm before_mixer, BlockNorm before_feed_forward,
                 std::unique_ptr<Mixer> mixer, std::unique_ptr<FeedForward> feed_forward)
-      : ops_(site.ops),
-        mixer_(std::move(mixer)),
-        feed_forward_(std::move(feed_forward)),
+      : FramedBlock(site, std::move(mixer), std::move(feed_forward)),
         before_mixer_(std::move(before_mixer)),
-        before_feed_forward_(std::move(before_feed_forward)),
-        parameters_(block_parameters(site.decoder, site.index)),
-        name_("block " + std::to_string(site.index)) {
+        before_feed_forward_(std::move(before_feed_forward)) {
     const BlockHalf& mixing = *mixer_;
     for (const auto* half : {&mixing, static_cast<const BlockHalf*>(feed_forward_.get())})
       if (half->output_bias_by() != OutputBias::in_product)
         throw std::logic_error("a parallel block adds no bias: its halves do");
     if (site.decoder.config.dropout > 0) throw std::logic_error("a parallel block has no dropout");
   }
-  const std::string& name() const override { return name_; }
-  const std::vector<int>& parameters() const override { return parameters_; }
-
-  at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND,
-                     std::unique_ptr<LayerState>* state) override {
-    ParallelState s;
-    auto* keep = state != nullptr ? &s : nullptr;
-    auto out_ND = run(p, step, x_ND, keep, [&](at::Tensor in_ND) {
-      return mixer_->forward(p, step, std::move(in_ND), keep ? &keep->mixer.half : nullptr);
-    });
-    if (keep != nullptr) *state = std::make_unique<ParallelState>(std::move(s));
-    return out_ND;
-  }
-
-  at::Tensor decode(LayerParams p, const at::Tensor& x_ND, std::span<const DecodePart> parts) const override {
-    const MicroBatch batch{{}, {}, 1, x_ND.size(0), {}, 0};
-    return run(p, batch, x_ND, nullptr, [&](const at::Tensor& in_ND) {
-      return BlockHalf::Output{mixer_->decode(p, in_ND, parts), {}};
-    });
-  }
 
   at::Tensor backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
                       std::unique_ptr<LayerState> state) override {
-    auto& s = static_cast<ParallelState&>(*state);
+    auto& s = static_cast<BlockState&>(*state);
     auto grad_in_ND = feed_forward_->backward_input(p, g, step, grad_ND, *s.feed_forward.half);
     at::Tensor in_ND;
     if (!before_feed_forward_.is_there()) {
@@ -323,7 +303,7 @@ class ParallelBlock final : public DecoderBlock {
   /// \param residual_ND  gradient of the block's input by other ways than the mixer
   /// \return the gradient of the block's input
   at::Tensor mixer_backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& grad_ND,
-                            const at::Tensor& residual_ND, ParallelState& s, const Shared& shared) const {
+                            const at::Tensor& residual_ND, BlockState& s, const Shared& shared) const {
     auto grad_in_ND = mixer_->backward_input(p, g, step, grad_ND, *s.mixer.half);
     if (shared.grad_ND != nullptr) grad_in_ND.add_(*shared.grad_ND);
     at::Tensor in_ND;
@@ -335,10 +315,8 @@ class ParallelBlock final : public DecoderBlock {
     return grad_x_ND;
   }
 
-  /// The block, with mix(input) as its mixer. \param keep  null without a backward
-  template <typename Mix>
-  at::Tensor run(LayerParams p, const StepContext& step, const at::Tensor& x_ND, ParallelState* keep,
-                 const Mix& mix) const {
+  at::Tensor run(LayerParams p, const StepContext& step, const at::Tensor& x_ND, BlockState* keep,
+                 const Mix& mix) const override {
     const bool shares_norm = !before_feed_forward_.is_there();
     auto norm1 = before_mixer_.forward(p, x_ND);
     const auto [mixed_ND, held_by_mixer] = mix(shares_norm ? norm1.out_ND : std::move(norm1.out_ND));
@@ -354,12 +332,7 @@ class ParallelBlock final : public DecoderBlock {
     return out_ND;
   }
 
-  const Ops& ops_;
-  std::unique_ptr<Mixer> mixer_;
-  std::unique_ptr<FeedForward> feed_forward_;
   BlockNorm before_mixer_, before_feed_forward_;
-  std::vector<int> parameters_;
-  std::string name_;
 };
 
 }  // namespace

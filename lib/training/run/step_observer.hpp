@@ -1,5 +1,5 @@
 #pragma once
-// An interface for those who are told of each step of a run.
+// The interface of objects to which a run reports its steps.
 #include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp::detail {

@@ -1,5 +1,5 @@
 #pragma once
-// One training run: step after step, and who is told of each.
+// The loop of a training run: one step after the other, each reported to observers.
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -24,7 +24,7 @@ class TrainLoop {
 
   /// No step is left to be made.
   bool is_over() const;
-  /// Where the trainer can, a step begins before the observers are told of the one before it, so that the device works
+  /// Where the trainer can, a step begins before the observers get the one before it, so that the device works
   /// meanwhile. \return true when it was asked to stop. Collective
   bool run();
 

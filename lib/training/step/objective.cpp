@@ -36,8 +36,7 @@ StepSums sums_of(const Objective& objective, const Engine& engine) {
 }
 
 double weigh(const Objective& objective, const ModelRuntime& runtime, MicroBatch& batch) {
-  if (!objective.has_weights()) return static_cast<double>(batch.num_targets);
-  if (runtime.has_values()) return objective.weigh(batch);
+  if (!objective.has_weights() || runtime.has_values()) return objective.weigh(batch);
   batch.weights_N = at::empty_like(batch.targets_N, batch.targets_N.options().dtype(at::kFloat));
   return static_cast<double>(batch.num_targets);
 }
