@@ -66,7 +66,7 @@ if(LibTorch_FOUND AND NOT TARGET fsdp::torch_cpu)
   endforeach()
 endif()
 
-# PyTorch's entry point to oneDNN, mkldnn_matmul, is exported but not declared in any header (lib/compute/ops/gemm.cpp
+# PyTorch's entry point to oneDNN, mkldnn_matmul, is exported but not declared in any header (lib/compute/ops/products/gemm.cpp
 # has a fallback without it).
 if(LibTorch_FOUND AND NOT LibTorch_TO_LINK)
   include(CheckCXXSourceCompiles)

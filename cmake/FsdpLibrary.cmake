@@ -2,15 +2,31 @@
 # file (docs/library.md). Code that only the programs use (downloads, evaluation, jobs, command lines) is left out.
 include(CMakePackageConfigHelpers)
 
-# Keep in agreement with tests/checks/layers.py.
-set(library_folders base ranks text/tokenizer compute/tensor compute/kernels compute/device compute/ops models/config
-  models/layers files/formats files/read files/write files/transform engine/collectives engine/offload engine/fsdp
-  engine/optim engine/runtime training/record training/checkpoints)
-set(library_targets base mpi mpi_ranks tokenizer tensor kernels device ops config model formats source target convert
-  comm offload fsdp optim runtime plot record checkpoint)
+# The libraries that a customer of the engine calls, and every library that these use.
+set(library_targets optim state mpi_ranks)
+set(library_folders "")
+list(TRANSFORM library_targets PREPEND fsdp_)
+set(queue ${library_targets})
+while(queue)
+  list(POP_FRONT queue target)
+  get_target_property(folder ${target} SOURCE_DIR)
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/lib" "${folder}")
+  list(APPEND library_folders "${folder}")
+  get_target_property(links ${target} INTERFACE_LINK_LIBRARIES)
+  foreach(link IN LISTS links)
+    if(TARGET ${link} AND link MATCHES "^fsdp_" AND NOT link IN_LIST library_targets)
+      get_target_property(type ${link} TYPE)
+      if(type STREQUAL "STATIC_LIBRARY")
+        list(APPEND library_targets ${link})
+        list(APPEND queue ${link})
+      endif()
+    endif()
+  endforeach()
+endwhile()
+list(REMOVE_DUPLICATES library_folders)
 set(library_objects "")
 foreach(target IN LISTS library_targets)
-  list(APPEND library_objects "$<TARGET_OBJECTS:fsdp_${target}>")
+  list(APPEND library_objects "$<TARGET_OBJECTS:${target}>")
 endforeach()
 foreach(isa IN ITEMS portable avx2 avx512)
   if(TARGET fsdp_kernels_${isa})
@@ -26,7 +42,7 @@ set_target_properties(fsdp_library PROPERTIES OUTPUT_NAME fsdp LINKER_LANGUAGE C
 set(library_include "${CMAKE_INSTALL_INCLUDEDIR}/fsdp")
 foreach(folder IN LISTS library_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/lib/${folder}/" DESTINATION "${library_include}/lib/${folder}"
-    COMPONENT library FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE PATTERN nccl EXCLUDE)
+    COMPONENT library FILES_MATCHING PATTERN "*.hpp" PATTERN plugin EXCLUDE PATTERN cuda EXCLUDE PATTERN nccl EXCLUDE)
 endforeach()
 install(TARGETS fsdp_library ARCHIVE DESTINATION lib COMPONENT library)
 

@@ -1,6 +1,6 @@
-# fsdp_unit_test(NAME FOLDER [TORCH] [LONG] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp, run as
-#   unit.NAME. TORCH: the files begin with ATen's headers, which are precompiled once for all such programs.
-# fsdp_add_test(NAME COMMAND command... [LABELS label...] [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL] [LONG]):
+# fsdp_unit_test(FOLDER [TORCH] [LONG] LINKS target...): one doctest program from tests/unit/FOLDER/*_test.cpp. NAME is
+#   FOLDER with _ for /: the test is unit.NAME, its program unit_NAME. TORCH: the files begin with ATen's headers, which are precompiled once for all such programs.
+# fsdp_add_test(NAME COMMAND command... LABELS label... [TIMEOUT seconds] [PROCESSORS n] [LOCK name] [SERIAL] [LONG]):
 #   any command as a ctest test. Exit code 77 means skipped; the output states the reason. Tests with the same LOCK never
 #   run at the same time; a SERIAL test runs alone. A LONG test has a whole product (all combinations, a hundred kills, a
 #   minute of fuzzing), of which it tries a few: long.NAME tries all (FSDP_ALL=1) where scripts/test has --long.
@@ -29,16 +29,30 @@ fsdp_compile_quickly(fsdp_doctest_main PUBLIC)
 target_compile_definitions(fsdp_doctest_main PUBLIC
   FSDP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/data" FSDP_FIXTURE_DIR="${PROJECT_SOURCE_DIR}/tests/fixtures")
 
+# Seconds until a test counts as hung, by label; the longest of a test's labels counts. A test has a TIMEOUT of its own
+# only where it differs from its kind, and its comment says why.
+set(FSDP_TIMEOUTS bench=5400 checks=120 cli=600 cluster=900 differential=300 fuzz=7200 gpu=300 install=240 isa=450
+  long=3600 mpi=120 parity=300 unit=450)
+
 function(fsdp_add_test name)
   cmake_parse_arguments(ARG "SERIAL;LONG" "TIMEOUT;PROCESSORS;LOCK" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(ARG_LONG)
     list(REMOVE_ITEM ARGN LONG)
-    list(APPEND ARGN LABELS long TIMEOUT 3600 ENVIRONMENT FSDP_ALL=1 FUZZ_SECONDS=60)  # ARGN's lists go on
+    list(APPEND ARGN LABELS long ENVIRONMENT FSDP_ALL=1 FUZZ_SECONDS=60)  # ARGN's lists go on
     fsdp_add_test(long.${name} ${ARGN})
   endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${PROJECT_BINARY_DIR}")
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 0)
+    foreach(limit IN LISTS FSDP_TIMEOUTS)
+      string(REGEX MATCH "^(.+)=(.+)$" limit "${limit}")
+      if(CMAKE_MATCH_1 IN_LIST ARG_LABELS AND CMAKE_MATCH_2 GREATER ARG_TIMEOUT)
+        set(ARG_TIMEOUT ${CMAKE_MATCH_2})
+      endif()
+    endforeach()
+    if(ARG_TIMEOUT EQUAL 0)
+      message(FATAL_ERROR "${name}: none of its labels '${ARG_LABELS}' has a time limit in FSDP_TIMEOUTS")
+    endif()
   endif()
   math(EXPR ARG_TIMEOUT "2 * ${ARG_TIMEOUT}")  # two tests share a core
   if(FSDP_SANITIZE)
@@ -71,6 +85,12 @@ add_executable(fsdp_torch_headers "${PROJECT_SOURCE_DIR}/tests/support/headers_m
 target_link_libraries(fsdp_torch_headers PRIVATE fsdp_doctest_main fsdp::torch_cpu)
 target_precompile_headers(fsdp_torch_headers PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/torch_doctest.hpp")
 set_target_properties(fsdp_torch_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+if(CCACHE_PROGRAM)
+  # ccache knows a precompiled header by its preprocessed text, which has no comments. The compiler knows a file that
+  # was included once by all of its text: after a change of a comment, ccache's header would let it in a second time.
+  set_target_properties(fsdp_torch_headers PROPERTIES CXX_COMPILER_LAUNCHER
+    "env;CCACHE_EXTRAFILES=${PROJECT_SOURCE_DIR}/tests/support/torch_doctest.hpp;${CMAKE_CXX_COMPILER_LAUNCHER}")
+endif()
 
 # Precompiled headers for tests without LibTorch: doctest, JSON and large standard headers cost three seconds per file.
 add_executable(fsdp_plain_headers "${PROJECT_SOURCE_DIR}/tests/support/headers_main.cpp")
@@ -79,8 +99,9 @@ target_precompile_headers(fsdp_plain_headers PRIVATE <doctest/doctest.h> <nlohma
   <random> <string> <thread> <vector>)
 set_target_properties(fsdp_plain_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 
-function(fsdp_unit_test name folder)
-  cmake_parse_arguments(ARG "TORCH;LONG" "TIMEOUT" "LINKS" ${ARGN})
+function(fsdp_unit_test folder)
+  string(REPLACE / _ name "${folder}")
+  cmake_parse_arguments(ARG "TORCH;LONG" "" "LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/unit/${folder}/*_test.cpp")
   add_executable(unit_${name} ${sources})
   target_link_libraries(unit_${name} PRIVATE fsdp_doctest_main ${ARG_LINKS})
@@ -94,7 +115,7 @@ function(fsdp_unit_test name folder)
   if(ARG_LONG)
     set(long LONG)
   endif()
-  fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit TIMEOUT ${ARG_TIMEOUT} ${long})
+  fsdp_add_test(unit.${name} COMMAND unit_${name} LABELS unit ${long})
   set_property(GLOBAL APPEND PROPERTY FSDP_UNIT_TESTS unit_${name})
 endfunction()
 

@@ -3,10 +3,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/bf16check/bf16_check.hpp"
 #include "apps/common/torch_main.hpp"
-#include "lib/base/signal_thread.hpp"
-#include "lib/bf16/bf16_check.hpp"
-#include "lib/bf16/local.hpp"
+#include "lib/base/process/signal_thread.hpp"
+#include "lib/bf16/fact_source.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 
 namespace fsdp {
@@ -30,6 +30,10 @@ int main(int argc, char** argv) {
           "MiB of the largest tensor to all-reduce; a slow network gets a smaller one; 0: 64 on GPUs, 16 on CPUs",
           {.unit = "MiB"});
   app.add("quick", options.quick, "measure for a quarter of the time");
+  app.add("repeat", options.repeat,
+          "checks of products and of what arrives in collectives, each with other numbers: an unreliable node shows in "
+          "some of them only",
+          {.range = {.from = 1, .to = 1e6}});
   app.add("exclude-file", options.exclude_file,
           "file for the names of the bad hosts, in the form of sbatch --exclude; empty if there are none",
           {.path = fsdp::PathKind::file});

@@ -17,12 +17,13 @@
 #include <optional>
 #include <sstream>
 
-#include "apps/common/config_file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/nearest_name.hpp"
-#include "lib/base/scheduler.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/variables.hpp"
+#include "apps/common/config_files/config_file.hpp"
+#include "apps/common/remedies.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/process/variables.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/nearest_name.hpp"
+#include "lib/base/text/text_format.hpp"
 
 namespace fsdp {
 namespace {
@@ -50,25 +51,6 @@ void tell_unknown_variables() {
                              nearest.name().empty() ? "" : fmt::format("; did you mean {}?", nearest.name()));
   }
 }
-
-}  // namespace
-
-std::string nearest_option(const CLI::App& app, const std::string& name) {
-  const auto wanted = plain(name);
-  NearestName nearest(wanted);
-  nearest.allow_one();
-  for (const auto* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    for (const auto& known : option->get_lnames()) {
-      // A prefix of a name, such as --batch, or its last word, such as --field, counts as distance 1.
-      const bool is_part = wanted.size() > 2 && (known.starts_with(wanted) || known.ends_with("-" + wanted));
-      nearest.offer_at(is_part ? 1 : edit_distance(wanted, plain(known)), known);
-    }
-  }
-  return nearest.name();
-}
-
-namespace {
 
 /// Returns "; did you mean NAME?" when the error is about an unknown option and another option's name is close; else
 /// "".
@@ -110,7 +92,7 @@ std::string line_for_yaml(const OptionTable& app, const CLI::ParseError& error) 
     return text.empty() ? "" : text + ")";
   }
 } catch (const UsageError& advice) {
-  return std::string("; ") + advice.what();
+  return "; " + told(advice);
 }
 
 /// Returns the long names of the option that the error text names, because a config file may use any of them. Returns
@@ -173,7 +155,7 @@ void refuse_piped_config(int argc, char** argv) {
 
 /// Prints an error, once per job. \return the exit code
 int tell(const Error& error) {
-  if (speaks_for_the_job()) std::cerr << "error: " << error.what() << "\n";
+  if (speaks_for_the_job()) std::cerr << "error: " << told(error) << "\n";
   return static_cast<int>(error.code());
 }
 
@@ -184,6 +166,21 @@ bool speaks_before_ranks() {
 }
 
 }  // namespace
+
+std::string nearest_option(const CLI::App& app, const std::string& name) {
+  const auto wanted = plain(name);
+  NearestName nearest(wanted);
+  nearest.allow_one();
+  for (const auto* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const auto& known : option->get_lnames()) {
+      // A prefix of a name, such as --batch, or its last word, such as --field, counts as distance 1.
+      const bool is_part = wanted.size() > 2 && (known.starts_with(wanted) || known.ends_with("-" + wanted));
+      nearest.offer_at(is_part ? 1 : edit_distance(wanted, plain(known)), known);
+    }
+  }
+  return nearest.name();
+}
 
 bool speaks_for_the_job() {
   const auto rank = launcher_rank();
@@ -265,7 +262,7 @@ int parse(OptionTable& app, int argc, char** argv) {
     }
     return static_cast<int>(ExitCode::usage);
   } catch (const Error& error) {  // an option or a variable refused its value
-    if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, error.what()) << "\n";
+    if (speaks_for_the_job()) std::cerr << "error: " << words_of(app, argc, argv, told(error)) << "\n";
     return static_cast<int>(error.code());
   }
 }
@@ -297,7 +294,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     } else {
       world = make_single_group();
     }
-    const Logger log(world->rank(), level);
+    const Logger log(world->rank(), level, words_of_advice);
     nlohmann::json report;
     code = static_cast<int>(body(*world, log, report));
     if (world->rank() == 0) {
@@ -306,7 +303,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     }
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
-    failure = error.what();
+    failure = told(error);
   } catch (const std::bad_alloc&) {
     code = static_cast<int>(ExitCode::failed);
     failure = "out of memory";
@@ -316,7 +313,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
   }
   if (failure) {
     const int rank = world != nullptr ? world->rank() : (speaks_before_ranks() ? 0 : 1);
-    const Logger log(rank, level);
+    const Logger log(rank, level, words_of_advice);
     if (rank == 0) log.error(*failure);
     // When all ranks met an error, rank 0 has reported it and the job ends. Otherwise this rank reports its error and
     // aborts the job.

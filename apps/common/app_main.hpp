@@ -8,9 +8,9 @@
 #include <string>
 
 #include "apps/common/option_table.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/job_options.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/messages/job_options.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/ranks/rank_environment.hpp"
 

@@ -86,7 +86,7 @@ void add_sharding_options(OptionTable& t, ShardingOptions& o, ComparedOptions* c
        .suggestions = compared == nullptr ? "" : "all"});
   t.add("shard-group-size", o.shard_group_size,
         "ranks per shard group of a hybrid strategy; must divide the number of ranks; 0: the ranks of a node");
-  t.add_parsed("wrap", [&](const std::string& text) { o.wrap = parse_wrap(text); },
+  t.add_parsed("wrap", [&](const std::string& text) { o.wrap = parse_wrap(text, "--wrap"); },
                "parameters that are gathered together: block (each transformer block by itself), none (the whole "
                "model) or size:N "
                "(blocks with at least N parameters together)",
@@ -151,12 +151,14 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
   t.add_choice("reduce-dtype", kFloatTypeNames, o.reduce_dtype,
                "type of gradients during reductions; default: from --precision");
   t.add_choice("buffer-dtype", kFloatTypeNames, o.buffer_dtype, "type of buffers; default: from --precision");
-  t.add_parsed("activation-checkpointing,activation-checkpoints",
-               one_or_several(o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both",
-                              {0, 1}, parse_activation_checkpointing),
-               "recompute activations in the backward: all (every block; also without a value), every:N (every N-th "
-               "block) or none; default: none",
-               {.choices = kCheckpointingChoices, .suggestions = compared == nullptr ? "" : "both"})
+  t.add_parsed(
+       "activation-checkpointing,activation-checkpoints",
+       one_or_several(
+           o.checkpoint_every, compared == nullptr ? nullptr : &compared->checkpointings, "both", {0, 1},
+           [](const std::string& text) { return parse_activation_checkpointing(text, "--activation-checkpointing"); }),
+       "recompute activations in the backward: all (every block; also without a value), every:N (every N-th "
+       "block) or none; default: none",
+       {.choices = kCheckpointingChoices, .suggestions = compared == nullptr ? "" : "both"})
       ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
   t.add("offload-activations", o.offload_activations,
         "on GPUs: keep the inputs of the blocks that --activation-checkpointing recomputes in host memory until the "
@@ -164,7 +166,8 @@ void add_precision_options(OptionTable& t, ShardingOptions& o, ComparedOptions* 
   t.add("wide-weights", o.wide_weights,
         "on CPUs that multiply 16-bit matrices through float32: also keep the weights in float32, once per node");
   t.add("cpu-offload", o.cpu_offload, "keep master weights, gradient shards and optimizer state in host memory");
-  t.add_parsed("offload-optimizer", [&](const std::string& text) { o.offload_optimizer = parse_offload(text); },
+  t.add_parsed("offload-optimizer",
+               [&](const std::string& text) { o.offload_optimizer = parse_offload(text, "--offload-optimizer"); },
                "place of master weights, gradient shards and optimizer state between steps: none (with the "
                "parameters), cpu (host memory) or nvme:DIR (a directory on a disk of each node)",
                {.default_text = "none", .choices = kOffloadChoices});
@@ -268,6 +271,18 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
         "let --save-final-full, --save-final-hf and --save-final-adapter replace what another run wrote there");
   t.add("no-tensorboard", o.no_tensorboard, "write no event file for TensorBoard");
   t.add("log-every", o.log_every, "optimizer steps between log lines", {.unit = "steps"});
+  t.add("straggler-every", o.straggler_every_seconds,
+        "seconds between comparisons of the ranks' pace, which name a rank that the others wait for; 0: none",
+        {.range = {.from = 0}, .unit = "seconds"});
+  t.add("verify-every", o.verify_every,
+        "steps after which all ranks compare parameters, states and decisions, and compute a micro-batch of a "
+        "neighbour, and the run fails where a rank's numbers differ; 0: never",
+        {.range = {.from = 0}, .unit = "steps"});
+  t.add("exclude-file", o.exclude_file,
+        "file to which the job adds nodes that slowed it down, or on which a rank was stuck or wrong, one per line; "
+        "the job "
+        "scripts leave them out when they requeue the job",
+        {.path = file});
   t.add(
       "time-limit", time_limit,
       "time after which the run stops with a checkpoint and exit code 85: minutes or [H:]M:S; default: Slurm's limit");

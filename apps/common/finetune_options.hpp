@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/common/axolotl_file.hpp"
+#include "apps/common/config_files/axolotl_file.hpp"
 #include "apps/common/option_table.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/step/train_options.hpp"

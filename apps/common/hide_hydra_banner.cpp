@@ -21,7 +21,7 @@ bool write_all(std::string_view bytes) {
   while (!bytes.empty()) {
     const auto n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(n));
+      bytes.remove_prefix(n);
     } else if (errno == EAGAIN) {  // another process that shares stdout may have made it non-blocking
       pollfd out{STDOUT_FILENO, POLLOUT, 0};
       ::poll(&out, 1, -1);

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <vector>
 
-#include "apps/common/config_file.hpp"
-#include "lib/base/variables.hpp"
+#include "apps/common/config_files/config_file.hpp"
+#include "lib/base/process/variables.hpp"
 
 namespace fsdp {
 namespace {

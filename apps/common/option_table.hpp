@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/named_values.hpp"
+#include "lib/base/types/named_values.hpp"
 
 namespace fsdp {
 

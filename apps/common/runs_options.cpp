@@ -1,15 +1,29 @@
 #include "apps/common/runs_options.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "apps/common/app_main.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/output_file.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/reports/runs/job_flights.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 #include "lib/reports/runs/watch.hpp"
 
 namespace fsdp {
+namespace {
+
+constexpr double kPatience_seconds = 5;  // in which ranks usually wait for one another
+constexpr double kOldRecord_seconds = 20;
+
+}  // namespace
 
 void add_runs_options(OptionTable& t, RunsArguments& a) {
   t.section("Runs");
@@ -32,12 +46,49 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
   t.add("markdown", a.markdown, "with --runs: print the table as Markdown");
   t.add("watch", a.watch,
         "with --runs: show progress, losses, speed and memory of each run, on a terminal until the runs end");
+  t.add("why", a.why,
+        "folder of a run of fsdp-finetune that does not go on: says which rank the others wait for, in which "
+        "collective, and what that rank does instead; exit with 3 if the run is stuck",
+        {.path = PathKind::folder});
 }
 
 void require_runs(const CLI::App& app) {
   for (const char* name : {"--pool", "--plot", "--html", "--sort", "--markdown", "--watch"}) {
     if (app.get_option(name)->count() > 0) throw UsageError(std::string(name) + " goes with --runs");
   }
+}
+
+int show_why(const RunsArguments& a, const JobOptions& options) {
+  if (!speaks_for_the_job()) return static_cast<int>(ExitCode::ok);
+  auto answer = ExitCode::ok;
+  const int code = run_alone([&] {
+    if (!std::filesystem::is_directory(a.why)) throw MissingInput(fmt::format("{}: there is no such folder", a.why));
+    const auto flights = flights_of_run(a.why, FlightMap::kEvents);
+    if (flights.empty()) {
+      throw MissingInput(fmt::format(
+          "{}: no rank has left a record here: the run has ended in order, or it is no run of fsdp-finetune", a.why));
+    }
+    const auto verdict = verdict_of(flights, kPatience_seconds);
+    if (verdict.is_stuck) answer = ExitCode::answer_no;
+    if (options.json) return print_on_stdout(stuck_text(verdict, flights));
+    const auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    double age = 0, least_age = std::numeric_limits<double>::infinity();
+    for (const auto& flight : flights) {
+      age = std::max(age, now - flight.seen);
+      least_age = std::min(least_age, now - flight.seen);
+    }
+    print_on_stdout(fmt::format("{}\n", verdict.text));
+    if (least_age > kOldRecord_seconds) {
+      print_on_stdout(fmt::format(
+          "No rank has written a record for {}: the processes have ended, or the file system of the run takes nothing "
+          "that they write. Look also on a node of the job.\n",
+          format_duration(least_age)));
+    } else if (age > kOldRecord_seconds) {
+      print_on_stdout(
+          fmt::format("The oldest record of a rank is {} old: look also on that rank's node.\n", format_duration(age)));
+    }
+  });
+  return code != 0 ? code : static_cast<int>(answer);
 }
 
 int show_runs(const RunsArguments& a, const JobOptions& options) {

@@ -4,7 +4,7 @@
 
 #include "apps/common/option_table.hpp"
 #include "lib/models/config/quantize_config.hpp"
-#include "lib/text/chat/conversation_options.hpp"
+#include "lib/templates/chat/conversation_options.hpp"
 
 namespace fsdp {
 

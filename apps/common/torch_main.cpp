@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "lib/base/variables.hpp"
+#include "lib/base/process/variables.hpp"
 #include "lib/compute/kernels/kernels.hpp"
-#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
 #include "lib/ranks/mpi_environment.hpp"
@@ -52,7 +52,7 @@ void tell_what_is_not_followed(const Logger& log) {
 
 void add_runtime_options(OptionTable& t, RuntimeOptions& options) {
   t.section("Where it runs");
-  t.add_choice("device", kDeviceWishes, options.device,
+  t.add_choice("device", kRequestedDevices, options.device,
                "device of the ranks: auto (a GPU if one can be used, else the CPU), cpu or cuda");
   add_job_options(t, options);
 }

@@ -13,7 +13,7 @@
 #include "apps/common/finetune_options.hpp"
 #include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -69,6 +69,17 @@ std::string optimizer_names() {
   return names;
 }
 
+/// The library names an option of an optimizer without dashes.
+OptimizerOption::TakeWord with_dashes(OptimizerOption::TakeWord take) {
+  return [take = std::move(take)](const std::string& text) {
+    try {
+      take(text);
+    } catch (const UsageError& error) {
+      throw UsageError(std::string("--") + error.what());
+    }
+  };
+}
+
 /// Options that not every optimizer has.
 void add_own_options(OptionTable& t, OptimizerOptions& o) {
   for (const auto& option : own_options(o)) {
@@ -78,7 +89,7 @@ void add_own_options(OptionTable& t, OptimizerOptions& o) {
     const auto add = [&](const auto& value) {
       using Value = std::decay_t<decltype(value)>;
       if constexpr (std::is_same_v<Value, OptimizerOption::TakeWord>) {
-        t.add_parsed(names, value, option.help, facts);
+        t.add_parsed(names, with_dashes(value), option.help, facts);
       } else if constexpr (std::is_same_v<Value, std::optional<at::ScalarType>*>) {
         t.add_choice(names, kStateTypeNames, *value, option.help, facts);
       } else {
@@ -91,37 +102,6 @@ void add_own_options(OptionTable& t, OptimizerOptions& o) {
     std::visit(add, option.value);
   }
 }
-
-}  // namespace
-
-void add_optimizer_options(OptionTable& t, TrainOptions& o) {
-  add_schedule_options(t, o);
-  t.add_parsed("optimizer", [&](const std::string& text) { o.optimizer.kind = optimizer_type(text).name; },
-               optimizer_names() + "; also by the names of the Hugging Face trainer",
-               {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
-  t.add("weight-decay", o.optimizer.weight_decay, "weight decay of matrices and embeddings (fine-tuning: 0.01)",
-        {.at_restart = saved});
-  const auto take_betas = [&](const std::vector<double>& betas) {
-    if (betas.size() != 2) throw UsageError("--betas takes two numbers");
-    o.optimizer.beta1 = betas[0];
-    o.optimizer.beta2 = betas[1];
-  };
-  t.add_parsed<std::vector<double>>("betas", take_betas,
-                                    "beta1 and beta2 of the AdamW variants, of the AdamW part of muon, and of lion, "
-                                    "whose default is 0.9 0.99 (fine-tuning: 0.9 0.999)",
-                                    {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
-                                     .range = kShareBelowOne,
-                                     .at_restart = saved,
-                                     .depends_on = "optimizer"})
-      ->expected(2);
-  t.add("eps", o.optimizer.eps, "epsilon of the AdamW variants", {.at_restart = saved, .depends_on = "optimizer"});
-  t.add("decay-all", o.decay_all, "decay vectors (biases, norms), too, as torch.optim.AdamW does (fine-tuning: on)",
-        {.at_restart = saved});
-  t.add("clip-grad-norm", o.clip_grad_norm, "global gradient norm to clip to; 0: no clipping", {.at_restart = saved});
-  add_own_options(t, o.optimizer);
-}
-
-namespace {
 
 void add_freeze_options(OptionTable& t, FreezeOptions& o) {
   t.add("freeze", o.freeze,
@@ -242,6 +222,34 @@ void add_lora_options(OptionTable& t, TrainOptions& options) {
 }
 
 }  // namespace
+
+void add_optimizer_options(OptionTable& t, TrainOptions& o) {
+  add_schedule_options(t, o);
+  t.add_parsed("optimizer",
+               [&](const std::string& text) { o.optimizer.kind = optimizer_type(text, "--optimizer").name; },
+               optimizer_names() + "; also by the names of the Hugging Face trainer",
+               {.default_text = "adamw", .choices = optimizer_choices(), .at_restart = saved});
+  t.add("weight-decay", o.optimizer.weight_decay, "weight decay of matrices and embeddings (fine-tuning: 0.01)",
+        {.at_restart = saved});
+  const auto take_betas = [&](const std::vector<double>& betas) {
+    if (betas.size() != 2) throw UsageError("--betas takes two numbers");
+    o.optimizer.beta1 = betas[0];
+    o.optimizer.beta2 = betas[1];
+  };
+  t.add_parsed<std::vector<double>>("betas", take_betas,
+                                    "beta1 and beta2 of the AdamW variants, of the AdamW part of muon, and of lion, "
+                                    "whose default is 0.9 0.99 (fine-tuning: 0.9 0.999)",
+                                    {.default_text = fmt::format("[{},{}]", o.optimizer.beta1, o.optimizer.beta2),
+                                     .range = kShareBelowOne,
+                                     .at_restart = saved,
+                                     .depends_on = "optimizer"})
+      ->expected(2);
+  t.add("eps", o.optimizer.eps, "epsilon of the AdamW variants", {.at_restart = saved, .depends_on = "optimizer"});
+  t.add("decay-all", o.decay_all, "decay vectors (biases, norms), too, as torch.optim.AdamW does (fine-tuning: on)",
+        {.at_restart = saved});
+  t.add("clip-grad-norm", o.clip_grad_norm, "global gradient norm to clip to; 0: no clipping", {.at_restart = saved});
+  add_own_options(t, o.optimizer);
+}
 
 void add_method_options(OptionTable& t, TrainOptions& o) {
   t.section("What is trained");

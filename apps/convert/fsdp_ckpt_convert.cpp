@@ -2,13 +2,15 @@
 // checkpoints, and verifies one.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/shared_options.hpp"
-#include "lib/base/signal_thread.hpp"
-#include "lib/files/transform/convert_job.hpp"
+#include "apps/convert/convert_job.hpp"
+#include "lib/base/process/signal_thread.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
 #include "lib/ranks/mpi_plugin.hpp"
 
 namespace {
@@ -56,6 +58,29 @@ class Help : public CLI::Formatter {
   }
   std::string make_positionals(const CLI::App*) const override { return ""; }
 };
+
+/// The help's first paragraph, in lines: the formats of the table.
+std::string description() {
+  constexpr std::size_t kWidth = 112;
+  std::string text =
+      "Converts a checkpoint to another format, and detects the format of the input. It reads fsdp-finetune's own "
+      "checkpoints";
+  for (const auto& format : fsdp::checkpoint_formats())
+    if (!format.help.empty()) text.append(", ").append(format.help);
+  text += "; it writes " + fsdp::format_names(nullptr, " and ") + ".";
+  std::string lines;
+  std::size_t column = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(' ', at), text.size());
+    const bool is_full = column + end - at > kWidth;
+    lines += column == 0 ? "" : is_full ? "\n" : " ";
+    column = is_full ? 0 : column;
+    lines.append(text, at, end - at);
+    column += end - at + 1;
+    at = end + 1;
+  }
+  return lines;
+}
 
 void add_modes(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Instead of converting");
@@ -110,8 +135,7 @@ void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
       "per block to float32");
   fsdp::add_quantize_options(
       t, o.quantize, "quantize the matrices of the model's blocks to 4-bit form, as bitsandbytes does: nf4 or none");
-  t.add("map", o.map, "map of names: mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta or none",
-        {.suggestions = "mingpt-to-gpt2, gpt2-to-mingpt, llama-to-hf, hf-to-llama, hf-to-meta, none"});
+  t.add("map", o.map, "map of names: " + fsdp::name_maps(), {.suggestions = fsdp::name_maps()});
   t.add("dtype", o.dtype,
         "type of the model's floating-point tensors: float32, bf16, fp16, float64, or q8_0 with --to gguf; optimizer "
         "state stays unchanged",
@@ -120,8 +144,8 @@ void add_change_options(fsdp::OptionTable& t, fsdp::InputOptions& o) {
 
 void add_output_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
   t.section("Output");
-  t.add("to", o.to, "format of OUT: torch, safetensors, hf, dcp, megatron or gguf; default: by OUT's name",
-        {.suggestions = "torch, safetensors, hf, dcp, megatron, gguf"});
+  t.add("to", o.to, "format of OUT: " + fsdp::format_names() + "; default: by OUT's name",
+        {.suggestions = fsdp::format_names(nullptr, ", ")});
   t.add("shards", o.shards, "with --to dcp and --to megatron: number of ranks to write for; default: 1",
         {.default_text = "", .range = {.from = 1, .to = 65536}});
   t.add("max-shard-size", o.max_shard_size,
@@ -154,13 +178,10 @@ std::string version_text() {
 int main(int argc, char** argv) {
   const fsdp::SignalThread signals;
   fsdp::OptionTable app{
-      "Converts a checkpoint to another format: PyTorch's distributed checkpoints (FSDP1, FSDP2), FSDP1 local state,\n"
-      ".pt files, safetensors files and directories of them, DeepSpeed's folders (ZeRO 1 to 3, universal), files per\n"
-      "rank (verl, SkyRL, torch-checkpointing), checkpoints of trainers (accelerate, Hugging Face's Trainer,\n"
-      "Lightning, Composer, torchtitan), Megatron-core's (torch_dist), and fsdp-finetune's own; writes GGUF, too. It\n"
-      "detects the input's format.\n"
-      "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
-      "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
+      description() +
+          "\n"
+          "Needs no GPU, no Python and little memory. It only reads the input, and writes the output atomically.\n"
+          "Exit codes: 0 done, 1 failed or stopped, 2 usage, 3 the answer is no, 4 bad input.",
       "fsdp-ckpt-convert"};
   app.formatter(std::make_shared<Help>());
   app.footer(kExamples);
@@ -172,7 +193,7 @@ int main(int argc, char** argv) {
   add_modes(app, options);
   add_run_options(app, options);
   app.add_config("file to read options from");
-  app.set_short_help({{"--to FORMAT", "torch, safetensors, hf, dcp, megatron or gguf; default: by OUT's name"},
+  app.set_short_help({{"--to FORMAT", fsdp::format_names() + "; default: by OUT's name"},
                       {"--dtype TYPE", "type of the tensors in OUT: bfloat16, float32, ..."},
                       {"--model-only", "omit optimizer, scheduler and counters"},
                       {"--merge-adapter DIR", "add an adapter in peft's format to the matrices"},

@@ -16,9 +16,9 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
 #include "apps/download/fsdp_download_tokens.hpp"
-#include "lib/base/signal_thread.hpp"
-#include "lib/base/stop_signal.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/process/signal_thread.hpp"
+#include "lib/base/process/stop_signal.hpp"
+#include "lib/base/text/text_format.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_client.hpp"
@@ -174,8 +174,7 @@ ExitCode plan(const Arguments& arguments, const HubSettings& settings, const Log
     print_line(fmt::format("{:>9}  {}  {}", format_bytes(file["size"].get<double>()),
                            file["was_there"].get<bool>() ? "there  " : "missing", file["path"].get<std::string>()));
   }
-  log.info(fmt::format("{}, {}; {} to fetch into {}",
-                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
+  log.info(fmt::format("{}, {}; {} to fetch into {}", format_count_of(std::ssize(result.files), "file"),
                        format_bytes(static_cast<double>(result.total_bytes)),
                        format_bytes(static_cast<double>(result.missing_bytes)), result.snapshot.string()));
   return ExitCode::ok;
@@ -186,15 +185,14 @@ ExitCode download(const Arguments& arguments, const HubSettings& settings, const
   const auto result = download_snapshot(arguments.download, settings, log, stop);
   report = download_json(arguments, result);
   if (settings.offline) {
-    log.info(fmt::format("{} there (offline; --verify compares their hashes)",
-                         format_count_of(static_cast<std::int64_t>(result.files.size()), "file") +
-                             (result.files.size() == 1 ? " is" : " are")));
+    log.info(
+        fmt::format("{} there (offline; --verify compares their hashes)",
+                    format_count_of(std::ssize(result.files), "file") + (result.files.size() == 1 ? " is" : " are")));
     if (!arguments.job.json) print_line(result.snapshot.string());
     return ExitCode::ok;
   }
   report["ready"] = result.ready_mark.string();
-  log.info(fmt::format("{}, {} verified, {} received in {}",
-                       format_count_of(static_cast<std::int64_t>(result.files.size()), "file"),
+  log.info(fmt::format("{}, {} verified, {} received in {}", format_count_of(std::ssize(result.files), "file"),
                        format_bytes(static_cast<double>(result.total_bytes)),
                        format_bytes(static_cast<double>(result.received_bytes)), format_duration(result.seconds)));
   if (!arguments.job.json) print_line(result.snapshot.string());
@@ -231,7 +229,9 @@ int fetch_main(int argc, char** argv) {
         complete(arguments, settings);
         const StopSignal signal;
         const auto stop = [&] { return signal.received() != 0; };
-        arguments.download.retries.tell = [&](const std::string& text) { log.warning(text); };
+        arguments.download.retries.tell = [&](const std::string& text) {
+          log.warning(text + "; --retries 1 gives up at once");
+        };
         try {
           const auto step = arguments.verify ? verify : arguments.dry_run ? plan : download;
           return step(arguments, settings, log, stop, report);

@@ -10,16 +10,17 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
 #include "apps/common/shared_options.hpp"
-#include "lib/base/log.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/stop_signal.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/process/stop_signal.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/documents/data_files.hpp"
+#include "lib/documents/text_layout.hpp"
+#include "lib/documents/tokenize.hpp"
 #include "lib/hub/snapshot_store.hpp"
-#include "lib/text/sources/data_files.hpp"
-#include "lib/text/sources/text_layout.hpp"
-#include "lib/text/sources/tokenize.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {
@@ -230,11 +231,11 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
   }
   if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
-  tell_of_ignored(result.ignored, log);
+  log_ignored(result.ignored, log);
   if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread, true));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));
-  if (!result.learns_turn_ends) log.warning(turn_end_line(result));
+  if (!result.learns_turn_ends) log.warning(turn_end_line(result), Remedy::of_chat_template);
   log.info(summary(options, result, progress.seconds()));
   report = report_of(options, result, *tokenizer, progress.seconds());
   if (!arguments.job.json) {

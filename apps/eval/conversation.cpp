@@ -13,11 +13,13 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "lib/base/error.hpp"
-#include "lib/base/stop_signal.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/utf8.hpp"
+#include "apps/common/remedies.hpp"
+#include "lib/base/process/stop_signal.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/text/utf8.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -132,7 +134,7 @@ class Terminal {
           user, [&](const std::string& text) { print(text); }, [&] { return signal.received() != 0; });
       received = signal.received();
     } catch (const FormatError& error) {
-      return tell(std::string("not sent: ") + error.what() + "\n");
+      return tell("not sent: " + told(error) + "\n");
     }
     print("\n");
     // Other signals end the process, whose threads but one block them: raise() would not.

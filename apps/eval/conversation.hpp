@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/evaluate/chat_session.hpp"
 

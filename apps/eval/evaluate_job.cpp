@@ -15,13 +15,13 @@
 
 #include "apps/eval/conversation.hpp"
 #include "apps/eval/result.hpp"
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/stop_signal.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/process/stop_signal.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/models/config/rope.hpp"
@@ -30,6 +30,8 @@
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
+#include "lib/training/evaluate/prompt.hpp"
 #include "lib/training/evaluate/prompt_file.hpp"
 #include "lib/training/evaluate/prompt_results.hpp"
 #include "lib/training/evaluate/subject.hpp"
@@ -114,7 +116,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   how.directory = options.cache_dir;
   if (input.texts && options.cache_dir.empty()) how.directory = scratch.emplace(*node).path();
 
-  if (!input.texts) tell_of_unread_data(*open_token_file(options.data), log);
+  if (!input.texts) log_unread_data(*open_token_file(options.data), log);
 
   SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};
   for (const auto& subject : subjects)
@@ -149,13 +151,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
 void check(const EvaluateOptions& o) {
   if (o.data.empty() && !o.prompt && o.prompts.empty() && o.chess.empty() && !o.chat)
     throw UsageError("nothing to do: give --data, --chess, --prompt, --prompts, --chat or several of them");
-  const auto at_least = [](std::int64_t value, std::int64_t least, const char* option) {
-    if (value < least) throw UsageError(fmt::format("{} is {}, it must be at least {}", option, value, least));
-  };
-  at_least(o.batch_size, 1, "--batch-size");
-  at_least(o.max_rows, 0, "--max-rows");
-  at_least(o.seq_len, 0, "--seq-len");
-  at_least(o.chess_positions, 0, "--chess-positions");
+  if (o.batch_size < 1) throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", o.batch_size));
   if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
@@ -201,7 +197,7 @@ class EvaluateJob {
   ExitCode run(nlohmann::json& report) {
     check(options_);
     std::vector<Gate> gates;
-    for (const auto& text : options_.gates) gates.push_back(parse_gate(text));
+    for (const auto& text : options_.gates) gates.push_back(parse_gate(text, "--gate"));
     install_host_allocator();
     const auto node = world_.split_by_node();
     set_threads(node->size(), log_);
@@ -300,7 +296,7 @@ class EvaluateJob {
     if (prompts_) write_prompts(runtime, subject, report);
     if (chat_) hold_conversation(runtime, subject, report);
     report["ignored"] = subject.ignored.to_json();
-    tell_of_ignored(subject.ignored, log_);
+    log_ignored(subject.ignored, log_);
     return metrics;
   }
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/log.hpp"
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/training/evaluate/sampling.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {
@@ -33,7 +33,7 @@ struct EvaluateOptions {
   std::optional<std::string> prompt;
   std::string prompts;                ///< file of prompts; empty: none
   std::string output;                 ///< file of their results; empty: stdout
-  bool overwrite = false;             ///< begin `output` anew
+  bool overwrite = false;             ///< overwrite `output`
   bool chat = false;                  ///< prompts are users' messages; without any: a conversation on stdin and stdout
   std::optional<std::string> system;  ///< system message before them
   SamplingOptions sampling;

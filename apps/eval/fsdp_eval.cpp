@@ -6,9 +6,9 @@
 #include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
-#include "lib/base/signal_thread.hpp"
+#include "lib/base/process/signal_thread.hpp"
 #include "lib/hub/snapshot_store.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 
 namespace {
 
@@ -151,19 +151,24 @@ void resolve_names(fsdp::EvaluateOptions& o) {
   resolve(o.chess, fsdp::RepoType::dataset);
 }
 
-}  // namespace
-
-namespace {
+/// Refuses options of an evaluation beside one that looks at runs. \param what  "--runs reads what runs have written"
+void refuse_evaluation(const CLI::App& app, const char* what) {
+  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt", "--prompts", "--chat"}) {
+    if (app.get_option(name)->count() > 0)
+      throw fsdp::UsageError(fmt::format("{} and evaluates nothing: it goes without {}", what, name));
+  }
+}
 
 int show(const CLI::App& app, const fsdp::RunsArguments& runs, const fsdp::EvaluateOptions& o) {
-  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt", "--prompts", "--chat"}) {
-    if (app.get_option(name)->count() == 0) continue;
-    return fsdp::run_alone([&] {
-      throw fsdp::UsageError(
-          fmt::format("--runs reads what runs have written and evaluates nothing: it goes without {}", name));
-    });
-  }
-  return fsdp::show_runs(runs, o.runtime);
+  const bool asks_why = !runs.why.empty();
+  const int code = fsdp::run_alone([&] {
+    refuse_evaluation(app, asks_why ? "--why says what a run does" : "--runs reads what runs have written");
+    if (!asks_why) return;
+    if (!runs.runs.empty()) throw fsdp::UsageError("--why names its run itself: it goes without --runs");
+    fsdp::require_runs(app);
+  });
+  if (code != 0) return code;
+  return asks_why ? fsdp::show_why(runs, o.runtime) : fsdp::show_runs(runs, o.runtime);
 }
 
 }  // namespace
@@ -180,8 +185,9 @@ int main(int argc, char** argv) {
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
       "  fsdp-eval runs/chat --chat\n"
       "  fsdp-eval runs/chat --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
-      "  fsdp-eval --runs runs/a runs/b --html runs.html\n\n"
-      "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare failed, 4 bad input.",
+      "  fsdp-eval --runs runs/a runs/b --html runs.html\n"
+      "  fsdp-eval --why runs/big\n\n"
+      "Exit codes: 0 done, 1 failed, 2 usage, 3 a gate of --compare failed or the run of --why is stuck, 4 bad input.",
       "fsdp-eval"};
   fsdp::EvaluateOptions options;
   add_options(app, options);
@@ -193,11 +199,12 @@ int main(int argc, char** argv) {
                       {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
                       {"--chat", "talk to the model; --system TEXT"},
                       {"--runs DIR...", "compare runs of fsdp-finetune; --html FILE, --watch"},
+                      {"--why RUN", "say why a run does not go on: which rank, in which collective, doing what"},
                       {"--compare A B", "compare two checkpoints on the same data"},
                       {"--precision TYPE", "float32, bf16 or fp16"},
                       {"--json", "print the result as JSON"}});
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
-  if (!runs.runs.empty()) return show(app, runs, options);
+  if (!runs.why.empty() || !runs.runs.empty()) return show(app, runs, options);
   if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
   return fsdp::run_torch_job(options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {

@@ -8,8 +8,8 @@
 #include <numbers>
 #include <numeric>
 
-#include "lib/base/text_format.hpp"
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -47,7 +47,7 @@ LossResult loss_result(const RowScores& scores) {
   const double perplexity = std::exp(result.loss.value);
   result.perplexity = mapped(result.loss, perplexity, perplexity);
   result.tokens = total(scores.tokens);
-  result.rows = static_cast<std::int64_t>(scores.nats.size());
+  result.rows = std::ssize(scores.nats);
   result.bytes = total(scores.bytes);
   if (result.bytes > 0) {
     const auto nats_per_byte = ratio(scores.nats, scores.bytes);

@@ -7,25 +7,29 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/output_file.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/files/read/source.hpp"
-#include "lib/files/transform/convert_job_output.hpp"
-#include "lib/files/write/copy.hpp"
-#include "lib/files/write/safetensors_target.hpp"
-#include "lib/files/write/torch_target.hpp"
+#include "apps/common/remedies.hpp"
+#include "apps/finetune/output_paths.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/conversion/convert.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
+#include "lib/checkpoints/programs/hf/safetensors_target.hpp"
+#include "lib/checkpoints/programs/torch_save/torch_target.hpp"
+#include "lib/checkpoints/source/main_dtype.hpp"
+#include "lib/checkpoints/source/source.hpp"
+#include "lib/checkpoints/target/copy.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/adapter_files.hpp"
-#include "lib/training/checkpoints/best.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
-#include "lib/training/checkpoints/load.hpp"
-#include "lib/training/checkpoints/save.hpp"
-#include "lib/training/run/final_outputs.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/training/state/adapter_files.hpp"
+#include "lib/training/state/best.hpp"
+#include "lib/training/state/checkpoint.hpp"
+#include "lib/training/state/checkpoint_names.hpp"
+#include "lib/training/state/checkpoint_saver.hpp"
+#include "lib/training/state/load/load.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -35,7 +39,9 @@ bool is_safetensors(const std::filesystem::path& file) { return file.extension()
 /// A directory that the rank that made it removes on destruction.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory(std::filesystem::path path, bool mine) : path_(std::move(path)), mine_(mine) { remove(); }
+  TemporaryDirectory(std::filesystem::path path, bool is_owned) : path_(std::move(path)), is_owned_(is_owned) {
+    remove();
+  }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() { remove(); }
@@ -44,10 +50,10 @@ class TemporaryDirectory {
  private:
   void remove() const {
     std::error_code ignored;
-    if (mine_) std::filesystem::remove_all(path_, ignored);
+    if (is_owned_) std::filesystem::remove_all(path_, ignored);
   }
   std::filesystem::path path_;
-  bool mine_;
+  bool is_owned_;
 };
 
 CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesystem::path& file, CopyOptions options,
@@ -59,20 +65,6 @@ CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesy
   }
   TorchTarget target(file);
   return copy(*source, target, file, options, world);
-}
-
-/// Returns the floating-point type that holds most bytes. \param names  tensors that count; empty: all
-std::string main_dtype(const Source& source, const std::set<std::string>& names = {}) {
-  std::map<DType, std::uint64_t> bytes;
-  for (const auto& tensor : source.tensors()) {
-    if (is_float(tensor.dtype) && (names.empty() || names.contains(tensor.name)))
-      bytes[tensor.dtype] += tensor.stored_bytes;
-  }
-  auto most = DType::f32;
-  for (const auto& [dtype, count] : bytes) {
-    if (count > bytes[most]) most = dtype;
-  }
-  return std::string(torch_name(most));
 }
 
 /// Returns the folder of the weights that the run began with; empty when unknown or gone.
@@ -100,6 +92,16 @@ std::vector<std::filesystem::path> outputs_of_last_job(const RunSetup& setup) {
     // There is no job.json, or it cannot be read.
   }
   return outputs;
+}
+
+/// Decides on rank 0 whether there is a best checkpoint to export. \return why there is none; empty when there is one
+std::string what_is_missing(const RunContext& context, const std::filesystem::path& path) {
+  const auto& best = context.trainer.state().validation;
+  if (best.best_step < 0) return "no validation of this run had a finite " + context.setup.deciding.metric;
+  if (best.best_step == context.trainer.state().step) return "";
+  if (holds_best(context.setup.checkpoints(), best)) return "";
+  return fmt::format("{} is not there, or is not the one with the best {} of this run, {:.4f}", path.string(),
+                     best.metric, best.best_value);
 }
 
 }  // namespace
@@ -157,7 +159,8 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
 std::string export_dtype(const RunSetup& setup) {
   // A folder may hold only config.json, with the weights in a checkpoint.
   const auto weights = first_weights(setup);
-  if (!weights.empty() && holds_checkpoint(weights)) return main_dtype(*open_weights(weights));
+  if (!weights.empty() && holds_checkpoint(weights))
+    return main_dtype(*open_weights(weights), [](const SourceTensor& tensor) { return tensor.stored_bytes; });
   if (!setup.restart) return "";
   if (setup.restart->knows_run) return setup.restart->manifest.data.value("weights_dtype", std::string());
   const auto& checkpoint = *setup.restart->checkpoint;
@@ -165,7 +168,9 @@ std::string export_dtype(const RunSetup& setup) {
   for (const auto& name : checkpoint.model_names()) {
     if (const auto tensor = checkpoint.parameter(name)) names.insert(checkpoint.source().tensors()[*tensor].name);
   }
-  return main_dtype(checkpoint.source(), names);
+  return main_dtype(checkpoint.source(), [&](const SourceTensor& tensor) {
+    return names.empty() || names.contains(tensor.name) ? tensor.stored_bytes : 0;
+  });
 }
 
 bool FinalExports::write(const std::filesystem::path& checkpoint) {
@@ -192,12 +197,11 @@ bool FinalExports::save_merged(const std::filesystem::path& temporary) {
   const auto& base = context_.runtime.base().directory;
   save_adapter(context_.runtime, adapter, base);
   context_.world.barrier();
-  ConvertOptions options;
-  options.paths = {base, context_.setup.options.save_final_hf};
-  options.input.merge_adapter = adapter.string();
-  options.input.quantize = context_.runtime.decoder().options.quantize;
-  options.tokenizer = context_.setup.tokenizer.name;
-  return save_hf(std::move(options));
+  Conversion conversion;
+  conversion.input = base;
+  conversion.changes.merge_adapter = adapter.string();
+  conversion.changes.quantize = context_.runtime.decoder().options.quantize;
+  return save_hf(std::move(conversion));
 }
 
 std::filesystem::path FinalExports::state_for_final(std::filesystem::path checkpoint,
@@ -229,53 +233,40 @@ bool FinalExports::save_full(const std::filesystem::path& checkpoint) {
 }
 
 /// Converts with the config and the tokenizer of the weights that the run began with.
-ConvertOptions FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
-  ConvertOptions options;
-  options.paths = {checkpoint.string(), context_.setup.options.save_final_hf};
-  options.tokenizer = context_.setup.tokenizer.name;
-  options.config_from = first_weights(context_.setup).string();
-  options.input.dtype = context_.setup.export_dtype;
-  return options;
+Conversion FinalExports::of_checkpoint(const std::filesystem::path& checkpoint) const {
+  Conversion conversion;
+  conversion.input = checkpoint.string();
+  conversion.config_from = first_weights(context_.setup).string();
+  if (const auto& dtype = context_.setup.export_dtype; !dtype.empty())
+    conversion.changes.dtype = dtype_from_torch(dtype);
+  return conversion;
 }
 
-bool FinalExports::save_hf(ConvertOptions options) {
+bool FinalExports::save_hf(Conversion conversion) {
   const auto start = std::chrono::steady_clock::now();
   const auto& text = context_.setup.template_text;
-  options.to = "hf";
-  options.chat_template = text;
-  options.overwrite = true;  // check_final_exports() saw whose it is
+  conversion.output = std::filesystem::path(context_.setup.options.save_final_hf + "/").parent_path();
+  conversion.writer = find_writer("hf");
+  conversion.tokenizer = context_.setup.tokenizer.name;
+  conversion.chat_template = text;
+  conversion.overwrite = true;  // check_final_exports() saw whose it is
   // relative() of a relative path that does not exist yet is empty.
   const auto run = std::filesystem::absolute(context_.setup.directory);
-  options.made_by = std::filesystem::relative(run, std::filesystem::absolute(options.paths[1])).string();
-  options.sync = true;
-  options.job.quiet = true;
-  options.job.json = true;  // prints nothing on stdout
-  nlohmann::json report;
+  conversion.made_by = std::filesystem::relative(run, std::filesystem::absolute(conversion.output)).string();
+  conversion.sync = true;
+  CopyReport copied;
   try {
-    run_conversion(context_.world, options, Logger(context_.world.rank(), LogLevel::warning), report);
+    const auto plan = plan_conversion(conversion, Logger(context_.world.rank(), LogLevel::warning, words_of_advice));
+    copied = write_conversion(context_.world, conversion, plan, {}, stopped_);
   } catch (const Stopped& stopped) {
     context_.log.warning(fmt::format("--save-final-hf {}: {}", context_.setup.options.save_final_hf, stopped.what()));
     return false;
   }
   context_.log.info(fmt::format("hf        {}   {} in {:.1f} s{}", context_.setup.options.save_final_hf,
-                                format_bytes(report.value("bytes", 0.0)), seconds_since(start),
+                                format_bytes(static_cast<double>(copied.bytes_written)), seconds_since(start),
                                 text.empty() ? "" : "   with the chat template " + context_.setup.chat_template));
   return true;
 }
-
-namespace {
-
-/// Decides on rank 0 whether there is a best checkpoint to export. \return why there is none; empty when there is one
-std::string what_is_missing(const RunContext& context, const std::filesystem::path& path) {
-  const auto& best = context.trainer.state().validation;
-  if (best.best_step < 0) return "no validation of this run had a finite " + context.setup.deciding.metric;
-  if (best.best_step == context.trainer.state().step) return "";
-  if (holds_best(context.setup.checkpoints(), best)) return "";
-  return fmt::format("{} is not there, or is not the one with the best {} of this run, {:.4f}", path.string(),
-                     best.metric, best.best_value);
-}
-
-}  // namespace
 
 std::optional<std::filesystem::path> load_best(const RunContext& context) {
   const auto& state = context.trainer.state();

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "apps/finetune/run_setup.hpp"
-#include "lib/files/transform/convert_job.hpp"
+#include "lib/checkpoints/programs/conversion_request.hpp"
 
 namespace fsdp::detail {
 
@@ -34,8 +34,8 @@ class FinalExports {
   bool save_full(const std::filesystem::path& checkpoint);
   bool save_model(const std::filesystem::path& checkpoint);
   bool save_merged(const std::filesystem::path& temporary);
-  ConvertOptions of_checkpoint(const std::filesystem::path& checkpoint) const;
-  bool save_hf(ConvertOptions options);
+  Conversion of_checkpoint(const std::filesystem::path& checkpoint) const;
+  bool save_hf(Conversion conversion);
 
   const RunContext& context_;
   std::function<bool()> stopped_;

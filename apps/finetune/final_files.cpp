@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "apps/finetune/final_exports.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/adapter_files.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/training/state/adapter_files.hpp"
 
 namespace fsdp::detail {
 

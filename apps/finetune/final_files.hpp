@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "apps/finetune/run_record.hpp"
+#include "apps/finetune/reports/run_record.hpp"
 #include "apps/finetune/run_setup.hpp"
 #include "lib/training/run/run_clock.hpp"
 #include "lib/training/run/run_parts.hpp"

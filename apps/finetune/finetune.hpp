@@ -1,10 +1,10 @@
 #pragma once
-// The training job behind fsdp-finetune: one options struct in, an exit code out.
+// The training job of fsdp-finetune: one options struct in, an exit code out.
 #include <nlohmann/json_fwd.hpp>
 
-#include "apps/finetune/job_events.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/log.hpp"
+#include "apps/finetune/reports/job_events.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/train_options.hpp"

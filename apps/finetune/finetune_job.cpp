@@ -1,9 +1,22 @@
 #include "apps/finetune/finetune_job.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "apps/common/app_main.hpp"
 #include "apps/finetune/finetune.hpp"
+#include "lib/flight/flight_recorder.hpp"
+#include "lib/ranks/recorded_group.hpp"
+#include "lib/reports/runs/job_flights.hpp"
+#include "lib/reports/runs/rank_status.hpp"
+#include "lib/training/step/plan.hpp"
+#include "lib/training/watch/exclude_file.hpp"
 
 namespace fsdp {
 namespace {
@@ -21,6 +34,30 @@ void choose_save_interval(const OptionTable& app, TrainOptions& o) {
   if (app.get_option("--save-interval-minutes")->count() > 0) return;
   if (!o.save_every.never() || o.no_final_save) o.save_interval_minutes = 0;
   o.interval_saves_pass = o.save_interval_minutes > 0 && o.keep_last == 0;
+}
+
+/// How long the records of runs that were killed, and never went on, stay in memory.
+constexpr std::chrono::hours kOldFlight{7 * 24};
+
+/// Adds why ranks did not arrive, and leaves a file of what each of them did.
+std::string explained(const std::string& failure, const std::filesystem::path& run,
+                      const std::filesystem::path& exclude_file, const Logger& log) {
+  const auto flights = flights_of_run(run, FlightMap::kEvents);
+  const auto verdict = verdict_of(flights, 0);
+  if (!verdict.is_stuck) return failure;
+  auto text = fmt::format("{}; why: {}", failure, verdict.text);
+  if (!std::filesystem::exists(run / kStatusFolder)) return text;  // the run's folder is not open
+  const auto file = write_stuck_file(run, verdict, flights);
+  if (file.problem.empty()) text += fmt::format("; what each rank did: {}", file.path.string());
+  if (file.is_ours && !verdict.disagree) {
+    std::vector<std::string> nodes;
+    for (const auto& flight : flights) {
+      const bool is_named = std::ranges::find(verdict.ranks, flight.rank) != verdict.ranks.end();
+      if (is_named && !flight.was_killed_for_memory) nodes.push_back(flight.host);
+    }
+    exclude_nodes(exclude_file, nodes, log);
+  }
+  return text;
 }
 
 /// While it lives, a signal also ends waits for ranks that do not arrive: until the first step there is nothing to
@@ -44,7 +81,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
                           const Logger& log, nlohmann::json& report) {
   auto& options = arguments.options;
   require_same_options(world, app);
-  const auto ignored = tell_of_config(app, arguments.notes, log);
+  const auto ignored = log_config(app, arguments.notes, log);
   events.set_run(world, options);
   note_given_sizes(app, options.model);
   resolve_names(options);  // report a missing input before a folder is claimed
@@ -62,7 +99,19 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
   options.repeated = collect_repeated_words(app);
   options.as_given = collect_all_options(app);
   resolve_names(options);  // names that came from the checkpoint
-  const auto code = run_finetune(world, start, options, saved, events, log, report);
+  const auto run = run_directory(options);
+  remove_old_flights(std::filesystem::file_time_type::clock::now() - kOldFlight);
+  const bool is_seen = !options.train_data.empty() && !options.dry_run;
+  FlightRecorder recorder({world.rank(), world.size(), clock_offset_to_rank0_ns(world), std::filesystem::absolute(run)},
+                          is_seen ? flight_file(run, world.rank()) : std::filesystem::path());
+  if (!recorder.problem().empty()) log.debug("record    of this rank alone: " + recorder.problem());
+  RecordedGroup recorded(world, recorder);
+  auto code = ExitCode::ok;
+  try {
+    code = run_finetune(recorded, start, options, saved, events, log, report);
+  } catch (const StuckFailure& failure) {
+    throw RuntimeFailure(explained(failure.what(), run, options.exclude_file, log));
+  }
   if (!ignored.empty()) report["ignored"].update(ignored.to_json());
   return code;
 }

@@ -3,9 +3,9 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "apps/common/finetune_options.hpp"
-#include "apps/finetune/job_events.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/log.hpp"
+#include "apps/finetune/reports/job_events.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {

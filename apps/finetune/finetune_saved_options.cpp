@@ -11,17 +11,18 @@
 #include <utility>
 
 #include "apps/common/finetune_options.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/files/transform/adapter_plan.hpp"
+#include "apps/common/remedies.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/model/adapter_plan.hpp"
 #include "lib/hub/nearby_paths.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/family.hpp"
-#include "lib/text/chat/chat_template.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/run/restart_command.hpp"
+#include "lib/templates/chat/chat_template.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/training/run/saved_path.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
@@ -111,12 +112,12 @@ void check_layout(OptionTable& app, const RunManifest& manifest, const std::file
 
 /// \throws MissingInput
 std::vector<ValidationSet> find_validation_sets(const std::string& text) {
-  auto sets = parse_validation_sets(text);
+  auto sets = parse_validation_sets(text, "--val-data");
   for (auto& set : sets) {
     try {
       set.path = find_snapshot(set.path, RepoType::dataset, hub_settings(process_environment())).string();
     } catch (const MissingInput& missing) {
-      throw MissingInput(fmt::format("{}{}{}", set.name.empty() ? "" : "--val-data " + set.name + ": ", missing.what(),
+      throw MissingInput(fmt::format("{}{}{}", set.name.empty() ? "" : "--val-data " + set.name + ": ", told(missing),
                                      hint_about_names(set)));
     }
   }
@@ -125,7 +126,7 @@ std::vector<ValidationSet> find_validation_sets(const std::string& text) {
 
 /// Makes each path absolute if it exists. A folder whose absolute name would parse as NAME=PATH stays as it is.
 std::string with_whole_paths(const std::string& text) {
-  auto sets = parse_validation_sets(text);
+  auto sets = parse_validation_sets(text, "--val-data");
   std::error_code error;
   for (auto& set : sets) {
     if (std::filesystem::exists(set.path, error)) set.path = saved_path(set.path).value_or(set.path);
@@ -133,7 +134,7 @@ std::string with_whole_paths(const std::string& text) {
   const auto whole = validation_sets_text(sets);
   try {
     return parse_validation_sets(whole) == sets ? whole : text;
-  } catch (const UsageError&) {
+  } catch (const RequestError&) {
     return text;
   }
 }
@@ -153,7 +154,7 @@ void check_saved_path(const std::string& name, PathKind path, const std::string&
   } catch (const MissingInput& missing) {
     throw MissingInput(fmt::format(
         "the run of {} had --{} {}, which is not here{}: give --{} anew ({})", checkpoint.string(), name, text,
-        std::filesystem::path(text).is_relative() ? " (seen from where it was started)" : "", name, missing.what()));
+        std::filesystem::path(text).is_relative() ? " (seen from where it was started)" : "", name, told(missing)));
   }
 }
 
@@ -228,6 +229,17 @@ std::string words_of_option(const CLI::Option& option, const std::string& text) 
   if (is_flag && text == "true") return name;
   // After a blank, a value that begins with a dash would be taken for an option.
   return name + (is_flag || text.starts_with('-') ? "=" : " ") + shell_word(text);
+}
+
+/// \throws FormatError for an adapter that cannot be trained on
+LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model,
+                             const QuantizeConfig& quantize) {
+  auto plan = plan_adapter_of_model(adapter, read_model_config(model), quantize);
+  if (plan.shares_adapter)
+    throw FormatError(plan.file.string() +
+                      ": head and embedding share one adapter (ensure_weight_tying), which training would part: "
+                      "evaluate or merge it, or train a new one");
+  return std::move(plan.lora);
 }
 
 }  // namespace
@@ -350,21 +362,6 @@ void apply_fine_tuning_defaults(OptionTable& app, const TrainOptions& options) {
   set_if_open(app, "decay-all", {"true"});
   set_if_open(app, "seed", {"42"});
 }
-
-namespace {
-
-/// \throws FormatError for an adapter that cannot be trained on
-LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model,
-                             const QuantizeConfig& quantize) {
-  auto plan = plan_adapter_of_model(adapter, read_model_config(model), quantize);
-  if (plan.shares_adapter)
-    throw FormatError(plan.file.string() +
-                      ": head and embedding share one adapter (ensure_weight_tying), which training would part: "
-                      "evaluate or merge it, or train a new one");
-  return std::move(plan.lora);
-}
-
-}  // namespace
 
 void resolve_names(TrainOptions& options) {
   const auto settings = hub_settings(process_environment());

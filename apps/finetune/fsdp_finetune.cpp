@@ -5,10 +5,10 @@
 #include "apps/common/runs_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/finetune/finetune_job.hpp"
-#include "apps/finetune/job_events.hpp"
-#include "apps/finetune/sweep.hpp"
-#include "apps/finetune/sweep_plan.hpp"
-#include "lib/base/signal_thread.hpp"
+#include "apps/finetune/reports/job_events.hpp"
+#include "apps/finetune/sweep/sweep.hpp"
+#include "apps/finetune/sweep/sweep_plan.hpp"
+#include "lib/base/process/signal_thread.hpp"
 
 int main(int argc, char** argv) {
   const fsdp::SignalThread signals;

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp::detail {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "lib/ranks/process_group.hpp"
-#include "lib/text/tokenizer/new_tokens.hpp"
+#include "lib/tokenizers/files/new_tokens.hpp"
 
 namespace fsdp::detail {
 

@@ -7,25 +7,28 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/common/check_options.hpp"
 #include "apps/finetune/final_exports.hpp"
-#include "apps/finetune/left_out.hpp"
-#include "apps/finetune/validation.hpp"
-#include "apps/finetune/validation_games.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/output_file.hpp"
+#include "apps/finetune/reports/left_out.hpp"
+#include "apps/finetune/validation/validation.hpp"
+#include "apps/finetune/validation/validation_games.hpp"
+#include "apps/finetune/validation/validation_samples.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/bf16/verdict.hpp"
+#include "lib/checkpoints/programs/fsdp_finetune/run_values.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/chat/chat_template.hpp"
-#include "lib/text/tokenizer/new_tokens.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/templates/chat/chat_template.hpp"
+#include "lib/tokenizers/files/new_tokens.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/data/token_cache.hpp"
-#include "lib/training/run/restart_command.hpp"
+#include "lib/training/run/saved_path.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -161,8 +164,8 @@ std::string template_text(ProcessGroup& world, const RunSetup& setup, const Logg
       if (setup.restart && setup.restart->knows_run)
         kept = setup.restart->manifest.data.value("chat_template", std::string());
       if (kept.empty())
-        log.warning(
-            fmt::format("the chat template of --train-data does not go along with the model: {}", error.what()));
+        log.warning(fmt::format("the chat template of --train-data does not go along with the model: {}", error.what()),
+                    error.advice());
       return kept;
     }
   });
@@ -183,13 +186,9 @@ void plan_length(RunSetup& setup) {
   setup.schedule = plan_schedule(options, setup.total_steps);
 }
 
-}  // namespace
-
-namespace {
-
 /// Warns of data of another name with as many rows: the place in the data is kept, whose rows hold other texts. A copy
 /// in another folder has the name of its original.
-void tell_of_other_data(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
+void log_other_data(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
   const std::filesystem::path was = saved.data.value("train", std::string()), is = setup.options.train_data;
   if (was.empty() || was.filename() == is.filename()) return;
   log.warning(fmt::format("--train-data is {} here, and the run of the checkpoint read {}: it goes on at sample {}",
@@ -198,7 +197,7 @@ void tell_of_other_data(const RunSetup& setup, const RunManifest& saved, const L
 
 /// Warns of another order of the same rows within an epoch: the position in the order is kept, so the rows that the
 /// checkpoint's run has read are not those before it here.
-void tell_of_other_order(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
+void log_other_order(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
   const auto order = [](const nlohmann::json& options) {
     if (options.value("no-shuffle", std::string("false")) == "true") return std::string("--no-shuffle");
     return "--seed " + options.value("seed", std::to_string(TrainOptions().seed));
@@ -221,8 +220,8 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
   const auto rows = saved.data.find("rows");
   if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
   if (rows->get<std::int64_t>() == setup.train_data->num_rows()) {
-    tell_of_other_data(setup, saved, log);
-    return tell_of_other_order(setup, saved, log);
+    log_other_data(setup, saved, log);
+    return log_other_order(setup, saved, log);
   }
   if (!setup.train_data->is_packed() && !setup.train_data->is_stream()) {
     log.warning(
@@ -271,6 +270,8 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
                     format_count_of(world.size(), "rank"), setup.batches.micro_batch_size));
   check_compute_dtype(options);
   check_adapter_options(options);
+  check_schedule_options(options);
+  if (trains(options)) check_optimizer_options(options);
   check_game_options(options);
   if (options.stream && options.pack)
     throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");

@@ -9,23 +9,20 @@
 #include <vector>
 
 #include "apps/finetune/new_tokenizer.hpp"
-#include "lib/base/log.hpp"
-#include "lib/base/progress.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/bf16/nccl_log.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/adapter_config.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/prompt.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/plan.hpp"
 #include "lib/training/step/train_options.hpp"
 #include "lib/training/step/trainer.hpp"
-
-namespace fsdp {
-class NcclLog;
-}  // namespace fsdp
 
 namespace fsdp::detail {
 
@@ -115,7 +112,7 @@ struct RunContext {
   ModelRuntime& runtime;
   Trainer& trainer;
   Progress& progress;
-  std::string products;         ///< the matrix product implementation, Ops::product_way(), on rank 0
+  std::string products;         ///< the matrix product implementation, Ops::gemm_description(), on rank 0
   NcclLog* nccl_log = nullptr;  ///< tells NCCL's transport; null: nothing does
 
   RunManifest manifest() const {

@@ -11,7 +11,7 @@
 
 #include "apps/common/torch_main.hpp"
 #include "apps/memprobe/memprobe_options.hpp"
-#include "lib/base/signal_thread.hpp"
+#include "lib/base/process/signal_thread.hpp"
 
 namespace {
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                fsdp::normalize_memprobe_options(app, arguments);
                                fsdp::require_same_options(world, app);
-                               const auto ignored = fsdp::tell_of_config(app, arguments.job.notes, log);
+                               const auto ignored = fsdp::log_config(app, arguments.job.notes, log);
                                std::optional<fsdp::MemprobeChoice> choice;
                                const auto code = fsdp::run_memprobe(world, arguments.options, log, report, choice);
                                if (!ignored.empty()) report["ignored"].update(ignored.to_json());

@@ -7,17 +7,18 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/common/check_options.hpp"
 #include "apps/memprobe/memprobe_job.hpp"
 #include "apps/memprobe/run_cost.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/text_format.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/unused_keys.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/device.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/step/plan.hpp"
 
@@ -85,11 +86,13 @@ class MemprobeJob {
     refuse_new_tokens(lora_);
     check_compute_dtype(options_.train);
     check_adapter_options(options_.train);
+    check_optimizer_options(options_.train);
+    if (options_.measure) check_schedule_options(options_.train);
     if (options_.gpu.empty() || options_.measure) {
       device_ = choose_device(options_.train.runtime.device, world_, *node);
     }
     if (!options_.gpu.empty() && !(options_.measure && device_.backend == nullptr)) {
-      budget_.gpu = find_gpu(options_.gpu);
+      budget_.gpu = find_gpu(options_.gpu, "--gpu");
     } else if (device_.backend != nullptr) {
       budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
@@ -261,6 +264,7 @@ class MemprobeJob {
       budget_for(c);
       auto asked = request(c, options_.train.batch_size);
       const auto job = detail::with_levers(options_.train, levers);
+      check_optimizer_options(job);
       asked.options.optimizer = job.optimizer;
       asked.options.sharding.offload_optimizer = job.sharding.offload_optimizer;
       return predict_memory(asked);
@@ -424,11 +428,11 @@ class MemprobeJob {
   }
 
   nlohmann::json model_json() const {
-    nlohmann::json json{{"architecture", std::string(architecture_name(config_))},
-                        {"parameters", num_parameters(parameter_table(config_))},
-                        {"tokens_per_sequence", tokens_}};
-    if (options_.known_model) json["built_in"] = options_.known_model->name;
-    return json;
+    nlohmann::json model{{"architecture", std::string(architecture_name(config_))},
+                         {"parameters", num_parameters(parameter_table(config_))},
+                         {"tokens_per_sequence", tokens_}};
+    if (options_.known_model) model["built_in"] = options_.known_model->name;
+    return model;
   }
 
   void write(nlohmann::json& report) const {
@@ -478,7 +482,7 @@ ExitCode run_memprobe(ProcessGroup& world, const MemprobeOptions& options, const
   if (const auto& model = options.train.model.directory; world.rank() == 0 && !model.empty() && !options.alone) {
     const auto ignored = ignored_in_config(model);
     report["ignored"] = ignored.to_json();
-    tell_of_ignored(ignored, log);
+    log_ignored(ignored, log);
   }
   return code;
 }

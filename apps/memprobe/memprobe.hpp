@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/known_models.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/step/train_options.hpp"

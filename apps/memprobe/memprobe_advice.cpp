@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/check_options.hpp"
 #include "apps/memprobe/memprobe_job.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -56,9 +57,11 @@ std::vector<Change> changes_left(const MemprobeOptions& options, const MemoryBud
 std::optional<MemoryPrediction> fitting(MemoryRequest request, const std::vector<const Change*>& changes,
                                         const MemoryBudget& budget) try {
   for (const auto* change : changes) change->make(request);
+  check_optimizer_options(request.options);
   auto prediction = predict_memory(request);
   return fits_budget(prediction, budget) ? std::optional(std::move(prediction)) : std::nullopt;
-} catch (const UsageError&) {
+} catch (const Error& refusal) {
+  if (refusal.code() != ExitCode::usage) throw;
   return std::nullopt;  // a job with these options would be refused
 }
 

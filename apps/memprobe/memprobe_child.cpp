@@ -15,32 +15,16 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/memprobe/memprobe_job.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/scheduler.hpp"
-#include "lib/base/signal_thread.hpp"
+#include "lib/base/files/descriptor.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/process/signal_thread.hpp"
+#include "lib/base/text/json_text.hpp"
 
 namespace fsdp::detail {
 namespace {
 
 constexpr std::chrono::hours kLongestTrial{1};
 constexpr std::chrono::milliseconds kPulse{250};  // how often the other ranks hear from this one
-
-/// Closes on scope exit.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { reset(); }
-  int get() const { return fd_; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
- private:
-  int fd_;
-};
 
 struct Pipe {
   Descriptor read, write;

@@ -8,10 +8,11 @@
 #include <filesystem>
 
 #include "apps/common/app_main.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/output_file.hpp"
-#include "lib/base/scheduler.hpp"
-#include "lib/base/text_format.hpp"
+#include "apps/common/remedies.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/snapshot_store.hpp"
 
 namespace fsdp {
@@ -195,7 +196,7 @@ void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
               .string();
     } catch (const MissingInput& missing) {
       o.known_model = find_known_model(model.model);
-      if (!o.known_model) throw MissingInput(std::string(missing.what()) + nearest_known_model(model.model));
+      if (!o.known_model) throw MissingInput(told(missing) + nearest_known_model(model.model));
     }
   }
   o.train = a.job.options;

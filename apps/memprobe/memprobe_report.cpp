@@ -7,9 +7,10 @@
 
 #include "apps/memprobe/memprobe_job.hpp"
 #include "apps/memprobe/run_cost.hpp"
-#include "lib/base/output_file.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/compute/ops/fp8.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
 #include "lib/planning/memory/timeline.hpp"
 
 namespace fsdp::detail {
@@ -30,7 +31,7 @@ std::string words(std::string part) {
 std::vector<std::pair<std::string, std::int64_t>> parts_of(const MemoryPrediction& p) {
   std::vector<std::pair<std::string, std::int64_t>> parts;
   for (int c = 0; c < kNumMemoryCategories; ++c) {
-    parts.emplace_back(to_string(static_cast<MemoryCategory>(c)), p.profile.at_peak[static_cast<std::size_t>(c)]);
+    parts.emplace_back(to_string(static_cast<MemoryCategory>(c)), element(p.profile.at_peak, c));
   }
   if (p.on_gpu) {
     parts.emplace_back("rounding_and_fragmentation", p.rounding_bytes());
@@ -320,9 +321,9 @@ void draw_memory(const std::string& file, const Answer& answer, const MemoryBudg
   const auto& all = p.profile.timeline;
   const std::size_t group = std::max<std::size_t>(1, (all.size() + kColumns - 1) / kColumns);
   for (std::size_t first = 0; first < all.size(); first += group) {
-    const auto last = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), first + group));
+    const auto last = iterator_at(all, std::min(all.size(), first + group));
     const auto& phase =
-        *std::max_element(all.begin() + static_cast<std::ptrdiff_t>(first), last,
+        *std::max_element(iterator_at(all, first), last,
                           [](const MemoryPhase& a, const MemoryPhase& b) { return a.peak_bytes < b.peak_bytes; });
     MemoryTimeline::Phase column{phase.name, {}};
     if (outside > 0) column.bytes.push_back(static_cast<double>(outside));

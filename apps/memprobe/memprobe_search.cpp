@@ -10,8 +10,9 @@
 
 #include "apps/memprobe/memprobe_job.hpp"
 #include "apps/memprobe/run_cost.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/training/data/data_loader.hpp"
@@ -107,8 +108,8 @@ std::int64_t guess_largest(const std::vector<std::int64_t>& batches,
 
 std::int64_t largest_that_fits(const std::vector<std::int64_t>& batches, std::int64_t guess,
                                const std::function<bool(std::int64_t)>& passes) {
-  const auto count = static_cast<std::int64_t>(batches.size());
-  const auto at = [&](std::int64_t i) { return batches[static_cast<std::size_t>(i)]; };
+  const auto count = std::ssize(batches);
+  const auto at = [&](std::int64_t i) { return element(batches, i); };
   std::int64_t low = -1, high = count;  // at(low) passes, at(high) does not
   std::int64_t next = std::upper_bound(batches.begin(), batches.end(), guess) - batches.begin() - 1;
   // Doubles the stride away from the guess until the limit is enclosed, then bisects.
@@ -159,6 +160,37 @@ nlohmann::json model_json(const ModelAnswer& a, const MemoryBudget& budget) {
           {"peak_moment", a.prediction.profile.phase}};
 }
 
+/// Optimizers, and those that keep the same moments in 8 bits.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kEightBitOptimizers{
+    {{"adamw", "adamw8bit"}, {"lion", "lion8bit"}}};
+
+std::int64_t host_bytes_of_node(const RanksAnswer& a) {
+  return a.prediction.host.peak_bytes() * std::min(a.combination.ranks, a.combination.ranks_per_node);
+}
+
+int num_levers(const RanksAnswer& answer) { return std::popcount(answer.levers); }
+
+nlohmann::json ranks_answer_json(const RanksAnswer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
+  const auto& c = a.combination;
+  const auto job = with_levers(options.train, a.levers);
+  nlohmann::json json{{"sharding", to_string(c.sharding)},
+                      {"activation_checkpointing", c.checkpointing()},
+                      {"precision", float_type_name(c.precision)},
+                      {"optimizer", job.optimizer.kind},
+                      {"offload_optimizer", to_string(job.sharding.offload_optimizer)},
+                      {"ranks", c.ranks},
+                      {"ranks_per_node", c.ranks_per_node},
+                      {"fits", true},
+                      {"needed_bytes", needed_bytes(a.prediction)},
+                      {"budget_bytes", budget_of(budget)},
+                      {"margin_bytes", budget.margin_bytes},
+                      {"peak_moment", a.prediction.profile.phase},
+                      {"host_node_bytes", host_bytes_of_node(a)}};
+  if (a.speed) json["speed"] = speed_json(*a.speed);
+  if (const auto cost = run_cost(c, a.speed, options, budget)) json["run"] = to_json(*cost);
+  return json;
+}
+
 }  // namespace
 
 ModelConfig with_layers(ModelConfig config, std::int64_t layers) {
@@ -175,7 +207,7 @@ ModelConfig with_layers(ModelConfig config, std::int64_t layers) {
 
 ModelAnswer search_model(const Combination& combination, const ModelConfig& config, const MemoryBudget& budget,
                          const std::function<MemoryPrediction(const ModelConfig&)>& predict) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(kMostLayers));
+  std::vector<std::int64_t> counts(kMostLayers);
   std::iota(counts.begin(), counts.end(), 1);
   const auto of = [&](std::int64_t layers) { return predict(with_layers(config, layers)); };
   // Each further layer takes nearly the same memory. Both points have few enough layers for all units to be gathered at
@@ -220,41 +252,6 @@ void check_search_options(const MemprobeOptions& options) {
   if (options.measure) throw UsageError(search + " predicts: it goes without --measure");
   if (!options.plot_file.empty()) throw UsageError("--plot draws one job's memory: it goes without " + search);
 }
-
-namespace {
-
-/// Optimizers, and those that keep the same moments in 8 bits.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kEightBitOptimizers{
-    {{"adamw", "adamw8bit"}, {"lion", "lion8bit"}}};
-
-std::int64_t host_bytes_of_node(const RanksAnswer& a) {
-  return a.prediction.host.peak_bytes() * std::min(a.combination.ranks, a.combination.ranks_per_node);
-}
-
-int num_levers(const RanksAnswer& answer) { return std::popcount(answer.levers); }
-
-nlohmann::json ranks_answer_json(const RanksAnswer& a, const MemprobeOptions& options, const MemoryBudget& budget) {
-  const auto& c = a.combination;
-  const auto job = with_levers(options.train, a.levers);
-  nlohmann::json json{{"sharding", to_string(c.sharding)},
-                      {"activation_checkpointing", c.checkpointing()},
-                      {"precision", float_type_name(c.precision)},
-                      {"optimizer", job.optimizer.kind},
-                      {"offload_optimizer", to_string(job.sharding.offload_optimizer)},
-                      {"ranks", c.ranks},
-                      {"ranks_per_node", c.ranks_per_node},
-                      {"fits", true},
-                      {"needed_bytes", needed_bytes(a.prediction)},
-                      {"budget_bytes", budget_of(budget)},
-                      {"margin_bytes", budget.margin_bytes},
-                      {"peak_moment", a.prediction.profile.phase},
-                      {"host_node_bytes", host_bytes_of_node(a)}};
-  if (a.speed) json["speed"] = speed_json(*a.speed);
-  if (const auto cost = run_cost(c, a.speed, options, budget)) json["run"] = to_json(*cost);
-  return json;
-}
-
-}  // namespace
 
 unsigned free_levers(const MemprobeOptions& options, const MemoryBudget& budget) {
   const auto& train = options.train;
@@ -304,7 +301,7 @@ std::vector<RanksAnswer> search_ranks(const std::vector<Combination>& combinatio
       auto combination = start;
       if ((set & kRecompute) != 0) combination.checkpoint_every = 1;
       const auto predict_with = [&](std::int64_t place) {
-        combination.ranks = static_cast<int>(counts[static_cast<std::size_t>(place)]);
+        combination.ranks = static_cast<int>(element(counts, place));
         return predict(combination, set);
       };
       std::vector<std::int64_t> places(limit);

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/memprobe/memprobe_job.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
-#include "lib/bf16/facts.hpp"
-#include "lib/compute/ops/fp8.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/bf16/processor.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
 #include "lib/training/step/throughput.hpp"
 
 namespace fsdp::detail {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
 
 namespace fsdp::detail {
 namespace {

@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <optional>
 
-#include "lib/base/error.hpp"
-#include "lib/base/scheduler.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/engine/fsdp/engine.hpp"
-#include "lib/engine/fsdp/wrap.hpp"
 #include "lib/engine/optim/optimizer.hpp"
+#include "lib/engine/sharding/wrap.hpp"
 #include "lib/ranks/mpi_environment.hpp"
-#include "lib/training/checkpoints/engine_shards.hpp"
+#include "lib/training/state/engine_shards.hpp"
 #include "model.hpp"
 
 namespace {
@@ -88,7 +88,7 @@ void say(const fsdp::ProcessGroup& world, const std::string& what, double loss) 
 void train(fsdp::ProcessGroup& world, const std::string& checkpoint) {
   const at::NoGradGuard no_grad;
   const bool found = std::filesystem::exists(checkpoint);
-  const fsdp::EnginePolicy policy;  // full shard, float32; lib/engine/fsdp/policy.hpp lists the alternatives
+  const fsdp::EnginePolicy policy;  // full shard, float32; lib/engine/sharding/policy.hpp lists the alternatives
   Job job(world, policy);
   auto& engine = *job.engine;
   job.initialize(1);

@@ -3,11 +3,14 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/verbose_wrapper.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/compute/ops/gemm.hpp"
-#include "lib/compute/ops/wide_product.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
 
 namespace fsdp {
 namespace {
@@ -99,46 +102,6 @@ class Timer {
   double shortest_ = 1e9;
 };
 
-}  // namespace
-
-GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchronize, const GemmBudget& budget) {
-  const FullFloat32 full_float32;
-  const Product training = [&](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
-    device.is_cpu() ? host_product(out, a, b, false) : static_cast<void>(at::mm_out(out, a, b));
-  };
-  const Product aten = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); };
-  constexpr int kRounds = 6;
-  GemmFacts facts;
-  try {
-    std::vector<Timer> timers;
-    timers.emplace_back(device, at::kBFloat16, training, synchronize);
-    timers.emplace_back(device, at::kFloat, training, synchronize);
-    timers.emplace_back(device, at::kFloat, aten, synchronize);
-    if (device.is_cpu()) timers.emplace_back(device, at::kBFloat16, aten, synchronize);
-    for (auto& timer : timers) timer.find_size(budget.seconds_per_type / 64, budget.largest_size);
-    // The kinds alternate, so that a disturbance affects all of them.
-    for (int round = 0; round < kRounds; ++round) {
-      for (auto& timer : timers) timer.repeat(budget.seconds_per_type / kRounds);
-    }
-    facts.bf16_tflops = timers[0].tflops();
-    facts.float32_tflops = timers[1].tflops();
-    facts.float32_aten_tflops = timers[2].tflops();
-    facts.size = timers[0].size();
-    if (device.is_cpu()) {
-      facts.bf16_aten_tflops = timers[3].tflops();
-      facts.implementation = onednn_bf16_implementation();
-      facts.widened = is_upcast(at::kBFloat16);
-    }
-  } catch (const c10::Error& error) {
-    facts.failure = error.what_without_backtrace();
-  } catch (const std::bad_alloc&) {
-    facts.failure = "out of memory";
-  }
-  return facts;
-}
-
-namespace {
-
 /// Redirects stdout to memory for the lifetime of the object.
 class StdoutCapture {
  public:
@@ -184,6 +147,69 @@ class StdoutCapture {
 };
 
 }  // namespace
+
+GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchronize, const GemmBudget& budget) {
+  const FullFloat32 full_float32;
+  const Product training = [&](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+    device.is_cpu() ? host_product(out, a, b, false) : static_cast<void>(at::mm_out(out, a, b));
+  };
+  const Product aten = [](at::Tensor& out, const at::Tensor& a, const at::Tensor& b) { at::mm_out(out, a, b); };
+  constexpr int kRounds = 6;
+  GemmFacts facts;
+  try {
+    std::vector<Timer> timers;
+    timers.emplace_back(device, at::kBFloat16, training, synchronize);
+    timers.emplace_back(device, at::kFloat, training, synchronize);
+    timers.emplace_back(device, at::kFloat, aten, synchronize);
+    if (device.is_cpu()) timers.emplace_back(device, at::kBFloat16, aten, synchronize);
+    for (auto& timer : timers) timer.find_size(budget.seconds_per_type / 64, budget.largest_size);
+    // The kinds alternate, so that a disturbance affects all of them.
+    for (int round = 0; round < kRounds; ++round) {
+      for (auto& timer : timers) timer.repeat(budget.seconds_per_type / kRounds);
+    }
+    facts.bf16_tflops = timers[0].tflops();
+    facts.float32_tflops = timers[1].tflops();
+    facts.float32_aten_tflops = timers[2].tflops();
+    facts.size = timers[0].size();
+    if (device.is_cpu()) {
+      facts.bf16_aten_tflops = timers[3].tflops();
+      facts.implementation = onednn_bf16_implementation();
+      facts.widened = is_upcast(at::kBFloat16);
+    }
+  } catch (const c10::Error& error) {
+    facts.failure = error.what_without_backtrace();
+  } catch (const std::bad_alloc&) {
+    facts.failure = "out of memory";
+  }
+  return facts;
+}
+
+std::string check_products(c10::Device device, const std::function<void()>& synchronize, int checks) {
+  const std::int64_t n = device.is_cpu() ? 512 : 4096;
+  const auto factor = [&](double step) {
+    const auto whole = at::arange(n * n, at::TensorOptions(at::kFloat).device(device)).mul_(step);
+    return whole.sin_().view({n, n}).to(at::kBFloat16);
+  };
+  try {
+    const auto a = factor(0.7), b = factor(1.3);
+    auto first = at::empty({n, n}, a.options()), again = at::empty({n, n}, a.options());
+    const auto multiply = [&](at::Tensor& out) {
+      device.is_cpu() ? host_product(out, a, b, false) : static_cast<void>(at::mm_out(out, a, b));
+      synchronize();
+    };
+    multiply(first);
+    for (int number = 0; number < checks; ++number) {
+      multiply(again);
+      if (at::equal(first, again)) continue;
+      const auto count = first.ne(again).sum().item<std::int64_t>();
+      return fmt::format("{} of {} elements differ when the same {} x {} product is repeated (check {} of {})", count,
+                         n * n, n, n, number + 1, checks);
+    }
+  } catch (const c10::Error&) {  // measure_gemm() tells why
+  } catch (const std::bad_alloc&) {
+  }
+  return "";
+}
 
 namespace detail {
 

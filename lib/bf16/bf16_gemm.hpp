@@ -22,6 +22,9 @@ struct GemmBudget {
 /// \param synchronize  waits for the device
 GemmFacts measure_gemm(c10::Device device, const std::function<void()>& synchronize, const GemmBudget& budget);
 
+/// Repeats a bf16 product of the same factors. \return as GemmFacts::wrong; "" where products fail
+std::string check_products(c10::Device device, const std::function<void()>& synchronize, int checks);
+
 /// \return oneDNN's implementation of a bf16 product on the CPU ("brg_matmul:avx512_core_bf16"), from its verbose
 /// output; "" when LibTorch does not use oneDNN or the output cannot be captured. Redirects stdout for a moment, so no
 /// other thread may print meanwhile.

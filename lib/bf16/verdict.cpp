@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "lib/bf16/bf16_report.hpp"
 #include "lib/bf16/facts.hpp"
+#include "lib/bf16/rank_comparison.hpp"
 
 namespace fsdp {
 namespace {
@@ -39,6 +39,8 @@ Bf16Answer judge_alone(const RankFacts& facts, bool job_has_gpus) {
   auto answer = facts.gpu ? bf16_of_gpu(*facts.gpu) : bf16_of_processor(facts.processor);
   if (answer.verdict == Bf16Verdict::absent) return answer;
   if (!facts.gemm.failure.empty()) return absent("bf16 matrices cannot be multiplied: " + facts.gemm.failure);
+  if (!facts.gemm.wrong.empty()) return absent("a bf16 product is wrong: " + facts.gemm.wrong);
+  if (!facts.scatter.wrong.empty()) return absent("the bf16 reduce-scatter is wrong: " + facts.scatter.wrong);
   for (const auto* reduce : {&facts.node_reduce, &facts.across_reduce, &facts.job_reduce}) {
     if (!reduce->failure.empty()) return absent("no bf16 all-reduce: " + reduce->failure);
     if (!reduce->wrong.empty()) {
@@ -47,6 +49,20 @@ Bf16Answer judge_alone(const RankFacts& facts, bool job_has_gpus) {
   }
   if (!facts.gpu) answer.reason += way_of_products(facts.gemm);
   return answer;
+}
+
+/// Wrong parts of an all-gather are the fault of the rank that sent them if several ranks got them, else of the one
+/// that got them.
+void judge_gather(const std::vector<RankFacts>& ranks, const RankFacts& own, Bf16Answer& answer) {
+  const auto receivers_of = [&](int sender) {
+    return std::count_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.gather.sender == sender; });
+  };
+  if (answer.verdict == Bf16Verdict::absent) return;
+  if (receivers_of(own.rank) > 1) {
+    answer = absent(fmt::format("{} ranks got wrong numbers from it in a bf16 all-gather", receivers_of(own.rank)));
+  } else if (!own.gather.wrong.empty() && receivers_of(own.gather.sender) < 2) {
+    answer = absent("the bf16 all-gather is wrong: " + own.gather.wrong);
+  }
 }
 
 }  // namespace
@@ -100,6 +116,7 @@ JobAnswer judge_bf16(const std::vector<RankFacts>& ranks) {
   double least = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     RankAnswer answer{judge_alone(ranks[i], gpus), false, {}};
+    judge_gather(ranks, ranks[i], answer.bf16);
     others.compare(i, answer);
     job.verdict = std::max(job.verdict, answer.bf16.verdict);
     const double speed = ranks[i].gemm.bf16_tflops;

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {

@@ -6,14 +6,15 @@
 #include <string_view>
 #include <thread>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/log.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/shared_write.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/file_download.hpp"
 #include "lib/hub/free_space.hpp"
@@ -33,7 +34,7 @@ void check_revision(const std::string& revision) {
       std::any_of(path.begin(), path.end(), [](const auto& part) { return part == ".." || part == "."; });
   const bool odd = std::any_of(revision.begin(), revision.end(), [](unsigned char c) { return c <= 32 || c == 127; });
   if (revision.empty() || path.is_absolute() || !path.has_filename() || climbs || odd) {
-    throw UsageError("--revision \"" + revision + "\": not a branch, tag or commit");
+    throw UsageError("revision \"" + revision + "\": not a branch, tag or commit", Remedy::of_revision);
   }
 }
 
@@ -140,8 +141,8 @@ Plan make_plan(const DownloadOptions& options, const HubSettings& settings, cons
     std::uint64_t bytes = 0;
     for (const auto& file : selected.left_out) bytes += file.size_bytes;
     log.info("leaving out " + std::to_string(selected.left_out.size()) + " files (" +
-             format_bytes(static_cast<double>(bytes)) +
-             ") with weights in other formats than safetensors; --all-formats fetches them");
+                 format_bytes(static_cast<double>(bytes)) + ") with weights in other formats than safetensors",
+             Remedy::all_formats);
   }
   Plan plan;
   plan.report.commit = listing.commit;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/hub/hub_failure.hpp"
 #include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"
@@ -57,7 +57,7 @@ DownloadReport download_snapshot(const DownloadOptions& options, const HubSettin
 DownloadReport plan_download(const DownloadOptions& options, const HubSettings& settings, const Logger& log,
                              const std::function<bool()>& stop);
 
-struct VerifyReport {
+struct SnapshotReport {
   struct Problem {
     std::string path;
     std::string what;
@@ -75,7 +75,7 @@ struct VerifyReport {
 /// of earlier downloads, or else from the listing that huggingface_hub keeps, or else from the names of the blobs. The
 /// next download fetches damaged files again; the ready mark is removed if there are any. \throws MissingInput when
 /// there is no snapshot; DownloadStopped
-VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
-                             const std::function<bool()>& stop);
+SnapshotReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
+                               const std::function<bool()>& stop);
 
 }  // namespace fsdp

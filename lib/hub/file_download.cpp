@@ -7,8 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_failure.hpp"
@@ -52,6 +52,16 @@ std::optional<ContentRange> content_range(std::string_view text) {
 constexpr auto kLongestHold = std::chrono::seconds(2);
 
 constexpr auto kWindow = std::chrono::seconds(15);
+
+namespace fs = std::filesystem;
+constexpr int kMostWrongContents = 2;
+
+std::uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
 }  // namespace
 
 void TransferRate::sample(Clock::time_point now, std::uint64_t received_bytes) {
@@ -75,19 +85,6 @@ std::string TransferRate::line(std::uint64_t present_bytes) const {
   if (speed > 0) text += fmt::format(", {} left", format_duration((total - present) / speed));
   return text;
 }
-
-namespace {
-
-namespace fs = std::filesystem;
-constexpr int kMostWrongContents = 2;
-
-std::uint64_t size_of(const fs::path& path) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  return error ? 0 : size;
-}
-
-}  // namespace
 
 RangeSink::RangeSink(const Wanted& wanted, IntervalSet& left, std::uint64_t piece_bytes, Store store)
     : wanted_(wanted), left_(left), piece_bytes_(piece_bytes), store_(std::move(store)) {}

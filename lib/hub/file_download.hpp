@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/claim.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/files/claim.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_client.hpp"

@@ -9,9 +9,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lib/base/error.hpp"
-#include "lib/base/shared_write.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {
@@ -45,7 +46,8 @@ void require_free_space(const std::filesystem::path& directory, std::uint64_t ne
     const auto free_bytes = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
     if (free_bytes < needed_bytes) {
       throw IoError(directory.string() + ": needs " + text(needed_bytes) + ", but its file system has " +
-                    text(free_bytes) + " free; choose another place with --cache-dir, --local-dir or HF_HOME");
+                        text(free_bytes) + " free",
+                    Remedy::other_cache);
     }
     // Some file systems (btrfs, some network file systems) have no inode limit and report 0 of 0.
     if (status.f_files > 0 && status.f_favail < needed_files) {
@@ -59,8 +61,8 @@ void require_free_space(const std::filesystem::path& directory, std::uint64_t ne
   const int error = try_reserve(probe.fd(), needed_bytes, FALLOC_FL_KEEP_SIZE);
   ::unlink(path.c_str());
   if (error == ENOSPC || error == EDQUOT) {
-    throw IoError(directory.string() + ": no room for " + text(needed_bytes) + ": " + std::strerror(error) +
-                  "; choose another place with --cache-dir, --local-dir or HF_HOME");
+    throw IoError(directory.string() + ": no room for " + text(needed_bytes) + ": " + std::strerror(error),
+                  Remedy::other_cache);
   }
 }
 

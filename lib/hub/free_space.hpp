@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 
 namespace fsdp {
 

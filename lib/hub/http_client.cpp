@@ -11,8 +11,8 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -41,64 +41,6 @@ std::optional<std::string> part(const UrlHandle& url, CURLUPart which, unsigned 
   const std::unique_ptr<char, decltype(&curl_free)> owner(text, &curl_free);
   return std::string(text);
 }
-
-}  // namespace
-
-std::string percent_encode(std::string_view text, std::string_view keep) {
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("-._~").find(c) != std::string_view::npos ||
-                       keep.find(c) != std::string_view::npos;
-    if (plain) {
-      out += c;
-    } else {
-      const auto byte = static_cast<unsigned char>(c);
-      out += '%';
-      out += "0123456789ABCDEF"[byte >> 4];
-      out += "0123456789ABCDEF"[byte & 15];
-    }
-  }
-  return out;
-}
-
-std::string url_origin(const std::string& url) {
-  const auto handle = parse(url);
-  const auto scheme = ascii_lower(part(handle, CURLUPART_SCHEME).value_or(""));
-  if (scheme != "http" && scheme != "https") {
-    throw IoError("\"" + loggable_url(url) + "\": only http and https are spoken");
-  }
-  return scheme + "://" + ascii_lower(part(handle, CURLUPART_HOST).value_or("")) + ":" +
-         part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or("");
-}
-
-std::string resolve_url(const std::string& base, const std::string& reference) {
-  const auto handle = parse(base);
-  if (curl_url_set(handle.get(), CURLUPART_URL, reference.c_str(), 0) != CURLUE_OK) {
-    throw IoError(loggable_url(base) + ": redirects to something that is not a URL");
-  }
-  return part(handle, CURLUPART_URL).value_or("");
-}
-
-std::string loggable_url(const std::string& url) {
-  const auto handle = parse(url);
-  for (const auto which : {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT}) {
-    curl_url_set(handle.get(), which, nullptr, 0);
-  }
-  return part(handle, CURLUPART_URL).value_or("");
-}
-
-std::string_view url_credentials(std::string_view url) {
-  const auto begin = url.find("://");
-  if (begin == std::string_view::npos) return {};
-  url.remove_prefix(begin + 3);
-  const auto at = url.substr(0, url.find_first_of("/?#")).rfind('@');
-  return at == std::string_view::npos ? std::string_view() : url.substr(0, at);
-}
-
-std::string url_host(const std::string& url) { return part(parse(url), CURLUPART_HOST).value_or(""); }
-
-namespace {
 
 constexpr std::string_view kBlanks = " \t";
 
@@ -183,25 +125,6 @@ bool has_relation(std::string_view relations, std::string_view wanted) {
   }
   return false;
 }
-
-}  // namespace
-
-std::optional<std::string> next_link(std::string_view field) {
-  LinkReader links(field);
-  try {
-    while (const auto link = links.next()) {
-      if (link->relations && has_relation(*link->relations, "next")) return link->target;
-    }
-  } catch (const FormatError&) {
-    if (ascii_lower(std::string(field)).find("next") != std::string::npos)
-      throw FormatError(
-          "the server's Link header is no list of links (RFC 8288), so where its listing goes on cannot "
-          "be told");
-  }
-  return std::nullopt;
-}
-
-namespace {
 
 struct FreeList {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
@@ -299,6 +222,75 @@ bool permanent(CURLcode code) {
 }
 
 }  // namespace
+
+std::string percent_encode(std::string_view text, std::string_view keep) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("-._~").find(c) != std::string_view::npos ||
+                       keep.find(c) != std::string_view::npos;
+    if (plain) {
+      out += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      out += '%';
+      out += "0123456789ABCDEF"[byte >> 4];
+      out += "0123456789ABCDEF"[byte & 15];
+    }
+  }
+  return out;
+}
+
+std::string url_origin(const std::string& url) {
+  const auto handle = parse(url);
+  const auto scheme = ascii_lower(part(handle, CURLUPART_SCHEME).value_or(""));
+  if (scheme != "http" && scheme != "https") {
+    throw IoError("\"" + loggable_url(url) + "\": only http and https are spoken");
+  }
+  return scheme + "://" + ascii_lower(part(handle, CURLUPART_HOST).value_or("")) + ":" +
+         part(handle, CURLUPART_PORT, CURLU_DEFAULT_PORT).value_or("");
+}
+
+std::string resolve_url(const std::string& base, const std::string& reference) {
+  const auto handle = parse(base);
+  if (curl_url_set(handle.get(), CURLUPART_URL, reference.c_str(), 0) != CURLUE_OK) {
+    throw IoError(loggable_url(base) + ": redirects to something that is not a URL");
+  }
+  return part(handle, CURLUPART_URL).value_or("");
+}
+
+std::string loggable_url(const std::string& url) {
+  const auto handle = parse(url);
+  for (const auto which : {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_QUERY, CURLUPART_FRAGMENT}) {
+    curl_url_set(handle.get(), which, nullptr, 0);
+  }
+  return part(handle, CURLUPART_URL).value_or("");
+}
+
+std::string_view url_credentials(std::string_view url) {
+  const auto begin = url.find("://");
+  if (begin == std::string_view::npos) return {};
+  url.remove_prefix(begin + 3);
+  const auto at = url.substr(0, url.find_first_of("/?#")).rfind('@');
+  return at == std::string_view::npos ? std::string_view() : url.substr(0, at);
+}
+
+std::string url_host(const std::string& url) { return part(parse(url), CURLUPART_HOST).value_or(""); }
+
+std::optional<std::string> next_link(std::string_view field) {
+  LinkReader links(field);
+  try {
+    while (const auto link = links.next()) {
+      if (link->relations && has_relation(*link->relations, "next")) return link->target;
+    }
+  } catch (const FormatError&) {
+    if (ascii_lower(std::string(field)).find("next") != std::string::npos)
+      throw FormatError(
+          "the server's Link header is no list of links (RFC 8288), so where its listing goes on cannot "
+          "be told");
+  }
+  return std::nullopt;
+}
 
 const std::string& HttpHead::header(const std::string& name) const {
   static const std::string none;

@@ -9,9 +9,9 @@
 #include <optional>
 #include <set>
 
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_failure.hpp"
@@ -146,6 +146,7 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
     TextSink sink;
     std::optional<std::chrono::seconds> asked;
     std::string reason;
+    Advice advice;
     try {
       auto answer = get(url, {}, sink);
       if (answer.head.status == 200) {
@@ -155,6 +156,7 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
       const auto failure = hub_failure(answer.head, {repo, revision, ""}, settings_);
       if (!worth_retrying(answer.head.status)) throw failure;
       reason = failure.what();
+      advice = failure.advice();
       asked = wait_asked_by(answer.head);
     } catch (const TransferCut& cut) {
       reason = "cannot reach " + loggable_url(settings_.endpoint) + ": " + cut.what() +
@@ -162,10 +164,9 @@ HubClient::TextAnswer HubClient::get_text(const std::string& url, const RepoId& 
     }
     if (stop_ && stop_()) throw DownloadStopped();
     if (retries_.tell && retries_.attempts > 1 && backoff.failures() == 0)
-      retries_.tell(reason + fmt::format(". Trying again, {} attempts in about {} s; Ctrl-C ends it, --retries 1 gives "
-                                         "up at once",
-                                         retries_.attempts, retries_.longest_trial().count() / 1000));
-    if (!backoff.wait(asked)) throw Error(ExitCode::failed, reason);
+      retries_.tell(reason + fmt::format(". Trying again, {} attempts in about {} s; Ctrl-C ends it", retries_.attempts,
+                                         retries_.longest_trial().count() / 1000));
+    if (!backoff.wait(asked)) throw Error(ExitCode::failed, reason, advice);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "lib/base/types/remedy.hpp"
 #include "lib/hub/http_client.hpp"
 
 namespace fsdp {
@@ -36,50 +37,6 @@ std::optional<seconds> rate_limit_reset(std::string_view text) {
   }
   return remaining == seconds(0) ? reset : std::nullopt;
 }
-
-}  // namespace
-
-std::optional<seconds> wait_asked_by(const HttpHead& head) {
-  if (const auto& text = head.header("retry-after"); !text.empty()) {
-    if (const auto number = whole_seconds(text)) return number;
-    if (const auto date = curl_getdate(text.c_str(), nullptr); date != -1) {
-      // Relative to the server's clock, because this host's clock may be wrong.
-      const auto answered = curl_getdate(head.header("date").c_str(), nullptr);
-      return seconds(std::max<std::int64_t>(0, date - (answered != -1 ? answered : std::time(nullptr))));
-    }
-  }
-  return rate_limit_reset(head.header("ratelimit"));
-}
-
-bool worth_retrying(int status) {
-  return status == 408 || status == 425 || status == 429 || (status >= 500 && status != 501 && status != 505);
-}
-
-milliseconds RetryPolicy::longest_trial() const {
-  milliseconds all{0};
-  for (int i = 0; i + 1 < attempts; ++i)
-    all += std::min<milliseconds>(longest_delay, first_delay * (1LL << std::clamp(i, 0, 20)));
-  return all;
-}
-
-bool Backoff::wait(std::optional<seconds> asked) {
-  if (++failures_ >= policy_.attempts) return false;
-  if (asked && *asked > policy_.longest_wait_asked) return false;
-  milliseconds delay =
-      std::min<milliseconds>(policy_.longest_delay, policy_.first_delay * (1LL << std::clamp(failures_ - 1, 0, 20)));
-  thread_local std::minstd_rand random{std::random_device{}()};
-  delay = milliseconds(static_cast<std::int64_t>(static_cast<double>(delay.count()) *
-                                                 std::uniform_real_distribution<>(0.75, 1.25)(random)));
-  if (asked) delay = std::max<milliseconds>(delay, *asked);
-  const auto end = std::chrono::steady_clock::now() + delay;
-  while (std::chrono::steady_clock::now() < end && !(stop_ && stop_())) {
-    std::this_thread::sleep_for(
-        std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(50), end - std::chrono::steady_clock::now()));
-  }
-  return true;
-}
-
-namespace {
 
 bool holds_secret(std::string_view text, const HubSettings& settings) {
   // The server's text is truncated, so it may hold a part of a token, which is a secret too.
@@ -125,10 +82,50 @@ std::string not_found(const HubRequest& request, const HubSettings& settings) {
               loggable_url(settings.endpoint) + ", or it is private and ";
   text += settings.token.empty() ? "no token was given (HF_TOKEN)"
                                  : "the token in " + settings.token_source + " may not read it";
-  return text + ". Check the name" + (request.repo.type == RepoType::model ? "; for a dataset add --type dataset" : "");
+  return text + ". Check the name";
 }
 
 }  // namespace
+
+std::optional<seconds> wait_asked_by(const HttpHead& head) {
+  if (const auto& text = head.header("retry-after"); !text.empty()) {
+    if (const auto number = whole_seconds(text)) return number;
+    if (const auto date = curl_getdate(text.c_str(), nullptr); date != -1) {
+      // Relative to the server's clock, because this host's clock may be wrong.
+      const auto answered = curl_getdate(head.header("date").c_str(), nullptr);
+      return seconds(std::max<std::int64_t>(0, date - (answered != -1 ? answered : std::time(nullptr))));
+    }
+  }
+  return rate_limit_reset(head.header("ratelimit"));
+}
+
+bool worth_retrying(int status) {
+  return status == 408 || status == 425 || status == 429 || (status >= 500 && status != 501 && status != 505);
+}
+
+milliseconds RetryPolicy::longest_trial() const {
+  milliseconds all{0};
+  for (int i = 0; i + 1 < attempts; ++i)
+    all += std::min<milliseconds>(longest_delay, first_delay * (1LL << std::clamp(i, 0, 20)));
+  return all;
+}
+
+bool Backoff::wait(std::optional<seconds> asked) {
+  if (++failures_ >= policy_.attempts) return false;
+  if (asked && *asked > policy_.longest_wait_asked) return false;
+  milliseconds delay =
+      std::min<milliseconds>(policy_.longest_delay, policy_.first_delay * (1LL << std::clamp(failures_ - 1, 0, 20)));
+  thread_local std::minstd_rand random{std::random_device{}()};
+  delay = milliseconds(static_cast<std::int64_t>(static_cast<double>(delay.count()) *
+                                                 std::uniform_real_distribution<>(0.75, 1.25)(random)));
+  if (asked) delay = std::max<milliseconds>(delay, *asked);
+  const auto end = std::chrono::steady_clock::now() + delay;
+  while (std::chrono::steady_clock::now() < end && !(stop_ && stop_())) {
+    std::this_thread::sleep_for(
+        std::min<std::chrono::nanoseconds>(std::chrono::milliseconds(50), end - std::chrono::steady_clock::now()));
+  }
+  return true;
+}
 
 Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSettings& settings) {
   const auto& code = head.header("x-error-code");
@@ -136,8 +133,10 @@ Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSett
   const auto said = server_words(head, settings);
   if (code == "GatedRepo") return {ExitCode::failed, gated(request, settings) + said};
   if (code == "RevisionNotFound") {
-    return {ExitCode::bad_input, request.repo.name + " has no revision \"" + request.revision +
-                                     "\": --revision takes a branch, a tag or a commit" + said};
+    return {
+        ExitCode::bad_input,
+        request.repo.name + " has no revision \"" + request.revision + "\"; a branch, a tag or a commit is one" + said,
+        Remedy::of_revision};
   }
   if (code == "EntryNotFound") {
     return {ExitCode::bad_input, what + ": is not in revision \"" + request.revision + "\"" + said};
@@ -151,7 +150,8 @@ Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSett
   }
   // Without a token, the hub answers 401 for repositories that do not exist, too.
   if (code == "RepoNotFound" || head.status == 401 || head.status == 404) {
-    return {ExitCode::bad_input, not_found(request, settings) + said};
+    return {ExitCode::bad_input, not_found(request, settings) + said,
+            request.repo.type == RepoType::model ? Remedy::type_dataset : Remedy::none};
   }
   if (head.status == 403) {
     return {ExitCode::failed,
@@ -162,9 +162,10 @@ Error hub_failure(const HttpHead& head, const HubRequest& request, const HubSett
   }
   if (head.status == 429) {
     const auto asked = wait_asked_by(head);
-    return {ExitCode::failed, what + ": the hub limits the number of requests (429)" +
-                                  (asked ? " and asks to wait " + std::to_string(asked->count()) + " s" : "") +
-                                  "; try later, with fewer --jobs or with a token in HF_TOKEN" + said};
+    return {ExitCode::failed,
+            what + ": the hub limits the number of requests (429)" +
+                (asked ? " and asks to wait " + std::to_string(asked->count()) + " s" : "") + said,
+            Remedy::fewer_jobs};
   }
   return {ExitCode::failed, what + ": the hub answers with status " + std::to_string(head.status) + said};
 }

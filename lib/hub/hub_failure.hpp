@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_settings.hpp"
 #include "lib/hub/repo.hpp"

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/http_client.hpp"
 
 namespace fsdp {

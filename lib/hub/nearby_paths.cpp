@@ -7,8 +7,8 @@
 #include <system_error>
 #include <vector>
 
-#include "lib/base/nearest_name.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/nearest_name.hpp"
+#include "lib/base/text/text_format.hpp"
 
 namespace fsdp {
 namespace {

@@ -11,9 +11,9 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/base/claim.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/shared_write.hpp"
+#include "lib/base/files/claim.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/free_space.hpp"
 
 namespace fsdp {
@@ -95,7 +95,7 @@ std::string first_line(const std::string& hash, std::uint64_t size_bytes) {
   return fmt::format("fsdp-partial 1 {} {}\n", hash, size_bytes);
 }
 
-/// Removes a number and the separator behind it from the front of `text`. \return false when `text` does not match
+/// Removes a number and the separator after it from the front of `text`. \return false when `text` does not match
 template <typename Integer>
 bool take_number(std::string_view& text, char separator, int base, Integer& out) {
   const auto end = text.find(separator);
@@ -377,10 +377,10 @@ bool PartialFile::complete() const { return present_bytes() == size_bytes_; }
 
 std::string PartialFile::finish() {
   data_.sync();
-  struct stat mine {
+  struct stat opened {
   }, there{};
-  if (::fstat(data_.fd(), &mine) != 0 || ::lstat(data_path_.c_str(), &there) != 0 || mine.st_ino != there.st_ino ||
-      mine.st_dev != there.st_dev || mine.st_nlink > 1) {
+  if (::fstat(data_.fd(), &opened) != 0 || ::lstat(data_path_.c_str(), &there) != 0 || opened.st_ino != there.st_ino ||
+      opened.st_dev != there.st_dev || opened.st_nlink > 1) {
     throw IoError(data_path_.string() + ": another process replaced or linked it; run the same command again");
   }
   const std::lock_guard lock(hash_mutex_);

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 #include "lib/hub/content_hash.hpp"
 
 namespace fsdp {
@@ -81,7 +81,7 @@ class PartialJournal {
 };
 
 /// A file that arrives in pieces, in any order and from several threads, and whose download may span several processes.
-/// The holder of the claim on `work_directory` (lib/base/claim.hpp) owns part.GENERATION/{data,journal}.
+/// The holder of the claim on `work_directory` (lib/base/files/claim.hpp) owns part.GENERATION/{data,journal}.
 ///
 /// Data of earlier owners is reused: by a rename when the writer has ended, and by a copy when the writer may still
 /// run, so that no two processes write one file. Reused bytes are read back and compared with the journal's checksums.

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/utf8.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/text/utf8.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/content_hash.hpp"
 
 namespace fsdp {
@@ -25,6 +25,80 @@ std::optional<std::string> optional_text(const nlohmann::json& entry, const char
   const auto found = entry.find(key);
   return found == entry.end() || found->is_null() ? std::nullopt : std::optional(found->get<std::string>());
 }
+
+bool matches_any(const std::vector<std::string>& patterns, const std::string& path) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return matches(pattern, path); });
+}
+
+/// Characters of a path, with "/" for backslashes; bytes that are no UTF-8 are characters of their own.
+std::u32string characters_of(std::string_view text) {
+  std::u32string all;
+  while (!text.empty()) {
+    const auto length = utf8_character_length(text);
+    auto code = static_cast<char32_t>(static_cast<unsigned char>(text.front()));
+    if (length == 0) code += 0xdc00;
+    if (length > 1) code &= 0x7fU >> length;
+    for (std::size_t i = 1; i < length; ++i) code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3fU);
+    all += code == '\\' ? U'/' : code;
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return all;
+}
+
+/// Length of the class that `pattern` begins with; 0 where its "[" is a plain character.
+std::size_t class_length(std::u32string_view pattern) {
+  std::size_t at = 1;
+  if (at < pattern.size() && pattern[at] == '!') ++at;
+  const auto end = pattern.find(U']', at + 1);
+  return pattern.front() != '[' || at >= pattern.size() || end == pattern.npos ? 0 : end + 1;
+}
+
+/// \param inside  what stands between the brackets
+bool is_in_class(std::u32string_view inside, char32_t character) {
+  const bool negated = inside.front() == '!';
+  if (negated) inside.remove_prefix(1);
+  bool found = false;
+  while (!inside.empty()) {
+    const bool is_range = inside.size() > 2 && inside[1] == '-';
+    found = found || (inside.front() <= character && character <= inside[is_range ? 2 : 0]);
+    inside.remove_prefix(is_range ? 3 : 1);
+  }
+  return found != negated;
+}
+
+/// Source: translate() of Python's fnmatch
+bool matches_signs(std::u32string_view pattern, std::u32string_view path) {
+  std::size_t sign = 0, at = 0, star = pattern.npos, from = 0;
+  while (at < path.size()) {
+    const auto rest = pattern.substr(sign);
+    const auto length = rest.empty() ? 0 : class_length(rest);
+    const bool fits = length > 0      ? is_in_class(rest.substr(1, length - 2), path[at])
+                      : !rest.empty() ? rest.front() == '?' || rest.front() == path[at]
+                                      : false;
+    if (!rest.empty() && rest.front() == '*') {
+      star = ++sign;  // the sign after the star
+      from = at;
+    } else if (fits) {
+      sign += std::max<std::size_t>(length, 1);
+      ++at;
+    } else if (star != pattern.npos) {
+      sign = star;
+      at = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of(U'*', sign) == pattern.npos;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+const std::vector<std::string> kOtherWeights{"*.bin", "*.bin.index.json", "*.pt", "*.pth",  "*.ckpt",
+                                             "*.h5",  "*.msgpack",        "*.ot", "*.onnx", "*.gguf"};
 
 }  // namespace
 
@@ -97,84 +171,6 @@ std::optional<std::vector<RemoteFile>> tree_from_json(const std::string& text) {
     return std::nullopt;
   }
 }
-
-namespace {
-
-bool matches_any(const std::vector<std::string>& patterns, const std::string& path) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return matches(pattern, path); });
-}
-
-/// Characters of a path, with "/" for backslashes; bytes that are no UTF-8 are characters of their own.
-std::u32string characters_of(std::string_view text) {
-  std::u32string all;
-  while (!text.empty()) {
-    const auto length = utf8_character_length(text);
-    auto code = static_cast<char32_t>(static_cast<unsigned char>(text.front()));
-    if (length == 0) code += 0xdc00;
-    if (length > 1) code &= 0x7fU >> length;
-    for (std::size_t i = 1; i < length; ++i) code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3fU);
-    all += code == '\\' ? U'/' : code;
-    text.remove_prefix(std::max<std::size_t>(length, 1));
-  }
-  return all;
-}
-
-/// Length of the class that `pattern` begins with; 0 where its "[" is a plain character.
-std::size_t class_length(std::u32string_view pattern) {
-  std::size_t at = 1;
-  if (at < pattern.size() && pattern[at] == '!') ++at;
-  const auto end = pattern.find(U']', at + 1);
-  return pattern.front() != '[' || at >= pattern.size() || end == pattern.npos ? 0 : end + 1;
-}
-
-/// \param inside  what stands between the brackets
-bool is_in_class(std::u32string_view inside, char32_t character) {
-  const bool negated = inside.front() == '!';
-  if (negated) inside.remove_prefix(1);
-  bool found = false;
-  while (!inside.empty()) {
-    const bool is_range = inside.size() > 2 && inside[1] == '-';
-    found = found || (inside.front() <= character && character <= inside[is_range ? 2 : 0]);
-    inside.remove_prefix(is_range ? 3 : 1);
-  }
-  return found != negated;
-}
-
-/// Source: translate() of Python's fnmatch
-bool matches_signs(std::u32string_view pattern, std::u32string_view path) {
-  std::size_t sign = 0, at = 0, star = pattern.npos, from = 0;
-  while (at < path.size()) {
-    const auto rest = pattern.substr(sign);
-    const auto length = rest.empty() ? 0 : class_length(rest);
-    const bool fits = length > 0      ? is_in_class(rest.substr(1, length - 2), path[at])
-                      : !rest.empty() ? rest.front() == '?' || rest.front() == path[at]
-                                      : false;
-    if (!rest.empty() && rest.front() == '*') {
-      star = ++sign;  // the sign behind the star
-      from = at;
-    } else if (fits) {
-      sign += std::max<std::size_t>(length, 1);
-      ++at;
-    } else if (star != pattern.npos) {
-      sign = star;
-      at = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of(U'*', sign) == pattern.npos;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
-const std::vector<std::string> kOtherWeights{"*.bin", "*.bin.index.json", "*.pt", "*.pth",  "*.ckpt",
-                                             "*.h5",  "*.msgpack",        "*.ot", "*.onnx", "*.gguf"};
-
-}  // namespace
 
 std::string Selection::words() const {
   std::string text = include.empty() ? "all files" : "include " + joined(include);

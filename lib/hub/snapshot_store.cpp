@@ -16,12 +16,13 @@
 #include <optional>
 #include <thread>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/shared_write.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/hub/download.hpp"
 #include "lib/hub/hub_client.hpp"
@@ -242,7 +243,8 @@ SnapshotStore SnapshotStore::in_cache(const fs::path& cache_dir, const RepoId& r
   if (cache_dir.empty()) {
     throw UsageError(
         "no place for the Hugging Face cache: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME are not set; set one of "
-        "them (fsdp-download: or give --cache-dir or --local-dir)");
+        "them",
+        Remedy::name_cache);
   }
   SnapshotStore store;
   store.symlinks_ = symlinks;
@@ -425,11 +427,11 @@ void refuse_config_alone(const std::string& name, const std::filesystem::path& f
                                  name, download_command(*wanted, "")));
 }
 
-VerifyReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
-                             const std::function<bool()>& stop) {
+SnapshotReport verify_snapshot(const DownloadOptions& options, const HubSettings& settings,
+                               const std::function<bool()>& stop) {
   const auto begin = std::chrono::steady_clock::now();
   const auto store = store_of(options, settings);
-  VerifyReport report;
+  SnapshotReport report;
   report.commit = commit_of(options, store);
   report.snapshot = store.snapshot(report.commit);
   store.refuse_links(report.snapshot);

@@ -6,36 +6,44 @@
 #include <array>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <sstream>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/scheduler.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
 
 constexpr char stopped = 'S';
 
-/// Serializes an error: a letter for its class, the exit code of a plain Error, and the message. Empty without an
-/// error.
+/// Serializes an error: a letter for its class, the exit code of a plain Error, its advice, and the message. Empty
+/// without an error.
 std::string describe(const std::exception_ptr& error) {
   if (!error) return {};
+  const auto text = [](std::string kind, const Error& caught) {
+    const auto& advice = caught.advice();
+    return fmt::format("{}{} {} {}{}", kind, static_cast<int>(advice.remedy), advice.subject.size(), advice.subject,
+                       caught.what());
+  };
   try {
     std::rethrow_exception(error);
   } catch (const Stopped& caught) {
-    return stopped + std::string(caught.what());
+    return text({stopped}, caught);
   } catch (const UsageError& caught) {
-    return std::string("U") + caught.what();
+    return text("U", caught);
+  } catch (const RequestError& caught) {
+    return text("Q", caught);
   } catch (const FormatError& caught) {
-    return std::string("F") + caught.what();
+    return text("F", caught);
   } catch (const MissingInput& caught) {
-    return std::string("M") + caught.what();
+    return text("M", caught);
   } catch (const IoError& caught) {
-    return std::string("I") + caught.what();
+    return text("I", caught);
   } catch (const Error& caught) {
-    return std::string{'E', static_cast<char>(caught.code())} + caught.what();
+    return text({'E', static_cast<char>(caught.code())}, caught);
   } catch (const std::bad_alloc&) {
     return "Rout of memory";
   } catch (const std::exception& caught) {
@@ -43,23 +51,33 @@ std::string describe(const std::exception_ptr& error) {
   }
 }
 
+/// Throws what describe() has written.
 [[noreturn]] void raise(const std::string& text) {
-  const auto what = text.substr(1);
-  switch (text.front()) {
+  const auto kind = text.front();
+  if (kind == 'R') throw RuntimeFailure(text.substr(1));
+  std::istringstream stream(text.substr(kind == 'E' ? 2 : 1));
+  int remedy = 0;
+  std::size_t length = 0;
+  stream >> remedy >> length;
+  stream.get();
+  std::string rest(std::istreambuf_iterator<char>(stream), {});
+  const Advice advice(static_cast<Remedy>(remedy), rest.substr(0, length));
+  const auto what = rest.substr(length);
+  switch (kind) {
     case stopped:
       throw Stopped(what);
     case 'U':
-      throw UsageError(what);
+      throw UsageError(what, advice);
+    case 'Q':
+      throw RequestError(what, advice);
     case 'F':
-      throw FormatError(what);
+      throw FormatError(what, advice);
     case 'M':
-      throw MissingInput(what);
+      throw MissingInput(what, advice);
     case 'I':
-      throw IoError(what);
-    case 'E':
-      throw Error(static_cast<ExitCode>(what.front()), what.substr(1));
+      throw IoError(what, advice);
     default:
-      throw RuntimeFailure(what);
+      throw Error(static_cast<ExitCode>(text[1]), what, advice);
   }
 }
 
@@ -70,21 +88,6 @@ std::string worst(const std::vector<std::string>& texts) {
   }
   return found;
 }
-
-}  // namespace
-
-bool any_rank(ProcessGroup& group, bool mine) { return group.all_reduce(mine ? 1.0 : 0.0, Reduce::max) > 0; }
-
-bool every_rank(ProcessGroup& group, bool mine) { return !any_rank(group, !mine); }
-
-std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& mine) {
-  const double last = group.size();
-  const auto first = static_cast<int>(group.all_reduce(mine.empty() ? last : group.rank(), Reduce::min));
-  if (first == group.size()) return std::nullopt;
-  return RankProblem{first, group.broadcast_text(mine, first)};
-}
-
-namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -117,17 +120,28 @@ std::string difference(const std::vector<std::string>& texts, const std::vector<
 
 }  // namespace
 
+bool any_rank(ProcessGroup& group, bool local) { return group.all_reduce(local ? 1.0 : 0.0, Reduce::max) > 0; }
+
+bool every_rank(ProcessGroup& group, bool local) { return !any_rank(group, !local); }
+
+std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& local) {
+  const double last = group.size();
+  const auto first = static_cast<int>(group.all_reduce(local.empty() ? last : group.rank(), Reduce::min));
+  if (first == group.size()) return std::nullopt;
+  return RankProblem{first, group.broadcast_text(local, first)};
+}
+
 void require_equal_ranks(ProcessGroup& group, const std::vector<RankTrait>& traits) {
   if (group.size() == 1) return;
   std::string text;
-  for (const auto& trait : traits) text += trait.mine + '\n';
+  for (const auto& trait : traits) text += trait.local + '\n';
   // 52 bits of the text's hash fit a double exactly.
   const auto digest = static_cast<double>(std::hash<std::string>{}(text) >> 12);
   std::array<double, 2> extremes{digest, -digest};
   group.all_reduce(extremes, Reduce::max);
   if (extremes[0] == -extremes[1]) return;
   const auto texts = group.gather(host_name() + '\n' + text, 0);
-  throw UsageError(group.broadcast_text(group.rank() == 0 ? difference(texts, traits, group) : "", 0));
+  throw RequestError(group.broadcast_text(group.rank() == 0 ? difference(texts, traits, group) : "", 0));
 }
 
 void run_agreed(ProcessGroup& group, const std::function<void()>& action) {

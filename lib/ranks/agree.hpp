@@ -10,11 +10,11 @@
 
 namespace fsdp {
 
-/// True on every rank when `mine` is true on any rank.
-bool any_rank(ProcessGroup& group, bool mine);
+/// True on every rank when `local` is true on any rank.
+bool any_rank(ProcessGroup& group, bool local);
 
-/// True on every rank when `mine` is true on all ranks.
-bool every_rank(ProcessGroup& group, bool mine);
+/// True on every rank when `local` is true on all ranks.
+bool every_rank(ProcessGroup& group, bool local);
 
 /// A problem and the rank that has it.
 struct RankProblem {
@@ -23,17 +23,17 @@ struct RankProblem {
 };
 
 /// Returns on every rank the problem of the lowest rank that has one.
-/// \param mine  the problem of this rank; empty when it has none
-std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& mine);
+/// \param local  the problem of this rank; empty when it has none
+std::optional<RankProblem> first_problem(ProcessGroup& group, const std::string& local);
 
 /// A property that all ranks of a job must have alike.
 struct RankTrait {
-  std::string what;  ///< "the program"
-  std::string mine;  ///< this rank's: "fsdp 1.0.0"
+  std::string what;   ///< "the program"
+  std::string local;  ///< this rank's: "fsdp 1.0.0"
 };
 
 /// Requires that all ranks have the same traits.
-/// \throws UsageError on every rank if a trait differs: it names the first one that does, the two ranks, their hosts,
+/// \throws RequestError on every rank if a trait differs: it names the first one that does, the two ranks, their hosts,
 ///         and what each of them has
 void require_equal_ranks(ProcessGroup& group, const std::vector<RankTrait>& traits);
 

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/ranks/heap_peer_memory.hpp"
 
 namespace fsdp {
@@ -83,14 +84,14 @@ class FakeGroup final : public ProcessGroup {
     if (shared_->rehearsing) {
       if (script.values.size() <= call) script.values.resize(call + 1);
       script.values[call].resize(static_cast<std::size_t>(shared_->job.ranks));
-      script.values[call][static_cast<std::size_t>(shared_->job.rank)].assign(values.begin(), values.end());
+      element(script.values[call], shared_->job.rank).assign(values.begin(), values.end());
       return;
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const double mine = values[i];
+      const double local = values[i];
       double total = 0;
       for (std::size_t m = 0; m < members_.size(); ++m) {
-        const double value = other_value(call, members_[m], i, mine);
+        const double value = other_value(call, members_[m], i, local);
         total = m == 0 ? value : combine(total, value, op);
       }
       values[i] = total;
@@ -102,7 +103,7 @@ class FakeGroup final : public ProcessGroup {
   }
   std::unique_ptr<Work> all_gather(std::span<const GatherBlock> blocks) override {
     if (shared_->real_memory) {
-      for (const auto& block : blocks) take_own_part(block.out, block.in, static_cast<std::size_t>(rank_));
+      for (const auto& block : blocks) take_own_part(block.out, block.in, to_index(rank_));
     }
     double bytes = 0;
     for (const auto& block : blocks) bytes += static_cast<double>(block.out.size());
@@ -127,13 +128,13 @@ class FakeGroup final : public ProcessGroup {
     if (shared_->rehearsing) {
       if (script.colors.size() <= call) script.colors.resize(call + 1);
       script.colors[call].resize(static_cast<std::size_t>(shared_->job.ranks), -1);
-      script.colors[call][static_cast<std::size_t>(shared_->job.rank)] = color;
+      element(script.colors[call], shared_->job.rank) = color;
       return std::make_unique<FakeGroup>(shared_, std::vector<int>{shared_->job.rank});
     }
     if (call >= script.colors.size()) throw std::logic_error("a group was split beyond its rehearsal");
     std::vector<int> members;
     for (const int other : members_) {
-      if (script.colors[call][static_cast<std::size_t>(other)] == color) members.push_back(other);
+      if (element(script.colors[call], other) == color) members.push_back(other);
     }
     return std::make_unique<FakeGroup>(shared_, std::move(members));
   }
@@ -152,7 +153,7 @@ class FakeGroup final : public ProcessGroup {
     return std::make_unique<FakePeerMemory>(size_bytes, num_counters, std::move(region));
   }
   std::chrono::milliseconds timeout() const override { return std::chrono::hours(24); }
-  int world_rank(int member) const override { return members_[static_cast<std::size_t>(member)]; }
+  int world_rank(int member) const override { return element(members_, member); }
 
   TransferWork place() const {
     std::set<int> nodes;
@@ -177,10 +178,10 @@ class FakeGroup final : public ProcessGroup {
   }
 
   int node_of(int world_rank) const { return world_rank / shared_->job.ranks_per_node; }
-  double other_value(std::size_t call, int world_rank, std::size_t i, double mine) const {
-    if (call >= shared_->script.values.size()) return mine;
-    const auto& said = shared_->script.values[call][static_cast<std::size_t>(world_rank)];
-    return i < said.size() ? said[i] : mine;
+  double other_value(std::size_t call, int world_rank, std::size_t i, double local) const {
+    if (call >= shared_->script.values.size()) return local;
+    const auto& said = element(shared_->script.values[call], world_rank);
+    return i < said.size() ? said[i] : local;
   }
   /// Writes `part` to slice `place` of `out` and zeros elsewhere. `part` may already be in that slice.
   static void take_own_part(std::span<std::byte> out, std::span<const std::byte> part, std::size_t place) {
@@ -200,18 +201,14 @@ class FakeGroup final : public ProcessGroup {
   int rank_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 std::unique_ptr<ProcessGroup> make_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
                                          bool real_memory, std::shared_ptr<WorkLog> work) {
   if (job.ranks < 1 || job.ranks_per_node < 1 || job.rank < 0 || job.rank >= job.ranks) {
-    throw UsageError("rank " + std::to_string(job.rank) + " of " + std::to_string(job.ranks) + " ranks, " +
-                     std::to_string(job.ranks_per_node) + " per node, is no job");
+    throw RequestError("rank " + std::to_string(job.rank) + " of " + std::to_string(job.ranks) + " ranks, " +
+                       std::to_string(job.ranks_per_node) + " per node, is no job");
   }
   std::vector<int> everyone(static_cast<std::size_t>(job.ranks));
-  for (int r = 0; r < job.ranks; ++r) everyone[static_cast<std::size_t>(r)] = r;
+  for (int r = 0; r < job.ranks; ++r) element(everyone, r) = r;
   const auto shared = std::make_shared<FakeJobState>();
   shared->job = job;
   for (int r = 0; r < job.ranks; ++r) {
@@ -230,7 +227,7 @@ std::unique_ptr<ProcessGroup> make_world(const FakeJob& job, const std::function
 
 }  // namespace
 
-TransferWork place_of(const ProcessGroup& group) {
+TransferWork placement_of(const ProcessGroup& group) {
   if (const auto* fake = dynamic_cast<const FakeGroup*>(&group)) return fake->place();
   TransferWork place;
   place.ranks = group.size();

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
@@ -20,12 +20,12 @@ struct FakeJob {
 ///                   once for every rank beforehand, so that splits and reductions have the results of the whole job.
 ///                   Later reductions use this rank's value for every rank.
 /// \param work       log that receives the transfers; may be null
-/// \throws UsageError when `job` is inconsistent
+/// \throws RequestError when `job` is inconsistent
 std::unique_ptr<ProcessGroup> make_fake_world(const FakeJob& job, const std::function<void(ProcessGroup&)>& rehearsal,
                                               std::shared_ptr<WorkLog> work = nullptr);
 
 /// Placement of a group on the nodes of its job. A group that is not simulated counts as being on one node.
-TransferWork place_of(const ProcessGroup& group);
+TransferWork placement_of(const ProcessGroup& group);
 
 /// Like make_fake_world(), but with real memory, so that one rank can measure its memory use in a larger job. Data from
 /// other ranks is zeros.

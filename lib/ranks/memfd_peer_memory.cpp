@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "lib/base/files/descriptor.hpp"
 #include "lib/ranks/mpi_group.hpp"
 
 namespace fsdp::detail {
@@ -51,17 +52,6 @@ class MemfdPeerMemory final : public PeerMemory {
   std::size_t size_bytes_;
 };
 
-/// Closes on scope exit; the mapping stays.
-struct Descriptor {
-  int fd = -1;
-  Descriptor() = default;
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 std::byte* map(int fd, std::size_t bytes) {
   struct stat info {};
   // Touching a page past the end of a shorter file would kill the process.
@@ -81,7 +71,7 @@ std::unique_ptr<PeerMemory> make_memfd_peer_memory(ProcessGroup& group, std::siz
   const std::size_t header_bytes = round_up((num_counters + 1) * sizeof(SharedCounter));
   const std::size_t data_bytes = round_up(size_bytes);
   const std::size_t total_bytes = header_bytes + data_bytes;
-  Descriptor file;
+  Descriptor file;  // the mapping stays when it is closed
   std::byte* base = nullptr;
   // Process id, descriptor, and a nonce that identifies the file: in another pid namespace, that process id may belong
   // to another process, even to a rank of another job.
@@ -89,19 +79,20 @@ std::unique_ptr<PeerMemory> make_memfd_peer_memory(ProcessGroup& group, std::siz
   const auto nonce = static_cast<std::int64_t>((std::uint64_t{entropy()} << 32 | entropy()) | 1u);
   std::array<std::int64_t, 3> address{::getpid(), -1, nonce};
   if (group.rank() == 0) {
-    file.fd = ::memfd_create("fsdp-peer-memory", MFD_CLOEXEC);
-    if (file.fd >= 0 && ::ftruncate(file.fd, static_cast<off_t>(total_bytes)) == 0) base = map(file.fd, total_bytes);
+    file.reset(::memfd_create("fsdp-peer-memory", MFD_CLOEXEC));
+    if (file.get() >= 0 && ::ftruncate(file.get(), static_cast<off_t>(total_bytes)) == 0)
+      base = map(file.get(), total_bytes);
     if (base != nullptr) {
       for (std::size_t i = 0; i <= num_counters; ++i) new (base + i * sizeof(SharedCounter)) SharedCounter;
       reinterpret_cast<SharedCounter*>(base)->value = static_cast<std::uint64_t>(nonce);
-      address[1] = file.fd;
+      address[1] = file.get();
     }
   }
   group.broadcast(std::as_writable_bytes(std::span(address)), 0);
   if (group.rank() != 0 && address[1] >= 0) {
     const auto path = "/proc/" + std::to_string(address[0]) + "/fd/" + std::to_string(address[1]);
-    file.fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-    base = map(file.fd, total_bytes);
+    file.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    base = map(file.get(), total_bytes);
     if (base != nullptr && reinterpret_cast<SharedCounter*>(base)->value != static_cast<std::uint64_t>(address[2])) {
       ::munmap(base, total_bytes);
       base = nullptr;

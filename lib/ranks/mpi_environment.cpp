@@ -23,9 +23,9 @@
 #include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/scheduler.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/mpi_group.hpp"
 
 namespace fsdp {

@@ -9,7 +9,8 @@
 #include <sstream>
 #include <thread>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -52,24 +53,6 @@ class MpiWork final : public Work {
   const char* what_;
 };
 
-}  // namespace
-
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw RuntimeFailure(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
-}
-
-UniqueComm::~UniqueComm() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (comm_ != MPI_COMM_NULL && finalized == 0 && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
-}
-
-namespace {
-
 std::vector<int> world_ranks_of(MPI_Comm comm) {
   int size = 0;
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
@@ -85,6 +68,20 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
 }
 
 }  // namespace
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw RuntimeFailure(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
+}
+
+UniqueComm::~UniqueComm() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (comm_ != MPI_COMM_NULL && finalized == 0 && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+}
 
 void MpiJob::check_wait() {
   constexpr std::chrono::milliseconds kPause{500}, kLate{1000}, kStop{5000};
@@ -105,9 +102,9 @@ void MpiJob::check_wait() {
       gone.push_back(fmt::format("rank {} (process {} on {})", world_rank, process.pid, process.host));
   }
   if (lasts(!gone.empty(), gone_since, kLate)) {
-    throw RuntimeFailure(fmt::format("did not arrive: {}, whose process{} ended; look for {} message above",
-                                     fmt::join(gone, ", "), gone.size() == 1 ? " has" : "es have",
-                                     gone.size() == 1 ? "its" : "their"));
+    throw StuckFailure(fmt::format("did not arrive: {}, whose process{} ended; look for {} message above",
+                                   fmt::join(gone, ", "), gone.size() == 1 ? " has" : "es have",
+                                   gone.size() == 1 ? "its" : "their"));
   }
 }
 
@@ -161,7 +158,7 @@ void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
     // Respond to a rank whose wait began earlier and timed out, so that it does not report this rank as missing.
     if (waited > timeout() || (waited > std::chrono::milliseconds(5) && liveness_probed())) {
       const auto missing = missing_ranks();
-      throw RuntimeFailure(fmt::format(
+      throw StuckFailure(fmt::format(
           "{} did not complete within {} s (--collective-timeout); {}", what,
           std::chrono::duration_cast<std::chrono::seconds>(timeout()).count(),
           missing.empty() ? std::string("every rank is waiting in it: the network lost a message or is stuck")
@@ -193,7 +190,7 @@ std::vector<int> MpiGroup::missing_ranks() {
     MPI_Iprobe(MPI_ANY_SOURCE, 0, job_->alarm.get(), &found, &status);
     if (found != 0) {
       MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, 0, job_->alarm.get(), MPI_STATUS_IGNORE);
-      heard[static_cast<std::size_t>(status.MPI_SOURCE)] = true;
+      element(heard, status.MPI_SOURCE) = true;
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -201,8 +198,8 @@ std::vector<int> MpiGroup::missing_ranks() {
   std::vector<int> members, others;
   for (std::size_t r = 0; r < everyone.size(); ++r) {
     if (heard[r]) continue;
-    const bool mine = std::find(world_ranks_.begin(), world_ranks_.end(), everyone[r]) != world_ranks_.end();
-    (mine ? members : others).push_back(everyone[r]);
+    const bool is_member = std::find(world_ranks_.begin(), world_ranks_.end(), everyone[r]) != world_ranks_.end();
+    (is_member ? members : others).push_back(everyone[r]);
   }
   return members.empty() ? others : members;
 }
@@ -267,7 +264,7 @@ std::vector<std::string> MpiGroup::gather(std::string_view text, int root) {
   std::vector<std::string> texts;
   if (rank_ == root) {
     for (std::size_t r = 0; r < lengths.size(); ++r) {
-      texts.push_back(all.substr(static_cast<std::size_t>(starts[r]), static_cast<std::size_t>(lengths[r])));
+      texts.push_back(all.substr(to_index(starts[r]), static_cast<std::size_t>(lengths[r])));
     }
   }
   return texts;

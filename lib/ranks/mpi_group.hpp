@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/process_identity.hpp"
+#include "lib/base/process/process_identity.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/ranks/rank_environment.hpp"
 
@@ -80,7 +81,7 @@ class MpiGroup final : public ProcessGroup {
   std::chrono::milliseconds init_timeout() const override { return job_->limits.init_timeout; }
   void check_wait() const override { job_->check_wait(); }
   void end_waits(std::function<bool()> wanted) override;
-  int world_rank(int member) const override { return world_ranks_[static_cast<std::size_t>(member)]; }
+  int world_rank(int member) const override { return element(world_ranks_, member); }
 
   /// Ranks that wait in any group respond. Returns the members of this group that do not respond or, if all members do,
   /// the other ranks of the job that do not, because they block a member.

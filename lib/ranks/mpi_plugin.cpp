@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "lib/base/error.hpp"
-#include "lib/base/plugin.hpp"
+#include "lib/base/process/plugin.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace detail {

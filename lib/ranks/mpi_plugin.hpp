@@ -24,7 +24,7 @@ namespace detail {
 
 /// Program and plugin exchange C++ objects, so both must come from one build. Increase the number when RankEnvironment
 /// or ProcessGroup changes.
-inline constexpr const char* kMpiPluginAbi = "fsdp " FSDP_VERSION ", rank interface 2";
+inline constexpr const char* kMpiPluginAbi = "fsdp " FSDP_VERSION ", rank interface 3";
 
 /// The three symbols of libfsdp_mpi.so.
 using MpiAbiFunction = const char*();

@@ -11,7 +11,8 @@
 #include <limits>
 #include <thread>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/flight/flight_recorder.hpp"
 #include "lib/ranks/heap_peer_memory.hpp"
 
 #if defined(__x86_64__)
@@ -99,6 +100,9 @@ void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::ui
     relax();
   }
   const auto start = Clock::now();
+  auto* recorder = group.recorder();
+  const auto number =
+      recorder != nullptr ? recorder->begin_counter(what, group.world_rank(member), value) : std::uint64_t{0};
   while (!reached()) {
     const auto waited = Clock::now() - start;
     // Ranks that share a core, and other programs, make progress only when the waiting rank leaves it to them. Waking
@@ -107,15 +111,22 @@ void wait_for_counter(const ProcessGroup& group, SharedCounter& counter, std::ui
       std::this_thread::yield();
     } else {
       sleep_until_raised(counter, value);
-      group.check_wait();
+      try {
+        group.check_wait();
+      } catch (const StuckFailure&) {
+        if (recorder != nullptr) recorder->freeze();
+        throw;
+      }
     }
     if (waited > group.timeout()) {
-      throw RuntimeFailure(fmt::format(
+      if (recorder != nullptr) recorder->freeze();
+      throw StuckFailure(fmt::format(
           "rank {} did not arrive at {} within {} s (--collective-timeout): it failed, hangs or is far slower; look "
           "for its message above or on its node",
           group.world_rank(member), what, std::chrono::duration_cast<std::chrono::seconds>(group.timeout()).count()));
     }
   }
+  if (recorder != nullptr) recorder->end(number);
 }
 
 std::unique_ptr<ProcessGroup> make_single_group() { return std::make_unique<SingleGroup>(); }

@@ -14,7 +14,17 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/types/error.hpp"
+
 namespace fsdp {
+
+class FlightRecorder;
+
+/// Other ranks did not arrive.
+class StuckFailure : public RuntimeFailure {
+ public:
+  using RuntimeFailure::RuntimeFailure;
+};
 
 enum class Reduce { sum, max, min };
 
@@ -110,6 +120,10 @@ class ProcessGroup {
   virtual void end_waits([[maybe_unused]] std::function<bool()> wanted) {}  // NOLINT: MpiGroup keeps it
   /// World rank of a member of the group, for messages.
   virtual int world_rank(int member) const = 0;
+  /// Where waits of this rank are recorded, see recorded_group.hpp; null: nowhere.
+  virtual FlightRecorder* recorder() const { return nullptr; }
+  /// The group's place in the record.
+  virtual std::uint8_t recorded_as() const { return 0; }
 
   // Implemented with the virtual functions above.
   double all_reduce(double value, Reduce op);

@@ -8,8 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/ranks/heap_peer_memory.hpp"
 
 namespace fsdp {
@@ -32,7 +33,7 @@ class Meeting {
   /// \return the pointers by rank, valid until the next call by this rank
   const std::vector<void*>& meet(int rank, void* pointer) {
     std::unique_lock lock(mutex_);
-    pointers_[static_cast<std::size_t>(rank)] = pointer;
+    element(pointers_, rank) = pointer;
     arrive(rank, lock);
     return pointers_;
   }
@@ -44,7 +45,7 @@ class Meeting {
  private:
   void arrive(int rank, std::unique_lock<std::mutex>& lock) {
     const auto round = round_;
-    here_[static_cast<std::size_t>(rank)] = true;
+    element(here_, rank) = true;
     if (std::find(here_.begin(), here_.end(), false) == here_.end()) {
       here_.assign(here_.size(), false);
       ++round_;
@@ -55,8 +56,7 @@ class Meeting {
     while (round_ == round) {
       changed_.wait_for(lock, std::chrono::milliseconds(20));
       if (world_.failed) throw RuntimeFailure("another rank failed");
-      if (std::chrono::steady_clock::now() > deadline)
-        throw RuntimeFailure("did not arrive in time: rank " + missing());
+      if (std::chrono::steady_clock::now() > deadline) throw StuckFailure("did not arrive in time: rank " + missing());
     }
   }
 
@@ -97,7 +97,7 @@ class ThreadGroup final : public ProcessGroup {
     // After a rank has failed, waits on counters of peer memory must end, too.
     return shared_->world.failed ? std::chrono::milliseconds(0) : shared_->world.timeout;
   }
-  int world_rank(int member) const override { return shared_->world_ranks[static_cast<std::size_t>(member)]; }
+  int world_rank(int member) const override { return element(shared_->world_ranks, member); }
 
   void barrier() override { shared_->meeting.leave(rank_); }
 
@@ -115,7 +115,7 @@ class ThreadGroup final : public ProcessGroup {
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     const auto& all = shared_->meeting.meet(rank_, bytes.data());
-    const void* source = all[static_cast<std::size_t>(root)];
+    const void* source = element(all, root);
     if (rank_ != root && !bytes.empty()) std::memcpy(bytes.data(), source, bytes.size());
     shared_->meeting.leave(rank_);
   }
@@ -166,7 +166,7 @@ class ThreadGroup final : public ProcessGroup {
     int new_rank = 0;
     int leader = -1;
     for (int r = 0; r < size(); ++r) {
-      if (colors[static_cast<std::size_t>(r)] != color) continue;
+      if (element(colors, r) != color) continue;
       if (leader < 0) leader = r;
       if (r == rank_) new_rank = static_cast<int>(members.size());
       members.push_back(world_rank(r));
@@ -175,9 +175,9 @@ class ThreadGroup final : public ProcessGroup {
     std::shared_ptr<ThreadGroupState> made;
     if (rank_ == leader) made = std::make_shared<ThreadGroupState>(members, shared_->world);
     const auto& all = shared_->meeting.meet(rank_, &made);
-    auto mine = *static_cast<std::shared_ptr<ThreadGroupState>*>(all[static_cast<std::size_t>(leader)]);
+    auto shared = *static_cast<std::shared_ptr<ThreadGroupState>*>(element(all, leader));
     shared_->meeting.leave(rank_);
-    return std::make_unique<ThreadGroup>(mine, new_rank, ranks_per_node_);
+    return std::make_unique<ThreadGroup>(shared, new_rank, ranks_per_node_);
   }
 
   std::unique_ptr<ProcessGroup> split_by_node() override { return split(world_rank(rank_) / ranks_per_node_); }
@@ -189,9 +189,9 @@ class ThreadGroup final : public ProcessGroup {
     std::shared_ptr<detail::HeapRegion> made;
     if (rank_ == 0) made = std::make_shared<detail::HeapRegion>(size_bytes, num_counters);
     const auto& all = shared_->meeting.meet(rank_, &made);
-    auto mine = *static_cast<std::shared_ptr<detail::HeapRegion>*>(all[0]);
+    auto shared = *static_cast<std::shared_ptr<detail::HeapRegion>*>(all[0]);
     shared_->meeting.leave(rank_);
-    return std::make_unique<detail::HeapPeerMemory>(mine);
+    return std::make_unique<detail::HeapPeerMemory>(shared);
   }
 
  private:
@@ -220,7 +220,7 @@ void run_thread_ranks(int num_ranks, int ranks_per_node, const std::function<voi
   World world;
   world.timeout = timeout;
   std::vector<int> everyone(static_cast<std::size_t>(num_ranks));
-  for (int r = 0; r < num_ranks; ++r) everyone[static_cast<std::size_t>(r)] = r;
+  for (int r = 0; r < num_ranks; ++r) element(everyone, r) = r;
   const auto shared = std::make_shared<ThreadGroupState>(everyone, world);
   std::vector<std::thread> threads;
   const auto guarded = [&](const auto& work) {

@@ -1,5 +1,5 @@
-"""Part of stage speed: rates of this GPU and host without a model, from tests/gpu_device (tests/gpu/rates_test.cpp): products
-of a block's shapes, GB/s of every kernel beside a copy's, copies to and from the host, the host's time per launch."""
+"""Part of stage speed: rates of this GPU and host without a model, from tests/bench_gpu_rates (tests/bench/gpu_rates.cpp):
+products of a block's shapes, GB/s of every kernel beside a copy's, copies to and from the host, the host's time per launch."""
 
 import re
 
@@ -26,26 +26,21 @@ def products_alone(rates, block):
     return operations / seconds
 
 
-def run_suite(stage, name):
-    """Runs a suite of tests/gpu_device that only prints figures. Returns its log, what it printed, and clocks."""
+def run_program(stage, name, program, *arguments):
+    """Runs a program of tests/ that only prints figures. Returns its log, what it printed, and clocks."""
     if stage.machine.device != "cuda":
         raise Skipped("needs a GPU")
-    there = stage.machine.test_program("gpu_device")
+    there = stage.machine.test_program(program)
     if there is None:
-        raise Skipped("no tests/gpu_device beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
-    program, variables = there
+        raise Skipped(f"no tests/{program} beside the programs: scripts/build --with-tests makes it, with a CUDA back end")
+    path, variables = there
     with Sampled(stage.machine) as gpu:
-        log = stage.run(name, [program, f"--test-suite=gpu/{name}", "--no-skip"], 90, variables, may_fail=True)
+        log = stage.run(name, [path, *arguments], 90, variables, may_fail=True)
     return log, log.read_text(encoding="utf-8", errors="replace"), gpu.found
 
 
-def suite_failed(log, said):
-    """Returns a text to append, empty if the suite ended well: its figures count nevertheless."""
-    return "" if "Status: SUCCESS" in said else f"; but the suite failed: {log}"
-
-
 def check(stage):
-    log, said, clocks = run_suite(stage, "rates")
+    log, said, clocks = run_program(stage, "rates", "bench_gpu_rates")
     found = re.findall(r"(?m)^rate: (.*) = (\S+) (\S+)$", said)
     rates = {name: (float(value), unit) for name, value, unit in found}
     if "copy" not in rates:
@@ -58,7 +53,7 @@ def check(stage):
     launch, group = (rates.get(name, (0, ""))[0] for name in ("launch of a kernel of this project", "group of collectives"))
     figures = {"rates": [{"name": name, "value": value, "unit": unit} for name, (value, unit) in rates.items()], "clocks": clocks}
     burst, sustained = (rates.get(f"{INNER}{kind}", (0, ""))[0] for kind in ("", ", sustained"))
-    failed = suite_failed(log, said)
+    failed = "" if re.search("(?m)^done$", said) else f"; but it did not end well: {log}"  # the figures count nevertheless
     return FAIL if failed else NOTE, (
         f"products alone: {blocks}{words(clocks)}; {INNER} {burst:.0f} TFLOP/s, {sustained:.0f} after a second; copy {copy:.0f} GB/s, slowest kernels to it: {slowest}; "
         f"host: {launch:.1f} us a launch, {group:.0f} us a group of collectives{failed}"), figures

@@ -178,7 +178,7 @@ write_page() {
             "$NUM_LAYERS" "$EMBED_SIZE" "$NUM_HEADS" "$SEQ_LEN" "$BATCH_SIZE" "$PRECISION" "$RANKS" "$(hardware "$first")" \
             "${MEMORY:+ with $MEMORY each where memory is the question}" "$STEPS" "$( ((REPEATS > 1)) && echo ", $REPEATS times" || true)" \
             "$(figure program_version <"$first")"
-        printf 'tokens/s and s/step are medians over steps but for the first two; ± is half of what lies between the quartiles.\n'
+        printf 'tokens/s and s/step are medians over all steps except the first two; ± is half the interquartile range.\n'
         for lesson in "${lessons[@]}"; do
             echo
             cat "$lesson"

@@ -111,13 +111,39 @@ Slurm requeues this job by itself (preemption, scontrol requeue)" 85
 
 # train ARGUMENTS of fsdp-finetune, after options: trains from the run's newest checkpoint; requeues the job on 85.
 train() {
-    local code=0
+    local code=0 nodes
     begin_run "$@"
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
     "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
     end_run "$code"
     say "stopped at step $step, requeueing"
+    nodes=$(nodes_to_leave_out "$@") || nodes=''
     scontrol requeue "$slurm_job" || die "this Slurm did not requeue; submit again with RUN_NAME=$RUN_NAME to go on" 85
+    if [[ -n $nodes ]]; then leave_out "$nodes"; fi
+}
+
+# nodes_to_leave_out ARGUMENTS of fsdp-finetune: prints the nodes in the file of --exclude-file after those that the job was
+# submitted without, which Slurm would forget; nothing if the file has none.
+nodes_to_leave_out() {
+    local job_config='' file nodes facts
+    read_config "$@" 2>/dev/null || return 0
+    file=$(configured exclude-file)
+    [[ -f $file && -r $file ]] || return 0
+    nodes=$(sed -e 's/#.*//' -e 's/[[:space:]]//g' -e '/^$/d' "$file" | paste -sd,)
+    [[ -n $nodes ]] || return 0
+    facts=$(scontrol show job "$slurm_job" 2>/dev/null || true)
+    if [[ $facts =~ ExcNodeList=([^[:space:]]+) && ${BASH_REMATCH[1]} != "(null)" ]]; then nodes=${BASH_REMATCH[1]},$nodes; fi
+    echo "$nodes"
+}
+
+# leave_out NODES: the next start of this job gets none of them. Slurm takes them of a job that waits only, as this one does
+# from its requeue on, which comes to all of its processes as SIGTERM.
+leave_out() {
+    if (trap '' TERM && scontrol update JobId="$slurm_job" ExcNodeList="$1"); then
+        say "the next start leaves out $1 (--exclude-file)"
+    else
+        say "Slurm does not leave out $1 (--exclude-file)"
+    fi
 }
 
 # --- for chess_chain.sh -----------------------------------------------------------------------------------------------

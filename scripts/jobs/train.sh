@@ -369,7 +369,7 @@ tell_of_walltime() {
 
 # submit_train ARGUMENTS of fsdp-finetune: submits this script, by the scheduler's submission (slurm.sh, pbs.sh), and ends it.
 # Refuses what the job would refuse, if the programs start on this machine. --show as first argument only prints the whole
-# command, which needs no scheduler, and behind a # the one that each rank runs.
+# command, which needs no scheduler, and after a # the one that each rank runs.
 submit_train() {
     local show=0 count=''
     if [[ ${1:-} == --show ]]; then show=1; shift; fi

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails on a source longer than 800 lines or a header longer than 300 whose first lines do not say why ("Long because
-..."): such a file has more than one subject; on two files of lib/ and apps/ with one name; and on a line of a page beyond
-120 characters, but for tables, blocks of code and what cannot be broken.
+..."): such a file has more than one subject; on two files of lib/ and apps/ with one name; on a folder there with more
+than 25 sources or 5,000 lines, which has more than one subject, too; and on a line of a page beyond 120 characters, but
+for tables, blocks of code and what cannot be broken.
 
     file_length.py [--root DIR]      the repository by default
 """
@@ -45,6 +46,15 @@ def same_names(root):
         seen.setdefault(file.name, file)
 
 
+def full_folders(root):
+    """Complains about a folder in which a name is hard to find."""
+    for folder in sorted({file.parent for top in ("apps", "lib") for file in (root / top).rglob("*.[hc]pp")}):
+        sources = [file for file in folder.iterdir() if file.suffix in (".cpp", ".hpp", ".cu", ".cuh")]
+        lines = sum(len(file.read_bytes().splitlines()) for file in sources)
+        if len(sources) > 25 or lines > 5000:
+            yield f"{folder.relative_to(root)}: {len(sources)} sources with {lines} lines, the limits are 25 and 5000"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
@@ -61,7 +71,7 @@ def main():
             lines = file.read_bytes().splitlines()
             if len(lines) > limit and b"Long because" not in b"\n".join(lines[:12]):
                 found.append(f"{file.relative_to(root)}: {len(lines)} lines, the limit is {limit}")
-    found += same_names(root)
+    found += [*same_names(root), *full_folders(root)]
     for page in sorted({*root.glob("*.md"), *root.glob("docs/*.md")}):
         files += 1
         found += page_complaints(page, root)

@@ -15,23 +15,30 @@ import sys
 # Lowest first: rooms of one floor do not include each other. A room's folders are ordered as well: each may include the
 # folders before it. The text beside a room states its purpose.
 FLOORS = [
-    [("base", "errors, files, text, log, signals, number types", [])],
+    [("base", "errors, files, text, log, signals, number types", ["types", "text", "messages", "process", "files"])],
+    [("formats", "files as bytes: zip, pickle, safetensors, HDF5", []),
+     ("flight", "what ranks do, for others to read; why a job is stuck", [])],
     [("ranks", "groups of ranks: MPI, threads, made up ones", []),
      ("hub", "downloads", []),
      ("reports", "curves; what runs left", ["plots", "runs"]),
-     ("text", "texts to token files", ["tokenizer", "token_files", "jinja", "chat", "sources"]),
+     ("tokenizers", "texts to token ids", []),
+     ("token_files", "rows of token ids", []),
      ("compute", "operations on tensors: the seam to devices", ["kernels", "tensor", "device", "ops", "meta", "cuda"])],
-    [("models", "what config.json says; layers", ["config", "layers"])],
-    [("files", "checkpoints of any format, and what changes on the way", ["formats", "read", "write", "transform"])],
-    [("engine", "sharded steps", ["collectives", "offload", "fsdp", "optim", "runtime"])],
-    [("training", "data, steps, records, checkpoints of a run", ["record", "data", "step", "checkpoints", "evaluate", "run"])],
+    [("templates", "prompts: Jinja and conversations", ["jinja", "chat"]),
+     ("models", "what config.json says; layers", ["config", "layers"])],
+    [("documents", "texts of files to token files", []),
+     ("checkpoints", "checkpoints of any program, and what changes on the way",
+      ["source", "target", "transform", "programs", "model", "conversion"])],
+    [("engine", "sharded steps", ["collectives", "offload", "sharding", "fsdp", "optim", "runtime"])],
+    [("training", "data, steps, records, the saved state of a run", ["record", "data", "step", "state", "evaluate", "run", "watch"])],
     [("chess", "a metric: games", ["rules", "evaluation"]),
      ("planning", "how long a job will take, and how much memory", ["speed", "memory"]),
-     ("bf16", "the check of a cluster", [])],
+     ("bf16", "what the check of a cluster measures", [])],
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
 FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
-TORCH_FREE = {"base", "ranks", "hub", "reports", "text", "compute/kernels", "models/config", "files", "chess/rules", "training/record"}
+TORCH_FREE = {"base", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "templates", "documents", "compute/kernels", "models/config",
+              "checkpoints", "chess/rules", "training/record"}
 # Rooms that must not name devices or matrix products: they call Ops of lib/compute instead.
 DEVICE_FREE = {"models", "engine", "training", "chess"}
 DEVICE_WORD = re.compile(r"\b(kMeta|is_meta|gemm(?!a)\w*|host_product|\w*mm_out|addmm_?|kernels::)")
@@ -103,7 +110,7 @@ def drawing():
         for room, what, folders in floor:
             inside = "  ".join(f + "*" * (f"{room}/{f}" in TORCH_FREE) for f in folders)
             name = room + "*" * (room in TORCH_FREE)
-            lines.append(f"    {number}  {name:<10} {what}" + (f": {inside}" if inside else ""))
+            lines.append(f"    {number}  {name:<13} {what}" + (f": {inside}" if inside else ""))
             number = " "
     return "\n".join(lines)
 

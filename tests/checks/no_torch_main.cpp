@@ -7,15 +7,16 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lib/files/formats/dcp.hpp"
-#include "lib/files/formats/safetensors.hpp"
-#include "lib/files/read/source.hpp"
-#include "lib/files/transform/inspect.hpp"
+#include "apps/convert/inspect.hpp"
+#include "lib/checkpoints/programs/dcp/dcp.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
+#include "lib/checkpoints/source/source.hpp"
+#include "lib/formats/safetensors.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/reports/plots/loss_curve.hpp"
-#include "lib/text/token_files/token_file.hpp"
-#include "lib/text/tokenizer/byte_level_bpe.hpp"
+#include "lib/token_files/token_file.hpp"
+#include "lib/tokenizers/bpe/byte_level_bpe.hpp"
 
 namespace {
 

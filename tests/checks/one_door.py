@@ -13,28 +13,28 @@ import sys
 # question, the functions that answer it, who may ask, what only these files may use to answer it, these files
 DOORS = [
     ("which tensors does this model have", r"(parameter_table|quantized_table|find_model_tensors)\(",
-     ["lib/models/config", "lib/models/layers/decoder.cpp", "lib/planning/memory/prediction.cpp", "lib/training/checkpoints/plan_load.cpp",
-      "lib/files/transform/model_tensors.cpp", "lib/files/transform/convert_job_output.cpp", "lib/files/transform/parameter_shapes.cpp",
-      "lib/files/transform/megatron_source.cpp", "lib/files/transform/megatron_export.cpp", "lib/files/transform/gguf_model.cpp", "lib/files/transform/gguf_weights.cpp",
-      "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp", "lib/files/read/trainer_source.cpp", "apps/memprobe/memprobe_search.cpp", "apps/memprobe/memprobe.cpp"],
+     ["lib/models/config", "lib/models/layers/decoder.cpp", "lib/planning/memory/prediction.cpp", "lib/training/state/load/plan_load.cpp",
+      "lib/checkpoints/transform/model_tensors.cpp", "lib/checkpoints/programs/hf/hf_export.cpp", "lib/checkpoints/programs/fsdp1/parameter_shapes.cpp",
+      "lib/checkpoints/programs/megatron/megatron_source.cpp", "lib/checkpoints/programs/megatron/megatron_export.cpp", "lib/checkpoints/programs/gguf/gguf_model.cpp", "lib/checkpoints/programs/gguf/gguf_weights.cpp",
+      "lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/base_weights.cpp", "lib/checkpoints/programs/trainers/trainer_source.cpp", "apps/memprobe/memprobe_search.cpp", "apps/memprobe/memprobe.cpp"],
      r"(decoder|falcon)_parameter_table\(", ["lib/models/config"]),
     ("which checkpoint of a run is the newest", r"(checkpoints_of_run|folder_of_newest|checkpoint_in_run)\(",
-     ["lib/files/transform/run_values.cpp", "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp",
-      "lib/files/transform/convert_job.cpp", "lib/training/evaluate/subject.cpp", "lib/training/checkpoints/checkpoint.cpp",
-      "apps/finetune/run_record.cpp", "apps/finetune/finetune.cpp", "apps/finetune/sweep.cpp"],
+     ["lib/checkpoints/programs/fsdp_finetune/run_values.cpp", "lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/base_weights.cpp",
+      "apps/convert/convert_job.cpp", "lib/training/evaluate/subject.cpp", "lib/training/state/checkpoint.cpp",
+      "apps/finetune/reports/run_record.cpp", "apps/finetune/finetune.cpp", "apps/finetune/sweep/sweep.cpp"],
      # The link is written by saves, kept by --prune, and shown by pages of runs, which read no checkpoint.
-     r'/ "latest"', ["lib/files/transform/run_values.cpp", "lib/training/checkpoints/save.cpp", "lib/training/checkpoints/checkpoint.cpp",
-                     "lib/files/transform/prune_run.cpp", "lib/reports/runs", "apps/finetune/run_record.cpp"]),
+     r'/ "latest"', ["lib/checkpoints/programs/fsdp_finetune/run_values.cpp", "lib/training/state/latest_link.cpp", "lib/training/state/checkpoint.cpp",
+                     "apps/convert/prune_run.cpp", "lib/reports/runs", "apps/finetune/reports/run_record.cpp"]),
     ("which tokenizer belongs to this input", r"\btokenizer_of\(",
-     ["lib/files/transform/run_values.cpp", "lib/files/transform/convert_job_output.cpp", "lib/training/evaluate/subject.cpp",
+     ["lib/checkpoints/programs/fsdp_finetune/run_values.cpp", "lib/checkpoints/programs/hf/hf_export.cpp", "lib/training/evaluate/subject.cpp",
       "apps/finetune/run_setup.cpp"],
-     r"\bhas_tokenizer\(", ["lib/text/tokenizer", "lib/files/transform/run_values.cpp", "lib/files/transform/convert_job_output.cpp"]),
+     r"\bhas_tokenizer\(", ["lib/tokenizers", "lib/checkpoints/programs/fsdp_finetune/run_values.cpp", "lib/checkpoints/programs/hf/hf_export.cpp"]),
     ("what does this adapter change", r"\bplan_adapter(_of_model)?\(",
-     ["lib/files/transform/adapter_plan.cpp", "lib/files/transform/merge_adapter.cpp", "lib/training/checkpoints/load.cpp",
+     ["lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/merge_adapter.cpp", "lib/training/state/load/load.cpp",
       "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"],
      r"\b(read_adapter_config|adapter_config_from_json)\(",
      # Runs' own notes of their adapters are read by those that go on from a run.
-     ["lib/models/config", "lib/files/transform/adapter_plan.cpp", "lib/files/transform/base_weights.cpp", "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"]),
+     ["lib/models/config", "lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/base_weights.cpp", "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"]),
 ]
 
 

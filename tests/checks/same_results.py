@@ -8,12 +8,15 @@ strategy, accumulation, recomputation, dropout, restart), checkpoints and conver
 reports, fsdp-memprobe's predictions to the byte, --help and --print-config. Each case runs on both one after the other.
 """
 import argparse
+import atexit
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 import h5py
@@ -33,6 +36,10 @@ VOLATILE = {"seconds", "step_seconds", "tokens_per_second", "data_wait_seconds",
 
 class Failed(Exception):
     pass
+
+
+class Refused(str):
+    """The message of a program that took nothing."""
 
 
 def stable(value):
@@ -95,18 +102,43 @@ def training_cases():
         yield f"export/{model}", exported
 
 
+def checkpoint_of(fixture):
+    """The checkpoint in a fixture as a user names it, and the options that it needs."""
+    shapes = fixture / "param_shapes.json"
+    path = next((fixture / name for name in ("ckpt", "ckpt.pt", "ckpt.ckpt") if (fixture / name).exists()), fixture)
+    return path, ["--param-shapes", shapes] if shapes.exists() else []
+
+
+@functools.cache
+def unpacked_doors():
+    """Checkpoints of DeepSpeed, Megatron-core, llama.cpp and others, which the repository keeps packed."""
+    folder = tempfile.TemporaryDirectory(prefix="fsdp-same.")
+    atexit.register(folder.cleanup)
+    doors = pathlib.Path(folder.name) / "doors"
+    for archive in (ROOT / "tests/fixtures/doors").glob("*.tar.xz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(doors, filter="data")
+    return doors
+
+
 def converting_cases():
-    checkpoints = ROOT / "tests/fixtures/checkpoints"
-    for source in sorted(checkpoints.glob("local_*")) + [checkpoints / name for name in ("pt_t211_gpt_full", "dcp_t211_ws2_app", "hf_llama_sharded_bf16")]:
-        for kind in ("pt", "safetensors", "dcp"):
-            def converted(place, bins, source=source, kind=kind):
-                out = place / ("out" if kind == "dcp" else f"out.{kind}")
+    """Every fixture in every format; a fixture that no format takes is refused in equal words, and counts apart."""
+    folders = [*(ROOT / "tests/fixtures" / name for name in ("checkpoints", "trainers", "families")), *unpacked_doors().glob("*")]
+    fixtures = sorted(fixture for folder in folders for fixture in folder.glob("*") if fixture.is_dir())
+    for fixture in fixtures:
+        source, options = checkpoint_of(fixture)
+        for kind in ("torch", "safetensors", "dcp", "hf", "megatron", "gguf"):
+            def converted(place, bins, source=source, kind=kind, options=options):
+                out = place / {"torch": "out.pt", "safetensors": "out.safetensors", "gguf": "out.gguf"}.get(kind, "out")
                 try:
-                    run(place, bins, "fsdp-ckpt-convert", [source, out, "--to", kind])
+                    run(place, bins, "fsdp-ckpt-convert", [source, out, "--to", kind, *options])
                 except Failed as refusal:
-                    return str(refusal).partition("\n")[2].replace(str(place), "")
-                return digests(out if kind == "dcp" else place)
-            yield f"convert/{source.name}/{kind}", converted
+                    return Refused(str(refusal).partition("\n")[2].replace(str(place), ""))
+                return digests(place)
+            yield f"convert/{fixture.parent.name}/{fixture.name}/{kind}", converted
+        for mode in ("--inspect", "--check"):
+            yield f"{mode[2:]}/{fixture.parent.name}/{fixture.name}", lambda place, bins, source=source, mode=mode: run(
+                place, bins, "fsdp-ckpt-convert", [mode, source, "--json"], codes=(0, 3, 4))
 
 
 def prediction_cases():
@@ -160,7 +192,7 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name has this text")
     options = parser.parse_args()
     cases = [c for cases in (training_cases, converting_cases, prediction_cases, word_cases) for c in cases() if options.only in c[0]]
-    different = 0
+    different = refused = 0
     for name, case in cases:
         with tempfile.TemporaryDirectory(prefix="fsdp-same.") as folder:
             folder = pathlib.Path(folder)
@@ -174,12 +206,13 @@ def main():
                 except Failed as failure:
                     found.append(f"failed: {failure}".replace(str(bins.resolve()), ""))
                 subprocess.run(["rm", "-rf", place], check=True)
+        refused += isinstance(found[0], Refused)
         failed = isinstance(found[0], str) and found[0].startswith("failed")
         difference = first_difference(*found)
         if failed or difference:
             different += 1
             print(f"{name}: {found[0] if failed else difference}", flush=True)
-    print(f"{len(cases) - different} of {len(cases)} cases are the same")
+    print(f"{len(cases) - different} of {len(cases)} cases are the same, {refused} of them refusals")
     return 1 if different or not cases else 0
 
 

@@ -22,7 +22,7 @@ class BadInput(fsdp_cli.Case):
         self.assert_refused(self.train("bad", "--max-steps", 2, "--val-data", path, code=code), code, path.name, *words)
 
     def test_token_files(self):
-        """Others that are refused: tests/unit/text/token_files/token_rows_test.cpp."""
+        """Others that are refused: tests/unit/token_files/token_rows_test.cpp."""
         empty = self.folder / "empty.h5"
         empty.write_bytes(b"")
         self.refuse_data(self.folder / "missing.h5", 4, "No such file")
@@ -48,9 +48,9 @@ class BadInput(fsdp_cli.Case):
 
     def test_options_that_contradict_each_other_or_the_ranks(self):
         """One rank refuses others: tests/unit/apps/common/refused_jobs_test.cpp."""
-        for options, words in ((["--embed-size", 33], ["--embed-size 33", "--num-heads 2"]),
-                               (["--total-batch-size", 6, "--batch-size", 2], ["--total-batch-size 6", "4", "8"]),
-                               (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["--shard-group-size 3", "2 ranks"])):
+        for options, words in ((["--embed-size", 33], ["embed-size 33", "num-heads 2"]),
+                               (["--total-batch-size", 6, "--batch-size", 2], ["total batch of 6", "--total-batch-size 4 or 8"]),
+                               (["--shard-group-size", 3, "--sharding", "hybrid-shard"], ["shard group of 3 ranks", "2 ranks", "--shard-group-size"])):
             self.assert_refused(self.train("bad", "--max-steps", 1, *options, ranks=2, code=2), 2, *words)
 
     def test_what_is_missing(self):

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "lib/bf16/local.hpp"
+#include "lib/bf16/fact_source.hpp"
 
 namespace fsdp {
 namespace {

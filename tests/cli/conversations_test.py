@@ -156,7 +156,7 @@ class Templates(ConversationsCase):
         self.refused([LINES[0]], self.own("endless", jinja="{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"), 4, "it makes more than")
         self.refused([LINES[0]], self.own("none"), 2, "has no chat template of its own", "--chat-template: chatml")
         self.refused([LINES[0]], self.own("unnamed", {"chat_template": [{"name": "rag", "template": "x"}]}), 4, "none that is called default")
-        self.refused([LINES[0]], "chatml", 2, "--chat-template is 'chatlm', which is neither a file nor one of chatml", options=["--chat-template", "chatlm"])
+        self.refused([LINES[0]], "chatml", 2, "'chatlm' is neither a file with a chat template nor one of chatml", options=["--chat-template", "chatlm"])
         # Its bos_token is null, which transformers does not give to templates, either.
         self.refused([LINES[0]], "chatml", 4, "refused.jsonl: line 1: the chat template 'llama3', line 3: 'bos_token' is undefined", options=["--chat-template", "llama3"])
         self.refused([LINES[0]], "gemma", 4, "'llama3' writes the mark '<|eot_id|>' behind an answer, for which the tokenizer has no token", options=["--chat-template", "llama3"])

@@ -15,7 +15,7 @@ from convert_fixtures import PROGRAM, ConvertCase, read_safetensors
 
 FIXTURES = fsdp_cli.folder("FSDP_FIXTURES")
 SHARED = FIXTURES.resolve().parents[2] / "shared" / "fixtures" / "doors"
-# By number: name, and struct's code of a number.
+# Name and struct's code of each type, in the order of their numbers.
 KINDS = [("UINT8", "B"), ("INT8", "b"), ("UINT16", "H"), ("INT16", "h"), ("UINT32", "I"), ("INT32", "i"), ("FLOAT32", "f"), ("BOOL", "?"), ("STRING", ""),
          ("ARRAY", ""), ("UINT64", "Q"), ("INT64", "q"), ("FLOAT64", "d")]
 TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 8: ("Q8_0", 32, 34), 30: ("BF16", 1, 2)}

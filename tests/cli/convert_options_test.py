@@ -116,7 +116,7 @@ class Options(ConvertCase):
     def test_local_state_asks_for_shapes(self):
         self.refused(LOCAL / "ckpt", self.folder / "x.pt", words=["--model-config", "--reference", "--param-shapes"])
         self.refused(LOCAL / "ckpt", self.folder / "x.pt", "--reference", FULL, "--model-config", self.folder, words=["give one"])
-        self.refused(FULL, self.folder / "x.pt", "--optim-files", "optim*.pt", words=["--optim-files", "local state"])
+        self.refused(FULL, self.folder / "x.pt", "--optim-files", FULL, words=["--optim-files", "local state"])
         self.refused(LOCAL / "ckpt", self.folder / "x.pt", "--param-shapes", LOCAL / "param_shapes.json", "--optim-files",
                      self.folder / "optim*.pt", code=4, words=["--optim-files"])
 

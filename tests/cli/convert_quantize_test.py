@@ -163,7 +163,7 @@ class Quantized(llama_cli.WeightsCase, ConvertCase):
         save_file(bad, self.folder / "bad.safetensors")
         for source, options, code, words in ((self.folder / "bad.safetensors", KINDS["double"], 4, ["model.layers.1.mlp.up_proj.weight", "not finite"]),
                                              (QLORA / "checkpoint_single", KINDS["single"], 2, ["in 4 bits already", "--dequantize"]),
-                                             (FIXTURES / "training" / "optim_traj" / "inputs.safetensors", KINDS["single"], 2, ["--quantize is for models"]),
+                                             (FIXTURES / "training" / "optim_traj" / "inputs.safetensors", KINDS["single"], 2, ["4 bits are for models", "(--quantize)"]),
                                              (self.model, ["--double-quant"], 2, ["--double-quant needs --quantize"]),
                                              (self.model, ["--quantize", "int8"], 2, ["choose from nf4, none"])):
             result = fsdp_cli.run(PROGRAM, [source, output, "--to", "hf", *options])

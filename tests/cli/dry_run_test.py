@@ -29,7 +29,7 @@ class DryRun(fsdp_cli.Case):
         cls.tokens = fsdp_cli.write_tokens(cls.folder / "long.h5", fsdp_cli.random_tokens(width=129, vocab=32016))
 
     def test_a_7b_model_without_its_weights_on_a_small_node(self):
-        for ranks in (0, 1, 2):
+        for ranks in (0, 2):
             with self.subTest(ranks=ranks):
                 result = self.dry_run("--model", self.model, ranks=ranks)
                 # It may be a large node.
@@ -60,7 +60,7 @@ class DryRun(fsdp_cli.Case):
                 self.assertIn(f"length    {steps} steps to go: about ", result.err)
 
     def test_a_job_that_does_not_fit_is_answered_no_with_what_would_help(self):
-        sizes = ["--model", "mingpt", "--num-layers", 2000, "--num-heads", 64, "--embed-size", 8192, "--batch-size", 4]
+        sizes = ["--model", "mingpt", "--num-layers", 200, "--num-heads", 64, "--embed-size", 16384, "--batch-size", 4]
         for ranks in (0, 2):
             with self.subTest(ranks=ranks):
                 result = self.dry_run(*sizes, "--json", ranks=ranks)

@@ -145,10 +145,10 @@ def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, befor
     return Result(line, process.returncode, out, err)
 
 
-def start(program, arguments, ranks, log):
+def start(program, arguments, ranks, log, env=None):
     """Starts a program in the background; stdout and stderr go to the file `log`."""
     with open(log, "wb") as file:
-        return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(),
+        return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(env),
                                 start_new_session=True)
 
 
@@ -199,6 +199,15 @@ def rank_processes(pid, program):
             continue
         if name == program:
             found.append(child)
+    return found
+
+
+def processes_of_ranks(pid, program="fsdp-finetune"):
+    """Returns the process ids by rank."""
+    found = {}
+    for child in rank_processes(pid, program):
+        entries = pathlib.Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
+        found[int(dict(entry.split("=", 1) for entry in entries if "=" in entry)["PMI_RANK"])] = child
     return found
 
 

@@ -285,6 +285,26 @@ class GpuCheck(fsdp_cli.Case):
         self.assertEqual(figures["ours"]["tokens_per_second"], [16 * 16 * 1024 / 2])
         self.assertTrue(text.endswith("36 layers x 2048, as 64 micro-batches of 4 rows, which fit"), text)
 
+    def test_rates_in_one_line(self):
+        """A stand-in for tests/bench_gpu_rates prints what the program prints, and one that ends early."""
+        stage = self.stage(60)
+        import rates
+        program = self.folder / "bench_gpu_rates"
+        lines = ["copy = 2000 GB/s", "SwiGLU = 1500 GB/s", "dropout = 1800 GB/s", "host to device, pageable = 10 GB/s", "launch of a kernel of this project = 2.5 us",
+                 "group of collectives = 11 us", "CodeLlama-7b, inner, forward = 700 TFLOP/s", "CodeLlama-7b, inner, forward, sustained = 600 TFLOP/s"]
+        program.write_text("#!/bin/sh\n" + "".join(f"echo 'rate: {line}'\n" for line in lines) + "echo done\n")
+        program.chmod(0o755)
+        asked = []
+        stage.machine.test_program = lambda name: asked.append(name) or (program, {})
+        verdict, text, figures = rates.check(stage)
+        self.assertEqual((verdict, asked), ("NOTE", ["bench_gpu_rates"]))
+        self.assertIn("inner, forward 700 TFLOP/s, 600 after a second; copy 2000 GB/s, slowest kernels to it: SwiGLU 75 %, dropout 90 %; host: 2.5 us a launch, 11 us a group", text)
+        self.assertEqual(len(figures["rates"]), len(lines))
+        program.write_text(program.read_text().replace("echo done", "exit 1"))
+        verdict, text, again = rates.check(stage)
+        self.assertEqual((verdict, again["rates"]), ("FAIL", figures["rates"]))
+        self.assertIn("; but it did not end well: ", text)
+
     def test_contention_in_one_line(self):
         """A stand-in for tests/gpu_device prints what the suite prints."""
         stage = self.stage(60)

@@ -1,5 +1,5 @@
 """Token files whose ids lie outside of the file: every program refuses them and never reads zeros. (All kinds of such files:
-tests/unit/text/token_files/hdf5_storage_test.cpp.)"""
+tests/unit/formats/hdf5_storage_test.cpp.)"""
 
 import h5py
 

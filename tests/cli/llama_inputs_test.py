@@ -189,7 +189,7 @@ class Refused(llama_cli.Case):
             self.refuse("data-" + file, lambda m: None, file, word, data=self.folder / file)
 
     def test_sequences(self):
-        self.refuse("long", lambda m: None, "--seq-len 300", "256", more=("--max-seq-length", 300), code=2)
+        self.refuse("long", lambda m: None, "300 tokens", "256", "--seq-len", more=("--max-seq-length", 300), code=2)
         ids = llama_cli.write_documents(self.folder / "outside.h5", [[5, 6, 7], [5, 1016, 7]])
         self.refuse("outside", lambda m: None, "outside.h5", "1016", data=ids, more=("--no-shuffle",))
         ids = llama_cli.write_documents(self.folder / "short.h5", [[5], []])

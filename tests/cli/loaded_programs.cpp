@@ -142,7 +142,8 @@ int main() {
   const auto parent = ::getppid();
   sigset_t ends, signals;
   ::sigemptyset(&ends);
-  ::sigprocmask(SIG_SETMASK, &ends, nullptr);  // the programs' objects block signals (lib/base/signal_thread.hpp)
+  ::sigprocmask(SIG_SETMASK, &ends,
+                nullptr);  // the programs' objects block signals (lib/base/process/signal_thread.hpp)
   ::sigaddset(&ends, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &ends, &signals);
   const int ended = ::signalfd(-1, &ends, SFD_NONBLOCK);

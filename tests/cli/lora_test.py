@@ -127,9 +127,9 @@ class Lora(llama_cli.WeightsCase):
 
     def test_bad_choices_are_refused_by_name(self):
         for options, words in ((["--lora-rank", 4], ["--lora-rank"]),
-                               (["--model", self.model, "--lora-rank", 4, "--lora-targets", "q_proj,x"], ["--lora-targets has 'x'", "down_proj"]),
+                               (["--model", self.model, "--lora-rank", 4, "--lora-targets", "q_proj,x"], ["lora-targets has 'x'", "down_proj", "--lora-targets"]),
                                (["--model", self.model, "--dora"], ["--dora needs --lora-rank"]),
-                               (["--model", self.model, "--lora-rank", 4, "--lora-dropout", 1], ["--lora-dropout is 1"]),
+                               (["--model", self.model, "--lora-rank", 4, "--lora-dropout", 1], ["lora-dropout is 1", "--lora-dropout"]),
                                (["--model", self.model, "--lora-rank", 4, "--save-final-full", "x.pt"], ["--save-final-full is for whole models"]),
                                (["--model", self.model, "--lora-rank", 4, "--train-only", "model.norm"], ["matches no parameter of the adapters"])):
             result = fsdp_cli.run("fsdp-finetune", self.train_arguments("refused", *options))

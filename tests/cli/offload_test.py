@@ -139,7 +139,7 @@ class Offload(fsdp_cli.Case):
         self.assertEqual(process.wait(60), 1, log.read_text())
         errors = [line for line in log.read_text().splitlines() if "error:" in line]
         self.assertEqual(len(errors), 1, log.read_text())
-        self.assertIn(f"{self.folder / 'scratch'}: the scratch file of --offload-optimizer cannot be read", errors[0])
+        self.assertIn(f"{self.folder / 'scratch'}: the scratch file of offloaded values cannot be read", errors[0])
         self.assertIn("--restart-checkpoint-file latest", errors[0])
         step = int(os.readlink(self.checkpoints("gone") / "latest")[5:])
         self.train("gone", "--max-steps", step + 2, "--restart", "latest", ranks=2)

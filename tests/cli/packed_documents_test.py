@@ -112,7 +112,7 @@ class PackedDocuments(llama_cli.Case):
         self.assertEqual(sorted(found), expected)
 
     def test_what_cannot_be(self):
-        self.assert_refused(self.evaluate(self.model, "--data", self.rows, "--seq-len", 32, code=2), 2, "rows.h5", "--seq-len is 32", "--documents --pack")
+        self.assert_refused(self.evaluate(self.model, "--data", self.rows, "--seq-len", 32, code=2), 2, "rows.h5", "32", "--documents --pack")
         self.assert_refused(self.evaluate(self.model, "--data", self.train_data, "--pack", code=2), 2, "--pack", self.train_data.name)
         self.assert_refused(self.evaluate(self.model, "--prompt", "a", "--pack", code=2), 2, "--pack", "--data")
         for number, values in (("a", [0, 3]), ("b", [0, 5, 4]), ("c", [1])):

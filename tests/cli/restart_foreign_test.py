@@ -173,9 +173,9 @@ class Foreign(fsdp_cli.Case):
             ({"student": self.model, "teacher": self.model}, [], 4, ["student", "teacher"]),
             ({"model": {"encoder.weight": torch.zeros(3)}}, [], 4, ["transformer.wpe.weight"]),
             ({"model": self.model, "step": -3}, [], 4, ["'step' is -3"]),
-            ({"model": self.model}, ["--num-layers", 3], 2, ["--num-layers 3", "model.transformer.h.1."]),
-            ({"model": self.model}, ["--vocab-size", 98], 2, ["--vocab-size 98", "model.transformer.wte.weight", "[97, 32]"]),
-            ({"model": self.model}, ["--num-heads", 5], 2, ["--num-heads 5"]),
+            ({"model": self.model}, ["--num-layers", 3], 2, ["num-layers 3", "--num-layers", "model.transformer.h.1."]),
+            ({"model": self.model}, ["--vocab-size", 98], 2, ["vocab-size 98", "--vocab-size", "model.transformer.wte.weight", "[97, 32]"]),
+            ({"model": self.model}, ["--num-heads", 5], 2, ["num-heads 5", "--num-heads"]),
         ]
         file = self.folder / "bad.pt"
         for number, (state, options, code, words) in enumerate(cases):

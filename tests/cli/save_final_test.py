@@ -14,7 +14,7 @@ RECORD = ".fsdp-export.json"
 
 
 def snapshot(directory):
-    """Returns the contents of every file below, except claims, which each start writes anew."""
+    """Returns the contents of every file below, except claims, which each start rewrites."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*"))
             if path.is_file() and ".owner" not in path.parts}
 
@@ -118,7 +118,7 @@ class Owners(Case):
         hf = self.here / "model"
         self.train("one", "--max-steps", 2, "--save-final-hf", "here/model", "--out-dir", "../runs", cwd=self.new_folder("here"))
         self.refused("two", "--save-final-hf", hf, "is the export of the run", self.runs / "one", ranks=2)
-        # Named from elsewhere, or by a link, it is the same run; a run that begins anew is another one.
+        # Named from elsewhere, or by a link, it is the same run; a run that starts over is another one.
         self.train("one", "--restart", "latest", "--max-steps", 3, "--save-final-hf", os.path.relpath(hf))
         (self.folder / "link").symlink_to(self.runs)
         self.train("one", "--restart", "latest", "--out-dir", self.folder / "link", "--max-steps", 4, "--save-final-hf", hf)

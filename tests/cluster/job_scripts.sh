@@ -27,7 +27,7 @@ cat >launcher/qstat <<'SH'
 #!/bin/sh
 printf 'Job Id: 7.server\n%b' "${FACTS:-}"
 printf '    Account_Name = some_\n\tproject\n    Rerunable = True\n    Resource_List.ncpus = 2\n    Resource_List.select = 2:ncpus=1\n'
-printf '    Resource_List.walltime = 01:02:30\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
+printf '    Resource_List.walltime = 01:02:50\n    Submit_arguments = -A some_project\n\t pbs/mingpt.pbs\n'
 SH
 printf '#!/bin/sh\necho "qsub $*"\n' >launcher/qsub
 printf '#!/bin/sh\nif [ -n "${NO_SSH:-}" ]; then echo "Permission denied" >&2; exit 255; fi\n' >launcher/ssh
@@ -119,6 +119,11 @@ expect 85 "not requeued" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM
 [[ ! -e runs/k/starts ]] || fail "a start that was called off counts: $(<runs/k/starts)"
 expect 0 "scontrol requeue 7" slurm RUN_NAME=k END_WITH=85 SIGNAL=TERM FACTS="JobState=COMPLETING Reason=TimeLimit $late"
 expect 0 "scontrol requeue 7" slurm RUN_NAME=l END_WITH=85 REACH_STEP=00000010 SIGNAL=USR1 FACTS="JobState=RUNNING Reason=None $late"
+printf 'n3\r\n# a comment\n\nn1 # hot\n' >excluded
+expect 0 "scontrol update JobId=7 ExcNodeList=n3,n1" slurm RUN_NAME=x END_WITH=85 REACH_STEP=00000010 CONFIG="exclude-file=\"$work/excluded\""
+if slurm RUN_NAME=y END_WITH=85 REACH_STEP=00000010 CONFIG="exclude-file=\"$work/none\"" | grep -q ExcNodeList; then fail "no node is left out"; fi
+expect 0 "ExcNodeList=n7,n3,n1" slurm RUN_NAME=z END_WITH=85 REACH_STEP=00000010 CONFIG="exclude-file=\"$work/excluded\"" FACTS="ExcNodeList=n7 x=y"
+expect 0 "scontrol requeue 7" slurm RUN_NAME=w END_WITH=85 REACH_STEP=00000010 CONFIG="exclude-file=\"$work\""
 pbs_late="    Resource_List.walltime = 00:00:01\\n"
 stopped=(RUN_NAME=m LAUNCHER=env END_WITH=85 REACH_STEP=00000010 "RESUBMIT=echo again")
 expect 85 "before the walltime's end, at step 10: not submitted again" \
@@ -152,9 +157,9 @@ expect 0 "scontrol requeue 7_2" slurm RUN_NAME=n END_WITH=85 REACH_STEP=00000010
 if slurm RUN_NAME=n END_WITH=85 "${array[@]}" | grep -q "scontrol requeue 7$"; then fail "every task of the array is requeued"; fi
 
 # qstat's facts: the time limit is the walltime less 3 minutes; the options of the submission stand on folded lines.
-expect 0 "--time-limit 0:59:30" pbs RUN_NAME=h LAUNCHER=env
+expect 0 "--time-limit 0:59:50" pbs RUN_NAME=h LAUNCHER=env
 expect 0 "--time-limit 5:00 " pbs RUN_NAME=h LAUNCHER=env TIME_LIMIT=5:00
-expect 0 "qsub -V -C  -N mingpt.pbs -q debug -A some_project -r y -l select=2:ncpus=1 -l walltime=01:02:30 $FSDP_SOURCE/pbs/mingpt.pbs" pbs PBS_O_QUEUE=debug RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
+expect 0 "qsub -V -C  -N mingpt.pbs -q debug -A some_project -r y -l select=2:ncpus=1 -l walltime=01:02:50 $FSDP_SOURCE/pbs/mingpt.pbs" pbs PBS_O_QUEUE=debug RUN_NAME=i LAUNCHER=env END_WITH=85 REACH_STEP=00000010
 
 # Scripts print the next command; a start that was refused does not count.
 expect 9 "killed by SIGKILL" pbs RUN_NAME=e LAUNCHER=env END_WITH=9

@@ -69,8 +69,8 @@ says launcher "ended with code 0"
 
 echo "-- qdel and qrerun: saved, and not submitted again"
 before=$(jobs)
-deleted=$(RUN_NAME=deleted ARGS="--max-steps 100000" submit deleted -l walltime=1:00:00)
-rerun=$(RUN_NAME=rerun ARGS="--max-steps 100000" submit rerun -l walltime=1:00:00)
+deleted=$(RUN_NAME=deleted ARGS="--max-steps 100000" submit deleted -l walltime=1:00:25)
+rerun=$(RUN_NAME=rerun ARGS="--max-steps 100000" submit rerun -l walltime=1:00:25)
 unknown=$(RUN_NAME=unknown ARGS="--max-steps 100000" submit unknown)
 for name in deleted rerun unknown; do wait_for 60 steps $name 3 || show_and_fail "$name makes no progress"; done
 qdel "$deleted" "$unknown"

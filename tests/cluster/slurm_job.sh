@@ -24,8 +24,10 @@ finish() {
 echo "-- two tasks, to completion; then the same, stopped on the way"
 for steps in 60 400 5000; do # more steps on a machine so fast that the signal comes too late
     finish "$(submit calm-$steps $steps)" "calm-$steps"
-    job=$(submit stopped-$steps $steps)
+    job=$(FSDP_OPT_EXCLUDE_FILE=$work/excluded submit stopped-$steps $steps)
     wait_for 60 has_steps "stopped-$steps" 12 || show_and_fail "stopped-$steps" "no progress"
+    first_node=$(squeue -h -j "$job" -o %N)
+    echo "$first_node # as the program and users write" >excluded
     scancel -s USR1 "$job" # reaches the ranks, as --signal=USR1@120 does
     finish "$job" "stopped-$steps"
     if grep -q requeueing "stopped-$steps.out"; then break; fi
@@ -35,6 +37,9 @@ cat "stopped-$steps.out"
 grep -q "requeueing" "stopped-$steps.out" || fail "the job was never stopped"
 [[ $(scontrol show job "$job") == *Restarts=1* ]] || fail "not restarted once"
 same_losses "calm-$steps" "stopped-$steps" --steps "$steps"
+grep -q "the next start leaves out $first_node " "stopped-$steps.out" || fail "$first_node is not left out"
+facts=$(scontrol show job "$job")
+[[ $facts == *"ExcNodeList=$first_node"* && $facts != *"BatchHost=$first_node"* ]] || fail "the job was started on $first_node again: $facts"
 
 echo "-- scancel: saved, and not requeued"
 job=$(submit cancelled 1000000)

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/python_json.hpp"
-#include "lib/text/jinja/jinja.hpp"
-#include "lib/text/tokenizer/generated_text.hpp"
-#include "lib/text/tokenizer/tokenizer_json.hpp"
+#include "lib/base/text/python_json.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/templates/jinja/jinja.hpp"
+#include "lib/tokenizers/files/tokenizer_json.hpp"
+#include "lib/tokenizers/vocabulary/generated_text.hpp"
 
 namespace {
 

@@ -268,7 +268,7 @@ def answer(question):
             answers.append({"fails": str(error)})
         except BaseException:
             answers.append({"panics": True})  # no answer to compare with
-    # Behind a piece, as decoders may remove a space at the beginning.
+    # After a piece, as decoders may remove a space at the beginning.
     decoded = lambda ids: tokenizer.decode([question["first"], *ids], skip_special_tokens=False)
     return {"texts": answers, "generated": [decoded(ids)[len(decoded([])):] for ids in question["generated"]]}
 

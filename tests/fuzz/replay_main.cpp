@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.hpp"
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/hash_functions.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

@@ -242,7 +242,7 @@ class Products {
     }
   }
 
-  /// Calls `after` behind each product that was launched.
+  /// Calls `after` after each product that was launched.
   template <class After>
   void launch(const After& after) {
     for (auto& layer : layers_) {

@@ -162,7 +162,7 @@ class Run {
   }
 
   /// Host waits of a step that begins while the one before it is under way: until the host has asked for all of it, and
-  /// for the end of the one before it, which the device then works behind.
+  /// for the end of the one before it, which the device is then working on.
   struct EarlyWaits {
     int to_begin = 0, to_finish = 0;
   };

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "tests/gpu/gpu_support.hpp"
 
@@ -34,10 +34,10 @@ TEST_SUITE("gpu/device") {
     }
   }
 
-  TEST_CASE("info: a device that does not exist raises UsageError, also across the library boundary") {
+  TEST_CASE("info: a device that does not exist raises RequestError, also across the library boundary") {
     const auto backend = cuda_backend();
-    CHECK_THROWS_AS(backend->info(backend->device_count()), fsdp::UsageError);
-    CHECK_THROWS_AS(backend->set_device(-1), fsdp::UsageError);
+    CHECK_THROWS_AS(backend->info(backend->device_count()), fsdp::RequestError);
+    CHECK_THROWS_AS(backend->set_device(-1), fsdp::RequestError);
   }
 
   TEST_CASE("kernels: device tensors compute in a program that links only libtorch_cpu") {

@@ -102,10 +102,10 @@ class Gpu(fsdp_cli.Case):
             failed = self.train("failed", ranks=1, env={"FSDP_STUB_CAPTURE": str(node)})
             self.assertEqual(failed.code, 0, str(failed))
             self.assertEqual(failed.err.count("a CUDA graph could not be captured"), 1, failed.err)
-        for ranks, more, why in (2, [], "parameters and gradients of 2 ranks"), (1, ["--cpu-offload"], "--cpu-offload moves"):
+        for ranks, more, why in (2, [], "parameters and gradients of 2 ranks"), (1, ["--cpu-offload"], "gradients are moved between the layers: leave one of the two out, --cuda-graphs on or --cpu-offload"):
             refused = self.train("refused", "--cuda-graphs", "on", *more, ranks=ranks)
             self.assertEqual(refused.code, 2, str(refused))
-            self.assertIn(f"error: --cuda-graphs on: {why}", refused.err)
+            self.assertIn(f"error: steps as CUDA graphs: {why}", refused.err)
 
     def test_a_job_without_room_beside_graphs_names_the_option(self):
         validated = ["--vocab-size", 50257, "--seq-len", 256, "--val-data", self.tokens, "--eval-every", 2, "--max-steps", 5]

@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/ops/device_work.hpp"
 #include "tests/gpu/gpu_support.hpp"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "tests/gpu/gpu_support.hpp"
 

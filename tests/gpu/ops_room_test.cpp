@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "lib/compute/ops/query_blocks.hpp"
+#include "lib/compute/ops/attention/query_blocks.hpp"
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/operation_rooms.hpp"
 #include "tests/support/packed_rows.hpp"

@@ -16,7 +16,7 @@
 
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/ranks/fake_group.hpp"
-#include "lib/training/checkpoints/save.hpp"
+#include "lib/training/state/snapshot.hpp"
 #include "lib/training/step/trainer.hpp"
 #include "tests/gpu/gpu_support.hpp"
 #include "tests/support/temp_files.hpp"

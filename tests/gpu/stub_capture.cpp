@@ -207,7 +207,7 @@ cudaError_t tell(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned 
   if (graph != nullptr) *graph = reinterpret_cast<cudaGraph_t>(&capture->nodes);
   return cudaSuccess;
 }
-/// Nobody asks for the nodes that the next one follows.
+/// The tests do not read the nodes that the next one follows.
 void tell_no_nodes(const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges, std::size_t* number) {
   if (nodes != nullptr) *nodes = nullptr;
   if (edges != nullptr) *edges = nullptr;

@@ -78,7 +78,7 @@ Communicator& checked(void* comm) {
   std::fprintf(stderr, "stub driver: a communicator is used after its end\n");
   std::abort();
 }
-/// The number behind a word of FSDP_STUB_NCCL, 1 where there is none; nothing if the word is not there for this rank.
+/// The number after a word of FSDP_STUB_NCCL, 1 where there is none; nothing if the word is not there for this rank.
 /// Words: init-polls=N, init-forever, init-error, first-polls=N, first-forever, first-error, abort-slow, init-stop,
 /// init-kill, wait=MILLISECONDS (of each collective); with @RANK for one rank alone; a comma between them.
 std::optional<int> nccl_mode(std::string_view word) {

@@ -36,7 +36,7 @@ class Kit(unittest.TestCase):
         self.assertEqual({path.name for path in top.iterdir()},
                          {"bin", "lib", "libexec", "licenses", "scripts", "tests", "LICENSE", "README", "sbom.spdx.json"})
         self.assertEqual({path.name for path in (top / "bin").iterdir()}, PROGRAMS)
-        self.assertEqual({path.name for path in (top / "tests").iterdir()}, {"gpu_backend", "gpu_device"})
+        self.assertEqual({path.name for path in (top / "tests").iterdir()}, {"bench_gpu_rates", "gpu_backend", "gpu_device"})
         self.assertEqual({path.name for path in (top / "lib/fsdp").iterdir()}, {"libfsdp_cuda.so", "libfsdp_mpi.so"})
         print(f"{self.bytes / 2**20:.1f} MiB, unpacked {sum(path.stat().st_size for path in top.rglob('*') if path.is_file()) / 2**20:.1f} MiB")
 
@@ -52,7 +52,7 @@ class Kit(unittest.TestCase):
 
     def test_no_library_is_missing(self):
         libraries = json.loads(self.call("python3", f"{self.top}/scripts/gpu_check/facts.py", "cpu").stdout)["folders"]
-        for program in ("libexec/fsdp-finetune", "libexec/fsdp-memprobe", "tests/gpu_device", "tests/gpu_backend", "lib/fsdp/libfsdp_cuda.so"):
+        for program in ("libexec/fsdp-finetune", "libexec/fsdp-memprobe", "tests/bench_gpu_rates", "tests/gpu_device", "tests/gpu_backend", "lib/fsdp/libfsdp_cuda.so"):
             said = self.call("ldd", f"{self.top}/{program}", LD_LIBRARY_PATH=":".join(libraries))
             self.assertNotIn("not found", said.stdout + said.stderr, program)
 

@@ -125,7 +125,7 @@ class Library(unittest.TestCase):
         self.assertIn(f"loss {self.two['trained']:.4f}"[:-1], call(self.work / "linked", self.work / "two"))
         small = self.work / "small.cpp"
         small.write_text(
-            '#include "lib/engine/fsdp/wrap.hpp"\n#include "lib/ranks/mpi_plugin.hpp"\n'
+            '#include "lib/engine/sharding/wrap.hpp"\n#include "lib/ranks/mpi_plugin.hpp"\n'
             "int main() { return std::string(fsdp::detail::kMpiPluginAbi).empty(); }\n",
             encoding="utf-8",
         )

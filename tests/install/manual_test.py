@@ -157,7 +157,7 @@ class Docs(unittest.TestCase):
             self.assertEqual(text.splitlines(), new.splitlines(), f"renew {page.name}: CONTRIBUTING.md says how")
 
     def test_variables_that_are_read_are_listed(self):
-        """Compares lib/base/variables.cpp with what programs, scripts and tests read from their environment."""
+        """Compares lib/base/process/variables.cpp with what programs, scripts and tests read from their environment."""
         read = re.compile(
             r"""(?:getenv|variable_value|folder)\("(FSDP_\w+)|environ(?:\.\w+\(|\[)["'](FSDP_\w+)|\$\{?!?(FSDP_[A-Z]\w*)|"""
             r"""(?:export |set_?env[( ]+|env\.set\()"?(FSDP_\w+)|compgen -e (FSDP_\w+)"""
@@ -172,7 +172,7 @@ class Docs(unittest.TestCase):
                 if folder in ("apps", "lib") and 'getenv("FSDP_' in text:
                     past_the_table.append(file.name)
         # The user's command reads the variables of --on-event.
-        events = (SOURCE / "apps" / "finetune" / "job_events.cpp").read_text(encoding="utf-8")
+        events = (SOURCE / "apps" / "finetune" / "reports" / "job_events.cpp").read_text(encoding="utf-8")
         found |= set(re.findall(r'\{"(FSDP_\w+)"', events))
         self.assertEqual(past_the_table, [], "variable_value() reads these")
         listed = {variable["name"] for variable in PROGRAMS["fsdp-finetune"]["variables"]}

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/scheduler.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/mpi_environment.hpp"
 #include "lib/ranks/mpi_group.hpp"
 #include "tests/support/group_checks.hpp"

@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/chess/rules/game.hpp"
+#include "tests/support/chess_fen.hpp"
 
 namespace {
 
 using namespace fsdp::chess;
 
-std::string outcome_of(const Position& position) {
-  const auto outcome = position.outcome();
+std::string outcome_text(const Position& position) {
+  const auto outcome = outcome_of(position);
   if (!outcome) return "-";
   return std::string(to_string(outcome->termination)) + " " + std::string(to_string(outcome->result));
 }
@@ -33,15 +34,15 @@ void game(const Position& start, std::string_view text) {
   const auto split = split_game(text);
   const auto done = replay(split.moves, start);
   std::cout << done.legal_moves << '\t' << (split.result ? to_string(*split.result) : "-") << '\t'
-            << done.position.fen() << '\t' << outcome_of(done.position) << '\t' << done.problem << '\n';
+            << fen_of(done.position) << '\t' << outcome_text(done.position) << '\t' << done.problem << '\n';
 }
 
 void walk(const Position& start, std::string_view text) {
   auto position = start;
   const auto moves = split_game(text).moves;
   for (std::size_t i = 0;; ++i) {
-    std::cout << position.fen() << '\t' << (position.in_check() ? "check" : "-") << '\t' << outcome_of(position) << '\t'
-              << legal_moves_of(position) << '\n';
+    std::cout << fen_of(position) << '\t' << (position.in_check() ? "check" : "-") << '\t' << outcome_text(position)
+              << '\t' << legal_moves_of(position) << '\n';
     if (i == moves.size()) return;
     position.play(parse_uci(moves[i]).value());
   }
@@ -49,7 +50,7 @@ void walk(const Position& start, std::string_view text) {
 
 void fen(const std::string& text) {
   try {
-    const auto written = Position::from_fen(text).fen();
+    const auto written = fen_of(position_of(text));
     std::cout << "ok\t" << written << '\n';
   } catch (const fsdp::FormatError& error) {
     std::cout << "error\t" << error.what() << '\n';
@@ -65,9 +66,9 @@ int main() try {
     if (command == "fen") {
       fen(position);
     } else if (command == "game") {
-      game(Position::from_fen(position), line.substr(second + 1));
+      game(position_of(position), line.substr(second + 1));
     } else if (command == "walk") {
-      walk(Position::from_fen(position), line.substr(second + 1));
+      walk(position_of(position), line.substr(second + 1));
     } else {
       throw std::runtime_error("unknown command " + command);
     }

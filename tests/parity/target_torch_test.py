@@ -1,4 +1,4 @@
-"""Writes every fixture checkpoint with lib/files/write as .pt, safetensors, DCP and a Hugging Face directory, and opens the
+"""Writes every fixture checkpoint with lib/checkpoints as .pt, safetensors, DCP and a Hugging Face directory, and opens the
 result with PyTorch, safetensors and (if installed) transformers.
 Usage: target_torch_test.py PATH/TO/write_target FIXTURES"""
 

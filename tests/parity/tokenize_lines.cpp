@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lib/base/error.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 
 int main(int argc, char** argv) try {
   if (argc != 2) {

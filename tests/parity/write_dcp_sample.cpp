@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/files/formats/block.hpp"
-#include "lib/files/formats/dcp.hpp"
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/programs/dcp/dcp.hpp"
+#include "lib/formats/block.hpp"
+#include "lib/formats/safetensors.hpp"
 #include "tests/support/cut_block.hpp"
 
 namespace {

@@ -1,14 +1,15 @@
-// Converts a checkpoint using only lib/files/read and lib/files/write, for target_torch_test.py:
+// Converts a checkpoint using only lib/checkpoints, for target_torch_test.py:
 // write_target torch|safetensors|hf|dcp IN OUT [NUMBER], where NUMBER is dcp's ranks or hf's largest file in bytes.
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "lib/base/error.hpp"
-#include "lib/files/write/copy.hpp"
-#include "lib/files/write/dcp_target.hpp"
-#include "lib/files/write/safetensors_target.hpp"
-#include "lib/files/write/torch_target.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/programs/dcp/dcp_target.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
+#include "lib/checkpoints/programs/hf/safetensors_target.hpp"
+#include "lib/checkpoints/programs/torch_save/torch_target.hpp"
+#include "lib/checkpoints/target/copy.hpp"
 
 namespace {
 

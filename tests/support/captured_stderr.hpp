@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 
 namespace fsdp::test {
 

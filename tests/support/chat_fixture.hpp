@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.hpp"
-#include "lib/text/chat/chat_template.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/templates/chat/chat_template.hpp"
 
 namespace fsdp::test {
 

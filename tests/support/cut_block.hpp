@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/files/formats/block.hpp"
+#include "lib/formats/block.hpp"
 
 namespace fsdp::test {
 

@@ -24,10 +24,11 @@
 #include <vector>
 
 #include "apps/common/app_main.hpp"
+#include "apps/common/remedies.hpp"
+#include "apps/convert/convert_job.hpp"
 #include "apps/finetune/finetune_job.hpp"
-#include "lib/files/transform/convert_job.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/text/token_files/token_file_writer.hpp"
+#include "lib/token_files/token_file_writer.hpp"
 #include "lib/training/record/run_manifest.hpp"
 #include "tests/support/captured_stderr.hpp"
 #include "tests/support/small_job.hpp"
@@ -97,7 +98,7 @@ inline FinetuneOutcome finetune(const std::filesystem::path& folder, int ranks, 
     });
   } catch (const Error& error) {
     outcome.code = error.code();
-    outcome.error = error.what();
+    outcome.error = told(error);
   } catch (const CLI::ParseError& error) {
     outcome.code = ExitCode::usage;
     outcome.error = error.what();

@@ -2,7 +2,7 @@
 // Parts of a run that do nothing, for tests of the loop and the executor.
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/training/run/run_parts.hpp"
 
 namespace fsdp::test {

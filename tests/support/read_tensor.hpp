@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lib/compute/tensor/scalar_type.hpp"
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/formats/safetensors.hpp"
 
 namespace fsdp::test {
 

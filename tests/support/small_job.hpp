@@ -14,7 +14,7 @@
 
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/text/token_files/token_file_writer.hpp"
+#include "lib/token_files/token_file_writer.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/trainer.hpp"

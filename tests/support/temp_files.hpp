@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 
 namespace fsdp::test {
 

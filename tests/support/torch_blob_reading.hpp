@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lib/files/formats/block.hpp"
-#include "lib/files/formats/torch_blob.hpp"
+#include "lib/formats/block.hpp"
+#include "lib/formats/torch_blob.hpp"
 
 namespace fsdp::test {
 

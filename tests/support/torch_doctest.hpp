@@ -1,5 +1,5 @@
 #pragma once
-// doctest beside LibTorch, whose logging header defines CHECK and its kin too. Include it first.
+// doctest beside LibTorch, whose logging header also defines CHECK and similar macros. Include it first.
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 

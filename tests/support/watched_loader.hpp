@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp::test {

@@ -12,10 +12,11 @@
 #include <tuple>
 #include <utility>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/chess/rules/game.hpp"
 #include "lib/models/config/rope.hpp"
@@ -67,11 +68,9 @@ namespace {
 MicroBatch batch_of(std::span<const ChessSequence> games, std::int64_t limit, std::int64_t step,
                     std::int64_t positions) {
   MicroBatch batch;
-  batch.rows = static_cast<std::int64_t>(games.size());
+  batch.rows = std::ssize(games);
   batch.length = 1;
-  const auto length = [&](const ChessSequence& game) {
-    return std::min(static_cast<std::int64_t>(game.ids.size()), limit);
-  };
+  const auto length = [&](const ChessSequence& game) { return std::min(std::ssize(game.ids), limit); };
   for (const auto& game : games) batch.length = std::max(batch.length, length(game));
   batch.length = std::min((batch.length + step - 1) / step * step, positions);
   batch.ids_N = at::full({batch.rows * batch.length}, 0, at::kInt);
@@ -166,16 +165,15 @@ class ChessEvaluator {
     const auto count = games.texts.size();
     const auto mine_of = runtime_.data_ranks().share(static_cast<std::int64_t>(count));
     const auto begin = static_cast<std::size_t>(mine_of.first), end = static_cast<std::size_t>(mine_of.second);
-    std::vector<ChessSequence> mine;
+    std::vector<ChessSequence> own_games;
     run_agreed(world_, [&] {
-      for (auto g = begin; g < end; ++g) mine.push_back(encode_game(tokenizer_, games.texts[g]));
+      for (auto g = begin; g < end; ++g) own_games.push_back(encode_game(tokenizer_, games.texts[g]));
     });
-    const auto scores = score_words(runtime_, mine, options_.limit, ends_);
+    const auto scores = score_words(runtime_, own_games, options_.limit, ends_);
 
     std::vector<double> figures(count * num_figures);
     for (auto g = begin; g < end; ++g) {
-      std::ranges::copy(figures_of(scores[g - begin], games.moves[g]),
-                        figures.begin() + static_cast<std::ptrdiff_t>(g * num_figures));
+      std::ranges::copy(figures_of(scores[g - begin], games.moves[g]), iterator_at(figures, g * num_figures));
     }
     world_.all_reduce(figures, Reduce::sum);  // one rank fills in each game, the others add zeros
     for (std::size_t g = 0; g < count; ++g) {
@@ -220,7 +218,7 @@ class ChessEvaluator {
       progress.show_share("chess     positions", static_cast<double>(i + 1) / static_cast<double>(positions.size()),
                           fmt::format("{} of {}", i + 1, positions.size()));
     }
-    result_.positions = static_cast<std::int64_t>(positions.size());
+    result_.positions = std::ssize(positions);
     result_.positions_legal = static_cast<std::int64_t>(std::accumulate(legal.begin(), legal.end(), 0.0));
     result_.legal = ratio(legal, std::vector<double>(legal.size(), 1.0));
     return true;
@@ -229,13 +227,11 @@ class ChessEvaluator {
   bool plays_legally(const ChessPosition& at) {
     constexpr std::size_t kMostBytes = 8, kMostMistakes = 5;  // a UCI move has 4 or 5 bytes
     const auto game = encode_game(tokenizer_, *at.text);
-    const auto prefix =
-        std::vector(game.ids.begin(), game.ids.begin() + static_cast<std::ptrdiff_t>(game.words[at.move].first));
+    const auto prefix = std::vector(game.ids.begin(), iterator_at(game.ids, game.words[at.move].first));
     const auto word = generate_word(runtime_, prefix, tokenizer_, ends_, kMostBytes);
     ++result_.positions_generated;
     const auto words = chess::split_game(*at.text);
-    std::vector<std::string_view> moves(words.moves.begin(),
-                                        words.moves.begin() + static_cast<std::ptrdiff_t>(at.move));
+    std::vector<std::string_view> moves(words.moves.begin(), iterator_at(words.moves, at.move));
     moves.push_back(word);
     const auto replay = chess::replay(moves);
     if (replay.problem.empty()) return true;
@@ -268,7 +264,7 @@ std::vector<std::vector<WordScore>> score_words(ModelRuntime& runtime, std::span
   const bool on_host = runtime.device().is_cpu();
   auto batch = batch_of(games, limit, on_host ? 1 : kGpuLengthStep, row_positions(runtime.decoder().config, limit));
   send_to(runtime.ops(), batch);
-  std::vector<std::int32_t> predicted(static_cast<std::size_t>(batch.rows * batch.length));
+  std::vector<std::int32_t> predicted(batch.rows * batch.length);
   const auto vocab = runtime.decoder().config.vocab_size;
   forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
     const auto best_N = runtime.ops().to_host(at::argmax(logits_NV.narrow(1, 0, vocab), 1).to(at::kInt));

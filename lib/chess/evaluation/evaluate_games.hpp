@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 #include "lib/training/evaluate/statistics.hpp"
 
 namespace fsdp {

@@ -7,13 +7,14 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/chess/rules/game.hpp"
+#include "lib/documents/data_files.hpp"
+#include "lib/documents/documents.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/sources/data_files.hpp"
-#include "lib/text/sources/documents.hpp"
 
 namespace fsdp {
 namespace {
@@ -188,9 +189,9 @@ WordEnds::WordEnds(const Tokenizer& tokenizer, std::int64_t num_ids)
   for (std::int64_t i = 0; i < known; ++i) {
     const auto text = tokenizer.decode_one(static_cast<std::int32_t>(i));
     const bool space = !text.empty() && kWhiteSpace.find(text[0]) != std::string_view::npos;
-    kinds_[static_cast<std::size_t>(i)] = space ? Kind::space : Kind::inside;
+    element(kinds_, i) = space ? Kind::space : Kind::inside;
   }
-  if (const auto end = tokenizer.eos_id(); end && *end < num_ids) kinds_[static_cast<std::size_t>(*end)] = Kind::mark;
+  if (const auto end = tokenizer.eos_id(); end && *end < num_ids) element(kinds_, *end) = Kind::mark;
 }
 
 }  // namespace fsdp

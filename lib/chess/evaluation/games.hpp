@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 
 namespace fsdp {
 
@@ -122,7 +123,7 @@ class WordEnds {
 
  private:
   enum class Kind : std::uint8_t { inside, space, mark };
-  Kind kind(std::int32_t id) const { return kinds_[static_cast<std::size_t>(id)]; }
+  Kind kind(std::int32_t id) const { return element(kinds_, id); }
 
   std::vector<Kind> kinds_;
 };

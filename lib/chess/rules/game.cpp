@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lib/base/types/index.hpp"
 #include "lib/chess/rules/position.hpp"
 
 namespace fsdp::chess {
@@ -14,7 +15,7 @@ constexpr std::string_view white_space = " \t\n\r\v\f";
 
 const char* name(Kind kind) {
   constexpr std::array names{"nothing", "pawn", "knight", "bishop", "rook", "queen", "king"};
-  return names[static_cast<std::size_t>(kind)];
+  return element(names, kind);
 }
 
 /// Shortens a word of untrusted text and makes it printable.
@@ -30,9 +31,8 @@ std::string why_illegal(const Position& position, Move move) {
   const auto& board = position.board();
   const auto piece = board[move.from];
   if (piece.kind == Kind::none) return to_string(move.from) + " is empty";
-  if (const auto over = position.outcome(); over && !position.has_legal_move()) {
-    return fmt::format("the game is over ({})", to_string(over->termination));
-  }
+  if (position.is_checkmate()) return "the game is over (CHECKMATE)";
+  if (position.is_stalemate()) return "the game is over (STALEMATE)";
   if (piece.color != board.to_move) return fmt::format("{} is to move", chess::name(board.to_move));
   std::vector<Move> moves;
   add_pseudo_moves(board, move.from, moves);

@@ -1,15 +1,12 @@
 #include "lib/chess/rules/position.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/index.hpp"
 
 namespace fsdp::chess {
 namespace {
@@ -19,7 +16,7 @@ constexpr std::string_view promotion_letters = "nbrq";  // in the order of Kind,
 /// A king or rook that leaves its original square, or a rook that is captured there, permanently loses castling rights.
 void end_castling_from(Board& board, Square square) {
   for (const auto color : {Color::white, Color::black}) {
-    auto& may_castle = board.may_castle[static_cast<std::size_t>(color)];
+    auto& may_castle = element(board.may_castle, color);
     const int rank = home_rank(color);
     if (square == square_at(4, rank)) may_castle = {false, false};
     if (square == square_at(7, rank)) may_castle[king_side] = false;
@@ -107,174 +104,26 @@ class PieceMoves {
   const int up_ = forward(us_);
 };
 
-constexpr int most_halfmoves_without_progress = 150;
+Board initial_board() {
+  constexpr std::array pieces{Kind::rook, Kind::knight, Kind::bishop, Kind::queen,
+                              Kind::king, Kind::bishop, Kind::knight, Kind::rook};
+  Board board;
+  for (const auto color : {Color::white, Color::black}) {
+    const int home = home_rank(color);
+    for (int file = 0; file < 8; ++file) {
+      put(board, square_at(file, home), {element(pieces, file), color});
+      put(board, square_at(file, home + forward(color)), {Kind::pawn, color});
+    }
+    element(board.may_castle, color) = {true, true};
+  }
+  return board;
+}
 
 std::vector<Move> legal_moves_from(const Board& board, Square from) {
   std::vector<Move> moves;
   add_pseudo_moves(board, from, moves);
   std::erase_if(moves, [&](Move move) { return !is_safe(board, move); });
   return moves;
-}
-
-constexpr std::string_view piece_letters = "pnbrqk";  // in the order of Kind, from Kind::pawn on; upper-case for white
-constexpr std::string_view castling_letters = "KQkq";
-constexpr std::size_t longest_fen = 120;  // at most 71 characters of pieces, and the other fields at their longest
-constexpr int largest_number = 9999;
-
-char to_upper(char lower) { return static_cast<char>(lower - 'a' + 'A'); }
-
-std::optional<Piece> parse_piece(char letter) {
-  const bool white = letter >= 'A' && letter <= 'Z';
-  const auto kind = piece_letters.find(white ? static_cast<char>(letter - 'A' + 'a') : letter);
-  if (kind == std::string_view::npos) return std::nullopt;
-  return Piece{static_cast<Kind>(kind + 1), white ? Color::white : Color::black};
-}
-
-class FenReader {
- public:
-  explicit FenReader(std::string_view text) : text_(text) {}
-
-  Board read() {
-    const auto fields = split();
-    read_pieces(fields[0]);
-    if (fields[1] != "w" && fields[1] != "b") fail("the side to move should be w or b, not '{}'", fields[1]);
-    board_.to_move = fields[1] == "w" ? Color::white : Color::black;
-    read_castling(fields[2]);
-    read_en_passant(fields[3]);
-    board_.halfmove_clock = number(fields[4], 0, "half-move clock");
-    board_.fullmove_number = number(fields[5], 1, "full-move number");
-    const auto moved = opponent(board_.to_move);
-    if (in_check(board_, moved)) {
-      fail("the {} king is in check, but {} is to move", name(moved), name(board_.to_move));
-    }
-    return board_;
-  }
-
- private:
-  template <typename... Args>
-  [[noreturn]] void fail(fmt::format_string<Args...> what, Args&&... args) const {
-    throw FormatError(fmt::format("FEN '{}': {}", text_, fmt::format(what, std::forward<Args>(args)...)));
-  }
-
-  std::vector<std::string_view> split() const {
-    if (text_.size() > longest_fen) {
-      throw FormatError(fmt::format("a FEN has at most {} characters, not {}", longest_fen, text_.size()));
-    }
-    std::vector<std::string_view> fields(1);
-    for (std::size_t i = 0, begin = 0; i < text_.size(); ++i) {
-      if (text_[i] == ' ') {
-        fields.emplace_back();
-        begin = i + 1;
-      } else {
-        fields.back() = text_.substr(begin, i + 1 - begin);
-      }
-    }
-    if (fields.size() != 6) fail("6 fields with one space between them are needed, not {}", fields.size());
-    return fields;
-  }
-
-  void read_pieces(std::string_view field) {
-    int file = 0, rank = 7;
-    for (const char letter : field) {
-      if (letter == '/') {
-        if (file != 8 || rank == 0) fail("the pieces should be eight ranks of eight squares");
-        file = 0, --rank;
-      } else if (letter >= '1' && letter <= '8') {
-        file += letter - '0';
-      } else if (const auto piece = parse_piece(letter); !piece) {
-        fail("'{}' is not a piece", letter);
-      } else if (file < 8) {
-        put(board_, square_at(file++, rank), *piece);
-      } else {
-        ++file;
-      }
-      if (file > 8) fail("rank {} has more than eight squares", rank + 1);
-    }
-    if (file != 8 || rank != 0) fail("the pieces should be eight ranks of eight squares");
-    for (const auto color : {Color::white, Color::black}) {
-      const auto kings = std::ranges::count(board_.squares, Piece{Kind::king, color});
-      if (kings != 1) fail("there should be one {} king, not {}", name(color), kings);
-    }
-    for (int at = 0; at < 8; ++at) {
-      for (const auto square : {square_at(at, 0), square_at(at, 7)}) {
-        if (board_[square].kind == Kind::pawn) fail("a pawn cannot stand on {}", to_string(square));
-      }
-    }
-  }
-
-  void read_castling(std::string_view field) {
-    if (field == "-") return;
-    if (field.empty()) fail("the castling rights should be some of KQkq, or -");
-    for (const char letter : field) {
-      const auto index = castling_letters.find(letter);
-      if (index == std::string_view::npos) fail("the castling rights should be some of KQkq, or -, not '{}'", field);
-      const auto color = index < 2 ? Color::white : Color::black;
-      auto& right = board_.may_castle[index / 2][index % 2];
-      if (right) fail("the castling rights name {} twice", letter);
-      right = true;
-      const auto rook = square_at(index % 2 == king_side ? 7 : 0, home_rank(color));
-      if (board_.king(color) != square_at(4, home_rank(color)) || board_[rook] != Piece{Kind::rook, color}) {
-        fail("castling right {} needs the king and that rook on their first squares", letter);
-      }
-    }
-  }
-
-  void read_en_passant(std::string_view field) {
-    if (field == "-") return;
-    const auto square = parse_square(field);
-    if (!square) fail("the en-passant square should be a square or -, not '{}'", field);
-    const auto moved = opponent(board_.to_move);
-    const int up = forward(moved);
-    // The pawn moved from the square behind the en-passant square to the one ahead of it.
-    if (rank_of(*square) != home_rank(moved) + 2 * up || board_[*square].kind != Kind::none ||
-        board_[neighbor(*square, {0, -up})].kind != Kind::none ||
-        board_[neighbor(*square, {0, up})] != Piece{Kind::pawn, moved}) {
-      fail("no {} pawn can have passed {} with its last move", name(moved), field);
-    }
-    board_.en_passant = *square;
-  }
-
-  int number(std::string_view field, int least, const char* what) const {
-    int value = -1;
-    const auto end = field.data() + field.size();
-    const auto [read_to, error] = std::from_chars(field.data(), end, value);
-    if (error != std::errc() || read_to != end || value < least || value > largest_number) {
-      fail("the {} should be a number from {} to {}, not '{}'", what, least, largest_number, field);
-    }
-    return value;
-  }
-
-  std::string_view text_;
-  Board board_;
-};
-
-std::string format_pieces(const Board& board) {
-  std::string text;
-  for (int rank = 7; rank >= 0; --rank) {
-    int empty = 0;
-    for (int file = 0; file < 8; ++file) {
-      const auto piece = board[square_at(file, rank)];
-      if (piece.kind == Kind::none) {
-        ++empty;
-        continue;
-      }
-      if (empty > 0) text += std::to_string(empty);
-      empty = 0;
-      const char letter = piece_letters[static_cast<std::size_t>(piece.kind) - 1];
-      text += piece.color == Color::white ? to_upper(letter) : letter;
-    }
-    if (empty > 0) text += std::to_string(empty);
-    if (rank > 0) text += '/';
-  }
-  return text;
-}
-
-std::string format_castling(const Board& board) {
-  std::string text;
-  for (std::size_t i = 0; i < castling_letters.size(); ++i) {
-    if (board.may_castle[i / 2][i % 2]) text += castling_letters[i];
-  }
-  return text.empty() ? "-" : text;
 }
 
 }  // namespace
@@ -301,14 +150,14 @@ std::optional<Move> parse_uci(std::string_view text) {
 std::string to_uci(Move move) {
   std::string text = to_string(move.from) + to_string(move.to);
   if (move.promotion != Kind::none) {
-    text += promotion_letters.at(static_cast<std::size_t>(move.promotion) - static_cast<std::size_t>(Kind::knight));
+    text += promotion_letters.at(to_index(move.promotion) - to_index(Kind::knight));
   }
   return text;
 }
 
 void put(Board& board, Square square, Piece piece) {
   board[square] = piece;
-  if (piece.kind == Kind::king) board.kings[static_cast<std::size_t>(piece.color)] = square;
+  if (piece.kind == Kind::king) element(board.kings, piece.color) = square;
 }
 
 void apply(Board& board, Move move) {
@@ -371,20 +220,6 @@ std::optional<GameResult> parse_result(std::string_view text) {
   return std::nullopt;
 }
 
-std::string_view to_string(Termination termination) {
-  switch (termination) {
-    case Termination::checkmate:
-      return "CHECKMATE";
-    case Termination::stalemate:
-      return "STALEMATE";
-    case Termination::insufficient_material:
-      return "INSUFFICIENT_MATERIAL";
-    case Termination::seventyfive_moves:
-      return "SEVENTYFIVE_MOVES";
-  }
-  throw std::logic_error("not a Termination");
-}
-
 void add_pseudo_moves(const Board& board, Square from, std::vector<Move>& moves) {
   const auto piece = board[from];
   if (piece.color != board.to_move) return;
@@ -416,17 +251,7 @@ bool is_safe(const Board& board, Move move) {
   return !in_check(after, board.to_move);
 }
 
-Position::Position() : board_(parse_fen(start_fen)) {}
-
-Position Position::from_fen(std::string_view fen) { return Position(parse_fen(fen)); }
-
-std::string Position::fen() const {
-  auto takes_en_passant = [&](Move move) {
-    return move.to == board_.en_passant && board_[move.from].kind == Kind::pawn;
-  };
-  const bool taken = board_.en_passant != no_square && std::ranges::any_of(legal_moves(), takes_en_passant);
-  return format_fen(board_, taken ? board_.en_passant : no_square);
-}
+Position::Position() : board_(initial_board()) {}
 
 std::vector<Move> Position::legal_moves() const {
   std::vector<Move> moves;
@@ -450,47 +275,12 @@ bool Position::is_legal(Move move) const {
 }
 
 void Position::play(Move move) {
-  if (!is_legal(move)) throw std::invalid_argument("this move is not legal in position " + fen());
+  if (!is_legal(move)) throw std::invalid_argument(to_uci(move) + " is not legal in this position");
   apply(board_, move);
 }
 
 bool Position::in_check() const { return chess::in_check(board_, board_.to_move); }
 bool Position::is_checkmate() const { return in_check() && !has_legal_move(); }
 bool Position::is_stalemate() const { return !in_check() && !has_legal_move(); }
-
-bool Position::is_insufficient_material() const {
-  int knights = 0;
-  bool bishops_on[2] = {false, false};  // by color of their square
-  for (Square square = 0; square < num_squares; ++square) {
-    const auto kind = board_[square].kind;
-    if (kind == Kind::pawn || kind == Kind::rook || kind == Kind::queen) return false;
-    if (kind == Kind::knight) ++knights;
-    if (kind == Kind::bishop) bishops_on[(file_of(square) + rank_of(square)) % 2] = true;
-  }
-  if (bishops_on[0] && bishops_on[1]) return false;
-  return knights == 0 || (knights == 1 && !bishops_on[0] && !bishops_on[1]);
-}
-
-std::optional<Outcome> Position::outcome() const {
-  const bool stuck = !has_legal_move();
-  if (stuck && in_check()) {
-    const bool white_mated = board_.to_move == Color::white;
-    return Outcome{Termination::checkmate, white_mated ? GameResult::black_wins : GameResult::white_wins};
-  }
-  if (is_insufficient_material()) return Outcome{Termination::insufficient_material, GameResult::draw};
-  if (stuck) return Outcome{Termination::stalemate, GameResult::draw};
-  if (board_.halfmove_clock >= most_halfmoves_without_progress) {
-    return Outcome{Termination::seventyfive_moves, GameResult::draw};
-  }
-  return std::nullopt;
-}
-
-Board parse_fen(std::string_view text) { return FenReader(text).read(); }
-
-std::string format_fen(const Board& board, Square en_passant) {
-  return fmt::format("{} {} {} {} {} {}", format_pieces(board), board.to_move == Color::white ? 'w' : 'b',
-                     format_castling(board), en_passant == no_square ? "-" : to_string(en_passant),
-                     board.halfmove_clock, board.fullmove_number);
-}
 
 }  // namespace fsdp::chess

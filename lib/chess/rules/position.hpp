@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp::chess {
 
 // The state of a position: pieces, side to move, castling rights, en-passant square and clocks. Only Position
@@ -82,14 +84,14 @@ struct Board {
   std::array<Square, 2> kings{no_square, no_square};  ///< by color
   std::array<std::array<bool, 2>, 2> may_castle{};    ///< by color and wing: neither this king nor this rook has moved
   Color to_move = Color::white;
-  Square en_passant = no_square;  ///< square behind a pawn that has just advanced by two, even if no pawn can take it
+  Square en_passant = no_square;  ///< square that a pawn has just passed by advancing two, even if no pawn can take it
   int halfmove_clock = 0;         ///< half-moves since the last capture or pawn move
   int fullmove_number = 1;
 
-  Piece& operator[](Square square) { return squares[static_cast<std::size_t>(square)]; }
-  const Piece& operator[](Square square) const { return squares[static_cast<std::size_t>(square)]; }
-  Square king(Color color) const { return kings[static_cast<std::size_t>(color)]; }
-  bool may_castle_to(Color color, Wing wing) const { return may_castle[static_cast<std::size_t>(color)][wing]; }
+  Piece& operator[](Square square) { return element(squares, square); }
+  const Piece& operator[](Square square) const { return element(squares, square); }
+  Square king(Color color) const { return element(kings, color); }
+  bool may_castle_to(Color color, Wing wing) const { return element(may_castle, color)[wing]; }
 };
 
 /// Puts a piece on a square, and updates the king's square if it is a king.
@@ -112,20 +114,6 @@ std::string_view to_string(GameResult result);
 /// Inverse of to_string(); nullopt for any other text.
 std::optional<GameResult> parse_result(std::string_view text);
 
-/// Reasons that end a game automatically and can be seen from one position. Repetition needs the whole game, and draws
-/// by the fifty-move rule or threefold repetition need a player's claim, so they are not included.
-enum class Termination : std::uint8_t { checkmate, stalemate, insufficient_material, seventyfive_moves };
-
-/// "CHECKMATE", "STALEMATE", "INSUFFICIENT_MATERIAL", "SEVENTYFIVE_MOVES": names of python-chess, which the column
-/// Termination of laion/strategic_game_chess uses.
-std::string_view to_string(Termination termination);
-
-struct Outcome {
-  Termination termination;
-  GameResult result;  ///< never GameResult::unfinished
-  bool operator==(const Outcome&) const = default;
-};
-
 /// Appends the moves of the piece on `from`, including moves that leave its own king in check; none if the piece does
 /// not belong to the side to move. For castling, everything is checked but the safety of the king's final square.
 void add_pseudo_moves(const Board& board, Square from, std::vector<Move>& moves);
@@ -137,12 +125,8 @@ bool is_safe(const Board& board, Move move);
 class Position {
  public:
   Position();  ///< the initial position
-  /// \throws FormatError as parse_fen() does (fen.hpp).
-  static Position from_fen(std::string_view fen);
-
-  /// Formats the position as FEN, with the en-passant square only if a pawn can legally take there, like python-chess's
-  /// board.fen().
-  std::string fen() const;
+  /// \pre `board` is valid: one king each, the side that has just moved not in check
+  explicit Position(const Board& board) : board_(board) {}
 
   Color to_move() const { return board_.to_move; }
   const Board& board() const { return board_; }
@@ -157,28 +141,9 @@ class Position {
   bool in_check() const;  ///< whether the side to move is in check
   bool is_checkmate() const;
   bool is_stalemate() const;
-  /// Whether neither side can ever give checkmate: bare kings, a single knight, or only bishops on squares of one
-  /// color.
-  bool is_insufficient_material() const;
-  /// \return how the game has ended; nullopt while it continues. If several reasons apply, returns the first of
-  /// checkmate, insufficient material, stalemate, seventy-five moves, as python-chess does
-  std::optional<Outcome> outcome() const;
 
  private:
-  explicit Position(const Board& board) : board_(board) {}
   Board board_;
 };
-
-constexpr std::string_view start_fen = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1";
-
-/// Parses the six fields of a FEN (pieces, side to move, castling rights, en-passant square, half-move clock, full-move
-/// number) and checks that the position is valid: one king each, no pawn on the first or last rank, the side that has
-/// just moved not in check, castling rights and en-passant square consistent with the pieces. Accepts an en-passant
-/// square even if no pawn can take there.
-/// \throws FormatError naming the field and its valid values. Source: the PGN standard, section 16.1.
-Board parse_fen(std::string_view text);
-
-/// Formats a board as FEN. \param en_passant  square to name, or no_square
-std::string format_fen(const Board& board, Square en_passant);
 
 }  // namespace fsdp::chess

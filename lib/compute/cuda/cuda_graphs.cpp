@@ -32,7 +32,8 @@ class PoolShare {
   /// Allocations on the stream come from the pool until close().
   PoolShare(c10::cuda::CUDAStream stream, std::shared_ptr<const PoolId> pool)
       : device_(stream.device_index()), pool_(std::move(pool)) {
-    allocator::beginAllocateToPool(device_, *pool_, [mine = stream.stream()](cudaStream_t s) { return s == mine; });
+    allocator::beginAllocateToPool(device_, *pool_,
+                                   [own_stream = stream.stream()](cudaStream_t s) { return s == own_stream; });
   }
   PoolShare(const PoolShare&) = delete;
   PoolShare& operator=(const PoolShare&) = delete;

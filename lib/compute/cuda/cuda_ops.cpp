@@ -28,14 +28,14 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/cuda/cuda_graphs.hpp"
 #include "lib/compute/cuda/device_kernels.hpp"
 #include "lib/compute/cuda/staged_copies.hpp"
 #include "lib/compute/device/gpus.hpp"
+#include "lib/compute/ops/attention/gpu_attention.hpp"
+#include "lib/compute/ops/attention/packed_heads.hpp"
 #include "lib/compute/ops/device_ops.hpp"
-#include "lib/compute/ops/gpu_attention.hpp"
-#include "lib/compute/ops/packed_heads.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
 
 namespace fsdp {
@@ -119,7 +119,7 @@ class CudaOps final : public DeviceOps {
   }
   /// Plain operators' cross-entropy needs several copies of the logits.
   std::int64_t logits_bytes() const override { return has_kernels() ? logits_bytes_of_gpu(total_bytes_) : 0; }
-  std::string fp8_way() const override { return "float8 by cuBLASLt"; }
+  std::string fp8_gemm_description() const override { return "float8 by cuBLASLt"; }
   std::string fp8_problem() const override { return gpu_fp8_problem(traits_.compute_capability); }
   void fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums sums, bool add) const override {
     const bool apart = add || !can_take_fp8(out);

@@ -1,6 +1,7 @@
 #pragma once
-// Operations on a GPU: attention by PyTorch's fused kernels, chosen by shape (lib/compute/ops/gpu_attention.hpp);
-// products by cuBLAS; other operations by our kernels (lib/compute/cuda/kernels) or, without nvcc, by plain operators.
+// Operations on a GPU: attention by PyTorch's fused kernels, chosen by shape
+// (lib/compute/ops/attention/gpu_attention.hpp); products by cuBLAS; other operations by our kernels
+// (lib/compute/cuda/kernels) or, without nvcc, by plain operators.
 #include <cstdint>
 #include <memory>
 

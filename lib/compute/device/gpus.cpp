@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -57,38 +57,6 @@ std::string make_of(const GpuFacts& gpu) {
 
 bool is_called(const std::string& words, const GpuFacts& gpu) { return words.find(make_of(gpu)) != std::string::npos; }
 
-}  // namespace
-
-std::span<const GpuFacts> known_gpus() { return kGpus; }
-
-const GpuFacts& facts_of_gpu(std::string_view device_name, std::int64_t total_bytes, int compute_capability) {
-  const auto words = words_of(device_name);
-  const auto distance = [&](const GpuFacts& gpu) {
-    return std::abs(static_cast<double>(gpu.total_mib) * 1048576.0 - static_cast<double>(total_bytes));
-  };
-  const GpuFacts* best = nullptr;
-  bool best_is_called = false;
-  for (const auto& gpu : kGpus) {
-    const bool called = is_called(words, gpu);
-    if (!called && (best_is_called || gpu.compute_capability != compute_capability)) continue;
-    if (best != nullptr && called == best_is_called && distance(gpu) >= distance(*best)) continue;
-    best = &gpu;
-    best_is_called = called;
-  }
-  return best != nullptr ? *best : kGpus.front();
-}
-
-GpuPeak peak_of_gpu(std::string_view device_name) {
-  if (device_name.find("H100 PCIe") != std::string_view::npos) return {756, 51};
-  const auto words = words_of(device_name);
-  for (const auto& gpu : kGpus) {
-    if (is_called(words, gpu)) return gpu.peak;
-  }
-  return {};
-}
-
-namespace {
-
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 std::string lower(std::string_view text) {
@@ -119,64 +87,6 @@ double unit_of(const std::string& suffix) {
   }
   return 0;
 }
-
-}  // namespace
-
-std::int64_t parse_bytes(std::string_view text, std::string_view option) {
-  const auto plain = lower(text);
-  double value = 0;
-  const auto end = plain.data() + plain.size();
-  const auto [rest, error] = std::from_chars(plain.data(), end, value);
-  const double unit = error == std::errc() ? unit_of(std::string(rest, end)) : 0;
-  const double bytes = value * unit;
-  if (!(bytes >= 0) || bytes > 1e17 || unit == 0) {
-    throw UsageError(std::string(option) + " is '" + std::string(text) +
-                     "', give a number of bytes such as 79GiB, 512MB or 8e10");
-  }
-  return static_cast<std::int64_t>(bytes);
-}
-
-std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option) {
-  if (!text.ends_with('%')) return parse_bytes(text, option);
-  const auto number = text.substr(0, text.size() - 1);
-  double percent = 0;
-  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), percent);
-  if (error != std::errc() || rest != number.data() + number.size() || !(percent >= 0 && percent < 100)) {
-    throw UsageError(std::string(option) + " is '" + std::string(text) + "', give 0% to less than 100%, or bytes");
-  }
-  return static_cast<std::int64_t>(percent / 100 * static_cast<double>(whole));
-}
-
-std::string gpu_names() {
-  std::string names;
-  for (const auto& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(gpu.name);
-  return names;
-}
-
-GpuSpec gpu_of(const DeviceInfo& info) {
-  return {info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, info.multiprocessors};
-}
-
-GpuSpec find_gpu(std::string_view text) {
-  auto name = lower(text);
-  if (name == "a100") name = "a100-40g";
-  if (name == "h100-80g" || name == "h100-80gb") name = "h100";
-  if (name == "v100") name = "v100-16g";
-  if (name.ends_with("gb") && name.find('-') != std::string::npos) name.pop_back();
-  for (const auto& gpu : known_gpus()) {
-    if (name == gpu.name) return {gpu.name, gpu.total_mib * kMiB, gpu.compute_capability, gpu.multiprocessors};
-  }
-  if (name.empty() || name[0] < '0' || name[0] > '9') {
-    throw UsageError("--gpu is '" + std::string(text) + "', choose from " + gpu_names() + ", or give bytes (79GiB)");
-  }
-  GpuSpec gpu;  // unknown model: assumes the kernels of an A100
-  gpu.name = std::string(text);
-  gpu.total_bytes = parse_bytes(text, "--gpu");
-  if (gpu.total_bytes < 64 * kMiB) throw UsageError("--gpu " + std::string(text) + " is too little memory for a GPU");
-  return gpu;
-}
-
-namespace {
 
 /// A bipartite matching of ranks with GPUs, by augmenting paths.
 class GpuMatching {
@@ -221,6 +131,90 @@ class GpuMatching {
 };
 
 }  // namespace
+
+std::span<const GpuFacts> known_gpus() { return kGpus; }
+
+const GpuFacts& facts_of_gpu(std::string_view device_name, std::int64_t total_bytes, int compute_capability) {
+  const auto words = words_of(device_name);
+  const auto distance = [&](const GpuFacts& gpu) {
+    return std::abs(static_cast<double>(gpu.total_mib) * 1048576.0 - static_cast<double>(total_bytes));
+  };
+  const GpuFacts* best = nullptr;
+  bool best_is_called = false;
+  for (const auto& gpu : kGpus) {
+    const bool called = is_called(words, gpu);
+    if (!called && (best_is_called || gpu.compute_capability != compute_capability)) continue;
+    if (best != nullptr && called == best_is_called && distance(gpu) >= distance(*best)) continue;
+    best = &gpu;
+    best_is_called = called;
+  }
+  return best != nullptr ? *best : kGpus.front();
+}
+
+GpuPeak peak_of_gpu(std::string_view device_name) {
+  if (device_name.find("H100 PCIe") != std::string_view::npos) return {756, 51};
+  const auto words = words_of(device_name);
+  for (const auto& gpu : kGpus) {
+    if (is_called(words, gpu)) return gpu.peak;
+  }
+  return {};
+}
+
+std::int64_t parse_bytes(std::string_view text, std::string_view option) {
+  const auto plain = lower(text);
+  double value = 0;
+  const auto end = plain.data() + plain.size();
+  const auto [rest, error] = std::from_chars(plain.data(), end, value);
+  const double unit = error == std::errc() ? unit_of(std::string(rest, end)) : 0;
+  const double bytes = value * unit;
+  if (!(bytes >= 0) || bytes > 1e17 || unit == 0) {
+    throw RequestError(std::string(option) + " is '" + std::string(text) +
+                       "', give a number of bytes such as 79GiB, 512MB or 8e10");
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option) {
+  if (!text.ends_with('%')) return parse_bytes(text, option);
+  const auto number = text.substr(0, text.size() - 1);
+  double percent = 0;
+  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), percent);
+  if (error != std::errc() || rest != number.data() + number.size() || !(percent >= 0 && percent < 100)) {
+    throw RequestError(std::string(option) + " is '" + std::string(text) + "', give 0% to less than 100%, or bytes");
+  }
+  return static_cast<std::int64_t>(percent / 100 * static_cast<double>(whole));
+}
+
+std::string gpu_names() {
+  std::string names;
+  for (const auto& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + std::string(gpu.name);
+  return names;
+}
+
+GpuSpec gpu_of(const DeviceInfo& info) {
+  return {info.name, info.total_bytes, 10 * info.compute_major + info.compute_minor, info.multiprocessors};
+}
+
+GpuSpec find_gpu(std::string_view text, std::string_view option) {
+  auto name = lower(text);
+  if (name == "a100") name = "a100-40g";
+  if (name == "h100-80g" || name == "h100-80gb") name = "h100";
+  if (name == "v100") name = "v100-16g";
+  if (name.ends_with("gb") && name.find('-') != std::string::npos) name.pop_back();
+  for (const auto& gpu : known_gpus()) {
+    if (name == gpu.name) return {gpu.name, gpu.total_mib * kMiB, gpu.compute_capability, gpu.multiprocessors};
+  }
+  if (name.empty() || name[0] < '0' || name[0] > '9') {
+    throw RequestError(std::string(option) + " is '" + std::string(text) + "', choose from " + gpu_names() +
+                       ", or give bytes (79GiB)");
+  }
+  GpuSpec gpu;  // unknown model: assumes the kernels of an A100
+  gpu.name = std::string(text);
+  gpu.total_bytes = parse_bytes(text, option);
+  if (gpu.total_bytes < 64 * kMiB)
+    throw RequestError(std::string(option) + " " + std::string(text) + " is too little memory for a GPU");
+  return gpu;
+}
 
 GpuShare share_gpus(const std::vector<std::vector<std::string>>& visible) {
   GpuShare share;

@@ -95,8 +95,8 @@ struct DeviceOverheads {
 };
 
 /// \param text  a known name such as "a100-80g", or a number of bytes: "79GiB", "80e9", "79.15 GiB"
-/// \throws UsageError naming the choices
-GpuSpec find_gpu(std::string_view text);
+/// \throws RequestError naming the choices
+GpuSpec find_gpu(std::string_view text, std::string_view option = "gpu");
 
 /// \return the GPU that the driver reports
 GpuSpec gpu_of(const DeviceInfo& info);
@@ -104,10 +104,10 @@ GpuSpec gpu_of(const DeviceInfo& info);
 /// Names of all GPUs, separated by commas.
 std::string gpu_names();
 
-/// "79GiB", "512MB", "1e9", "80G" (GiB). \throws UsageError naming `option`
+/// "79GiB", "512MB", "1e9", "80G" (GiB). \throws RequestError naming `option`
 std::int64_t parse_bytes(std::string_view text, std::string_view option);
 
-/// Parses bytes as parse_bytes(), or a percentage of `whole` such as "0.5%". \throws UsageError naming `option`
+/// Parses bytes as parse_bytes(), or a percentage of `whole` such as "0.5%". \throws RequestError naming `option`
 std::int64_t parse_bytes_or_percent(std::string_view text, std::int64_t whole, std::string_view option);
 
 /// Default overheads; gpus.cpp gives the sources of the numbers.

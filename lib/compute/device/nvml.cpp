@@ -8,7 +8,10 @@ namespace fsdp {
 namespace {
 
 // Names, signatures and numbers of NVIDIA's NVML API Reference Guide. A handle is a pointer; 0 is success.
-constexpr int kTemperatureOfGpu = 0;  // NVML_TEMPERATURE_GPU
+constexpr int kTemperatureOfGpu = 0;             // NVML_TEMPERATURE_GPU
+constexpr int kClockOfMultiprocessors = 1;       // NVML_CLOCK_SM
+constexpr int kCorrected = 0, kUncorrected = 1;  // nvmlMemoryErrorType_t
+constexpr int kSinceLoad = 0;                    // NVML_VOLATILE_ECC
 
 template <class Function>
 void find_function(void* library, const char* name, Function*& function) {
@@ -35,6 +38,10 @@ struct NvmlGpu::Functions {
     find_function(library, "nvmlDeviceGetMemoryInfo", memory);
     find_function(library, "nvmlDeviceGetPowerUsage", milliwatts);
     find_function(library, "nvmlDeviceGetTemperature", temperature);
+    find_function(library, "nvmlDeviceGetClockInfo", clock);
+    find_function(library, "nvmlDeviceGetCurrentClocksThrottleReasons", limits);  // its name in all versions
+    find_function(library, "nvmlDeviceGetTotalEccErrors", ecc_errors);
+    find_function(library, "nvmlDeviceGetRemappedRows", remapped_rows);
     is_ready = init != nullptr && shutdown != nullptr && init() == 0;
   }
   Functions(const Functions&) = delete;
@@ -54,6 +61,10 @@ struct NvmlGpu::Functions {
   int (*memory)(void*, MemoryInfo*) = nullptr;
   int (*milliwatts)(void*, unsigned*) = nullptr;
   int (*temperature)(void*, int, unsigned*) = nullptr;
+  int (*clock)(void*, int, unsigned*) = nullptr;
+  int (*limits)(void*, unsigned long long*) = nullptr;
+  int (*ecc_errors)(void*, int, int, unsigned long long*) = nullptr;
+  int (*remapped_rows)(void*, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
 };
 
 NvmlGpu::NvmlGpu(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
@@ -80,6 +91,20 @@ NvmlReading NvmlGpu::read() const {
   if (unsigned found = 0; f.milliwatts != nullptr && f.milliwatts(device_, &found) == 0) reading.watts = found / 1000.0;
   if (unsigned found = 0; f.temperature != nullptr && f.temperature(device_, kTemperatureOfGpu, &found) == 0)
     reading.celsius = found;
+  if (unsigned found = 0; f.clock != nullptr && f.clock(device_, kClockOfMultiprocessors, &found) == 0)
+    reading.megahertz = found;
+  if (unsigned long long found = 0; f.limits != nullptr && f.limits(device_, &found) == 0)
+    reading.limits = static_cast<double>(found);
+  const auto errors = [&](int kind) -> std::optional<double> {
+    unsigned long long found = 0;
+    if (f.ecc_errors == nullptr || f.ecc_errors(device_, kind, kSinceLoad, &found) != 0) return std::nullopt;
+    return static_cast<double>(found);
+  };
+  reading.ecc_corrected = errors(kCorrected);
+  reading.ecc_uncorrected = errors(kUncorrected);
+  unsigned corrected = 0, uncorrected = 0, is_pending = 0, has_failed = 0;
+  if (f.remapped_rows != nullptr && f.remapped_rows(device_, &corrected, &uncorrected, &is_pending, &has_failed) == 0)
+    reading.remapped_rows = corrected + uncorrected;
   return reading;
 }
 

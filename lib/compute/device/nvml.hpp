@@ -13,6 +13,10 @@ struct NvmlReading {
   std::optional<double> used_bytes;  ///< of the card, by all processes
   std::optional<double> watts;
   std::optional<double> celsius;
+  std::optional<double> megahertz;                       ///< clock of the multiprocessors
+  std::optional<double> limits;                          ///< what lowers that clock: bits of nvmlClocksEventReasons
+  std::optional<double> ecc_corrected, ecc_uncorrected;  ///< errors of the memory since the driver was loaded
+  std::optional<double> remapped_rows;                   ///< of the memory, for good
 };
 
 /// A GPU, and the library that tells of it. Use it from one thread at a time.

@@ -1,5 +1,6 @@
 #pragma once
 // Observers of an engine's phases: the trace and the memory recorder.
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -15,12 +16,17 @@ class EngineObserver {
   virtual void begin(std::string_view what, std::string_view category) = 0;
   /// Ends the phase that began last.
   virtual void end() = 0;
+  /// Later phases belong to this micro-batch. \param step  0: to none
+  virtual void place([[maybe_unused]] std::int64_t step, [[maybe_unused]] std::int64_t micro_batch) {}
 };
 
 /// The observers of one engine, in order of registration. Observers must outlive the engine.
 class EngineObservers {
  public:
   void add(EngineObserver& observer) { observers_.push_back(&observer); }
+  void place(std::int64_t step, std::int64_t micro_batch) const {
+    for (auto* observer : observers_) observer->place(step, micro_batch);
+  }
 
   /// Reports a phase from construction to destruction. `what()` is called only if there are observers.
   class Scope {

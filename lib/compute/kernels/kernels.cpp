@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lib/base/variables.hpp"
+#include "lib/base/process/variables.hpp"
 
 #ifdef FSDP_KERNELS_AARCH64
 #include <asm/hwcap.h>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/kernels/eight_bit_code.hpp"
 
 namespace fsdp::kernels {
@@ -40,13 +41,13 @@ float sum_of(const float* values, std::int64_t n) {
   const auto vectors = n / kLanes, rows = vectors / kStreams;
   auto sums = sum_of_rows(values, rows);
   const auto add_vector = [&](const float* from) {
-    for (std::int64_t k = 0; k < kLanes; ++k) sums[static_cast<std::size_t>(k)] += from[k];
+    for (std::int64_t k = 0; k < kLanes; ++k) element(sums, k) += from[k];
   };
   for (auto v = rows * kStreams; v < vectors; ++v) add_vector(values + v * kLanes);
   for (std::int64_t stream = 1; stream < kStreams; ++stream) add_vector(sums.data() + stream * kLanes);
   float sum = 0;
   for (auto i = vectors * kLanes; i < n; ++i) sum += values[i];
-  for (std::int64_t k = 0; k < kLanes; ++k) sum += sums[static_cast<std::size_t>(k)];
+  for (std::int64_t k = 0; k < kLanes; ++k) sum += element(sums, k);
   return sum;
 }
 

@@ -15,8 +15,8 @@
 #include <optional>
 #include <vector>
 
-#include "lib/compute/ops/gemm.hpp"
-#include "lib/compute/ops/wide_product.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 
 namespace fsdp {
@@ -130,18 +130,6 @@ std::int64_t typical_bytes(const at::Tensor& a, const at::Tensor& b) {
   }
 }
 
-}  // namespace
-
-std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
-                                 const ProductKind& kind) {
-  constexpr std::int64_t kFewest = 16 * 16 * 16;  // ATen does not use oneDNN up to so many multiply-adds: Matmul.cpp
-  if (out.numel() == 0 || a.numel() == 0) return 0;
-  if (!kind.direct && (!onednn_takes(a, b) || a.numel() * b.size(-1) <= kFewest)) return 0;
-  return known_bytes(out, a, b, kind).value_or(typical_bytes(a, b) * kind.threads);
-}
-
-namespace {
-
 void allocate_aten_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, const ProductKind& kind) {
   const bool copies = kind.direct || (a.dim() == 3 && onednn_takes(a, b));
   const auto plain = [&](const at::Tensor& x) {
@@ -166,6 +154,14 @@ void allocate_wide_scratch(const at::Tensor& out, const at::Tensor& a, const at:
 }
 
 }  // namespace
+
+std::int64_t product_block_bytes(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                                 const ProductKind& kind) {
+  constexpr std::int64_t kFewest = 16 * 16 * 16;  // ATen does not use oneDNN up to so many multiply-adds: Matmul.cpp
+  if (out.numel() == 0 || a.numel() == 0) return 0;
+  if (!kind.direct && (!onednn_takes(a, b) || a.numel() * b.size(-1) <= kFewest)) return 0;
+  return known_bytes(out, a, b, kind).value_or(typical_bytes(a, b) * kind.threads);
+}
 
 void allocate_product_scratch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add, int threads) {
   if (is_upcast(a.scalar_type())) return allocate_wide_scratch(out, a, b, add, threads);

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "lib/compute/device/gpus.hpp"
-#include "lib/compute/ops/gpu_attention.hpp"
+#include "lib/compute/ops/attention/gpu_attention.hpp"
 #include "lib/compute/ops/op_types.hpp"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
-#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {

@@ -11,9 +11,9 @@
 
 #include "lib/compute/meta/meta_attention.hpp"
 #include "lib/compute/meta/meta_ops.hpp"
+#include "lib/compute/ops/attention/query_blocks.hpp"
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/fused_kernels.hpp"
-#include "lib/compute/ops/query_blocks.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
 

@@ -3,7 +3,7 @@
 // records, and compute nothing. Loops with equal iterations run only a few of them.
 #include <memory>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/device/memory_recorder.hpp"
 #include "lib/compute/ops/ops.hpp"

@@ -19,9 +19,9 @@
 #include <utility>
 
 #include "lib/compute/kernels/eight_bit_code.hpp"
-#include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/ops.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
 #include "lib/compute/ops/row_loops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
@@ -89,9 +89,18 @@ bool fits_fp8(const Ops& ops, const at::Tensor& x_RC) {
          x_RC.size(1) % kFp8Multiple == 0;
 }
 
+std::int64_t count_blocks(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
+
+/// Copies a table of the host to the device of `like`.
+template <std::size_t N>
+at::Tensor table_beside(const at::Tensor& like, const std::array<float, N>& values) {
+  auto* data = const_cast<float*>(values.data());  // NOLINT: from_blob wants it so, nothing writes there
+  return at::from_blob(data, {static_cast<std::int64_t>(N)}, at::TensorOptions(at::kFloat)).to(like.device());
+}
+
 }  // namespace
 
-std::string Ops::fp8_way() const { return "float8 emulated in float32"; }
+std::string Ops::fp8_gemm_description() const { return "float8 emulated in float32"; }
 
 std::string Ops::fp8_problem() const { return {}; }
 
@@ -236,19 +245,6 @@ void Ops::fp8_product(at::Tensor& out, Fp8Factor a, Fp8Factor b, Fp8Sums, bool a
 }
 
 // --- NF4
-
-namespace {
-
-std::int64_t count_blocks(std::int64_t n, std::int64_t block) { return (n + block - 1) / block; }
-
-/// Copies a table of the host to the device of `like`.
-template <std::size_t N>
-at::Tensor table_beside(const at::Tensor& like, const std::array<float, N>& values) {
-  auto* data = const_cast<float*>(values.data());  // NOLINT: from_blob wants it so, nothing writes there
-  return at::from_blob(data, {static_cast<std::int64_t>(N)}, at::TensorOptions(at::kFloat)).to(like.device());
-}
-
-}  // namespace
 
 at::Tensor Ops::dequantize(const Nf4Matrix& matrix, at::ScalarType dtype) const {
   const MemoryScope scope(MemoryCategory::workspace);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
 #include "lib/compute/ops/row_loops.hpp"
-#include "lib/compute/ops/wide_product.hpp"
 
 namespace fsdp {
 
@@ -17,7 +17,7 @@ const Ops& host_ops() {
   return ops;
 }
 
-std::string CpuOps::product_way(at::ScalarType dtype) const { return host_product_way(dtype); }
+std::string CpuOps::gemm_description(at::ScalarType dtype) const { return host_gemm_description(dtype); }
 
 void CpuOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool add) const {
   host_product(out, a, b, add);

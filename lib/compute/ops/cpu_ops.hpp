@@ -16,7 +16,7 @@ class CpuOps : public Ops {
   explicit CpuOps(detail::WorkCounter work = {}) : Ops(&kernels::table(), nullptr, std::move(work)) {}
   at::Device device() const override { return at::kCPU; }
   bool on_host() const override { return true; }
-  std::string product_way(at::ScalarType dtype) const override;
+  std::string gemm_description(at::ScalarType dtype) const override;
 
  protected:
   at::Tensor row_attention(const at::Tensor& qkv_NC, const AttentionShape& shape,

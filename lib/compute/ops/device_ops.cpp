@@ -4,10 +4,11 @@
 
 #include <algorithm>
 
-#include "lib/base/variables.hpp"
+#include "lib/base/process/variables.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/compute/ops/attention/packed_heads.hpp"
 #include "lib/compute/ops/fused_args.hpp"
-#include "lib/compute/ops/gemm.hpp"
-#include "lib/compute/ops/packed_heads.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
 
 namespace fsdp {
 
@@ -27,7 +28,7 @@ at::Tensor DeviceOps::pack_heads(std::array<at::Tensor, 3> parts, const Attentio
                      std::all_of(parts.begin(), parts.end(), [](const at::Tensor& x) { return x.stride(3) == 1; });
   if (!whole) {
     for (const auto which : {Part::q, Part::k, Part::v}) {
-      auto& part = parts[static_cast<std::size_t>(which)];
+      auto& part = element(parts, which);
       part_of(packed_NC, s, which).copy_(part);
       part.reset();  // frees memory before rope() allocates
     }

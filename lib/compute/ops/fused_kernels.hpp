@@ -25,8 +25,8 @@ struct Nf4 {
 inline constexpr float kE4m3Max = 448.0f, kE5m2Max = 57344.0f;
 inline constexpr double kFp8LeastLargest = 1e-12;
 
-/// A cast to fp8 (lib/compute/ops/fp8.hpp) in two passes: the largest absolute value of each thread block, then the
-/// codes.
+/// A cast to fp8 (lib/compute/ops/products/fp8.hpp) in two passes: the largest absolute value of each thread block,
+/// then the codes.
 struct Fp8 {
   Type type;
   const void* x_RC;

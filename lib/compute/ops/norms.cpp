@@ -222,13 +222,14 @@ at::Tensor Ops::layer_norm_backward(const NormBackward& norm, const NormGrads& g
       args.beta_D = again->beta_D.const_data_ptr();
     }
     const std::array columns{floats_or_null(grad_gamma), floats_or_null(grad_beta), floats_or_null(grad_y_bias)};
-    launch_with_columns(*this, x_ND.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
-      auto part = args;
-      part.grad_gamma_D = mine[0];
-      part.grad_beta_D = mine[1];
-      part.sum_grad_x_D = mine[2];
-      cpu_->layer_norm_backward(kernel_type(x_ND), part, b, e);
-    });
+    launch_with_columns(*this, x_ND.size(0), columns, dim,
+                        [&](std::int64_t b, std::int64_t e, const auto& chunk_columns) {
+                          auto part = args;
+                          part.grad_gamma_D = chunk_columns[0];
+                          part.grad_beta_D = chunk_columns[1];
+                          part.sum_grad_x_D = chunk_columns[2];
+                          cpu_->layer_norm_backward(kernel_type(x_ND), part, b, e);
+                        });
     accumulate(grads.gamma, grad_gamma);
     accumulate(grads.beta, grad_beta);
     if (grads.y_bias != nullptr) accumulate(grads.y_bias, grad_y_bias);
@@ -261,20 +262,21 @@ at::Tensor Ops::rms_norm_backward(const NormBackward& norm, const NormGrads& gra
     at::Tensor grad_y_bias;
     if (grads.y_bias != nullptr) grad_y_bias = zero_sums(x_ND);
     const std::array columns{floats_or_null(grad_gamma), floats_or_null(grad_y_bias)};
-    launch_with_columns(*this, x_ND.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
-      const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
-                                              norm.grad_ND.const_data_ptr(),
-                                              data_or_null(norm.residual_ND),
-                                              x_ND.const_data_ptr(),
-                                              norm.saved.rstd_N.const_data_ptr<float>(),
-                                              norm.gamma_D.const_data_ptr(),
-                                              mine[0],
-                                              mine[1],
-                                              again == nullptr ? nullptr : again->out_ND.data_ptr(),
-                                              static_cast<float>(norm.saved.offset),
-                                              dim};
-      cpu_->rms_norm_backward(kernel_type(x_ND), args, b, e);
-    });
+    launch_with_columns(*this, x_ND.size(0), columns, dim,
+                        [&](std::int64_t b, std::int64_t e, const auto& chunk_columns) {
+                          const kernels::RmsNormBackwardArgs args{out_ND.data_ptr(),
+                                                                  norm.grad_ND.const_data_ptr(),
+                                                                  data_or_null(norm.residual_ND),
+                                                                  x_ND.const_data_ptr(),
+                                                                  norm.saved.rstd_N.const_data_ptr<float>(),
+                                                                  norm.gamma_D.const_data_ptr(),
+                                                                  chunk_columns[0],
+                                                                  chunk_columns[1],
+                                                                  again == nullptr ? nullptr : again->out_ND.data_ptr(),
+                                                                  static_cast<float>(norm.saved.offset),
+                                                                  dim};
+                          cpu_->rms_norm_backward(kernel_type(x_ND), args, b, e);
+                        });
     accumulate(grads.gamma, grad_gamma);
     if (grads.y_bias != nullptr) accumulate(grads.y_bias, grad_y_bias);
     return out_ND;

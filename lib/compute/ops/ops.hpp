@@ -24,20 +24,19 @@
 #include <vector>
 
 #include "lib/compute/ops/device_work.hpp"
-#include "lib/compute/ops/fp8.hpp"
 #include "lib/compute/ops/op_types.hpp"
-#include "lib/compute/ops/optimizer_updates.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
+#include "lib/compute/ops/updates/optimizer_updates.hpp"
 #include "lib/compute/ops/work_counter.hpp"
 #include "lib/compute/tensor/layer.hpp"
 
-namespace fsdp::kernels {
+namespace fsdp {
+namespace kernels {
 struct Table;
 }
-namespace fsdp::fused {
+namespace fused {
 class Kernels;
 }
-
-namespace fsdp {
 
 class Ops {
  public:
@@ -82,7 +81,7 @@ class Ops {
   // --- products with weights: the only functions that multiply by a weight (ops_products.cpp)
   /// Describes how factors of this dtype are multiplied, for logs: "bf16 through float32 by aten". The last bits of
   /// results depend on it.
-  virtual std::string product_way(at::ScalarType dtype) const;
+  virtual std::string gemm_description(at::ScalarType dtype) const;
   /// True if one product with several concatenated weights is faster than several products: the engine then stores
   /// weights with the same input next to each other.
   bool joins_products() const { return fused_ != nullptr; }
@@ -104,7 +103,7 @@ class Ops {
 
   // --- products in fp8 (fp8.cpp)
   /// Describes how fp8 factors are multiplied, for logs: "float8 emulated in float32".
-  virtual std::string fp8_way() const;
+  virtual std::string fp8_gemm_description() const;
   /// \return why this device has no fp8 products; empty if it has
   virtual std::string fp8_problem() const;
   /// Casts a matrix with the scale of its own largest value.

@@ -43,9 +43,9 @@ void launch_with_columns(const Ops& ops, std::int64_t rows, std::array<float*, N
   };
   ops.launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t c = first; c < last; ++c) {
-      std::array<float*, N> mine{};
-      for (std::size_t k = 0; k < N; ++k) mine[k] = columns[k] == nullptr ? nullptr : copy_of(c, k);
-      body(rows * c / chunks, rows * (c + 1) / chunks, mine);
+      std::array<float*, N> chunk_columns{};
+      for (std::size_t k = 0; k < N; ++k) chunk_columns[k] = columns[k] == nullptr ? nullptr : copy_of(c, k);
+      body(rows * c / chunks, rows * (c + 1) / chunks, chunk_columns);
     }
   });
   ops.launch(1, 1, [&](std::int64_t, std::int64_t) {

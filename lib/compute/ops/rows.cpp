@@ -117,11 +117,12 @@ void Ops::bias_gelu_backward(at::Tensor& grad_NF, const at::Tensor& pre_NF, Grad
     if (again_NF != nullptr) *again_NF = at::empty_like(pre_NF);
     auto grad_bias = zero_sums(pre_NF);
     const std::array columns{grad_bias.data_ptr<float>()};
-    launch_with_columns(*this, pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
-      const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), again_NF == nullptr ? nullptr : again_NF->data_ptr(),
-                                           pre_NF.const_data_ptr(), mine[0], dim};
-      cpu_->bias_gelu_backward(kernel_type(pre_NF), args, b, e);
-    });
+    launch_with_columns(
+        *this, pre_NF.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& chunk_columns) {
+          const kernels::GeluBackwardArgs args{grad_NF.data_ptr(), again_NF == nullptr ? nullptr : again_NF->data_ptr(),
+                                               pre_NF.const_data_ptr(), chunk_columns[0], dim};
+          cpu_->bias_gelu_backward(kernel_type(pre_NF), args, b, e);
+        });
     accumulate(grad_bias_F, grad_bias);
     return;
   }
@@ -214,9 +215,10 @@ void Ops::bias_grad(GradSlot* slot, const at::Tensor& grad_ND) const {
     const auto dim = grad_ND.size(1);
     auto sum = zero_sums(grad_ND);
     const std::array columns{sum.data_ptr<float>()};
-    launch_with_columns(*this, grad_ND.size(0), columns, dim, [&](std::int64_t b, std::int64_t e, const auto& mine) {
-      cpu_->column_sum(kernel_type(grad_ND), grad_ND.const_data_ptr(), mine[0], dim, b, e);
-    });
+    launch_with_columns(*this, grad_ND.size(0), columns, dim,
+                        [&](std::int64_t b, std::int64_t e, const auto& chunk_columns) {
+                          cpu_->column_sum(kernel_type(grad_ND), grad_ND.const_data_ptr(), chunk_columns[0], dim, b, e);
+                        });
     accumulate(slot, sum);
   } else if (const auto* fused = fused_for({&grad_ND})) {
     fused_columns(*fused, slot, fused::ColumnPassKind::sum, grad_ND, {}, nullptr);

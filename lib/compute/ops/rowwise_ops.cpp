@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/ops/fused_args.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/ops/row_loops.hpp"
@@ -152,7 +153,7 @@ void Ops::embed_backward(at::Tensor* grad_token_VD, at::Tensor* grad_position_PD
 RopeTable Ops::rope_table(std::span<const float> frequencies, std::int64_t positions) const {
   // The table outlives the layer that requests it first, so it is not an activation.
   const MemoryScope scope(MemoryCategory::workspace);
-  const auto half = static_cast<std::int64_t>(frequencies.size());
+  const auto half = std::ssize(frequencies);
   const auto options = at::TensorOptions(at::kFloat).device(host());
   RopeTable table{at::empty({positions, half}, options), at::empty({positions, half}, options)};
   launch(1, 1, [&](std::int64_t, std::int64_t) {
@@ -250,8 +251,7 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
     std::vector<kernels::LossSum> parts(static_cast<std::size_t>(chunks));
     launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t c = first; c < last; ++c) {
-        parts[static_cast<std::size_t>(c)] =
-            cpu_->cross_entropy(kernel_type(logits_NV), args, n * c / chunks, n * (c + 1) / chunks);
+        element(parts, c) = cpu_->cross_entropy(kernel_type(logits_NV), args, n * c / chunks, n * (c + 1) / chunks);
       }
     });
     kernels::LossSum all;

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/compute/ops/op_types.hpp"
-#include "lib/compute/ops/optimizer_updates.hpp"
+#include "lib/compute/ops/updates/optimizer_updates.hpp"
 
 namespace fsdp::detail {
 

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -17,7 +19,7 @@ std::string_view to_string(MemoryCategory category) {
   constexpr std::array<std::string_view, kNumMemoryCategories> kNames{"parameters", "gradients",      "optimizer",
                                                                       "gathered",   "reduce_buffers", "activations",
                                                                       "logits",     "batch",          "workspace"};
-  return kNames.at(static_cast<std::size_t>(category));
+  return kNames.at(to_index(category));
 }
 
 MemoryScope::MemoryScope(MemoryCategory category, bool on_host) : before_(here()) { here() = {category, on_host}; }

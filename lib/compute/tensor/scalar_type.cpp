@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 

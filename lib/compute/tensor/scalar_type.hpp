@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include "lib/base/dtype.hpp"
+#include "lib/base/types/dtype.hpp"
 #include "lib/compute/kernels/kernels.hpp"
 
 namespace fsdp {

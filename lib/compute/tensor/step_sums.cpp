@@ -8,7 +8,7 @@
 namespace fsdp {
 namespace {
 
-std::size_t place_of(std::string_view name, const std::vector<StepSums::Named>& sums) {
+std::size_t index_of_sum(std::string_view name, const std::vector<StepSums::Named>& sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (sums[i].name == name) return i;
   }
@@ -44,11 +44,11 @@ at::Tensor& StepSums::on_device(const at::TensorOptions& place) {
 }
 
 void StepSums::add(std::string_view name, const at::Tensor& value) {
-  const auto place = static_cast<std::int64_t>(2 + place_of(name, named));
+  const auto place = static_cast<std::int64_t>(2 + index_of_sum(name, named));
   on_device(value.options()).select(0, place).add_(value.reshape({}));
 }
 
-void StepSums::add(std::string_view name, double value) { named[place_of(name, named)].value += value; }
+void StepSums::add(std::string_view name, double value) { named[index_of_sum(name, named)].value += value; }
 
 StepSums& StepSums::operator+=(const StepSums& other) {
   nats += other.nats;

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "lib/base/error.hpp"
-#include "lib/base/plugin.hpp"
+#include "lib/base/process/plugin.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -45,6 +45,12 @@ std::string visible_devices_note() {
   return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES=\"{}\")", visible);
 }
 
+/// Its symbols are global, so that libtorch_cuda's kernels register with the LibTorch already here.
+const PluginKind& backend_kind() {
+  static const PluginKind kind{"libfsdp_cuda.so", "CUDA back end", kBackendAbiSymbol, {kMakeBackendSymbol}, true};
+  return kind;
+}
+
 }  // namespace
 
 std::string cuda_driver_problem() {
@@ -65,16 +71,6 @@ std::string cuda_driver_problem() {
   }
   return count > 0 ? "" : "the NVIDIA driver sees no device" + visible_devices_note();
 }
-
-namespace {
-
-/// Its symbols are global, so that libtorch_cuda's kernels register with the LibTorch already here.
-const PluginKind& backend_kind() {
-  static const PluginKind kind{"libfsdp_cuda.so", "CUDA back end", kBackendAbiSymbol, {kMakeBackendSymbol}, true};
-  return kind;
-}
-
-}  // namespace
 
 std::vector<std::filesystem::path> backend_candidates(const std::filesystem::path& program_directory) {
   return plugin_candidates(program_directory, backend_kind().file);
@@ -105,13 +101,13 @@ std::int64_t bytes_outside_allocator(const DeviceBackend& backend, int device) {
 }
 
 GpuShare share_gpus(ProcessGroup& node, const DeviceBackend* backend) {
-  std::string mine;
+  std::string local_names;
   for (int i = 0; backend != nullptr && i < backend->device_count(); ++i) {
     const auto info = backend->info(i);
-    mine += (info.uuid.empty() ? info.pci_bus_id : info.uuid) + "\n";
+    local_names += (info.uuid.empty() ? info.pci_bus_id : info.uuid) + "\n";
   }
   std::string all;
-  for (const auto& names : node.gather(mine, 0)) all += names + "\n";
+  for (const auto& names : node.gather(local_names, 0)) all += names + "\n";
   std::istringstream lines(node.broadcast_text(all, 0));
   std::vector<std::vector<std::string>> visible(1);
   for (std::string line; std::getline(lines, line);) {

@@ -39,7 +39,7 @@ class DeviceBackend {
   virtual std::unique_ptr<TensorCollectives> make_collectives(ProcessGroup& group, int device) = 0;
   /// Operations on `device`.
   virtual std::unique_ptr<Ops> make_ops(int device) = 0;
-  /// Makes `device` the calling thread's current one. \throws UsageError when there is no such device
+  /// Makes `device` the calling thread's current one. \throws RequestError when there is no such device
   virtual void set_device(int device) = 0;
   virtual DeviceInfo info(int device) const = 0;
   virtual DeviceMemory memory(int device) const = 0;
@@ -74,7 +74,7 @@ namespace detail {
 
 /// Program and backend exchange C++ objects, so both must come from one build. Bump the number with this interface.
 inline constexpr const char* kDeviceBackendAbi =
-    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 13";
+    "fsdp " FSDP_VERSION ", LibTorch " TORCH_VERSION ", device interface 14";
 
 /// The two symbols of libfsdp_cuda.so.
 using BackendAbiFunction = const char*();

@@ -10,13 +10,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/engine/fsdp/engine_internal.hpp"
 #include "lib/engine/fsdp/replica_sums.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/fsdp/shard_storage.hpp"
 #include "lib/engine/fsdp/units.hpp"
 #include "lib/engine/fsdp/update_and_gather.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 namespace fsdp {
 
@@ -30,9 +31,7 @@ Engine::Engine(const EngineInput& input, const EnginePolicy& policy) : input_(in
   if (input_.mesh->shard.size() == 1 && storage_->stays_in_memory()) policy_.reduce_every_micro_batch = false;
   units_ = std::make_unique<detail::Units>(input_, policy_, *storage_);
   replica_sums_ = std::make_unique<detail::ReplicaSums>(input_, policy_, counts_.replicate);
-  const auto unit_of = [&](const auto& layer) {
-    return units_->of(static_cast<std::size_t>(layer.parameters().front())).index;
-  };
+  const auto unit_of = [&](const auto& layer) { return units_->of(to_index(layer.parameters().front())).index; };
   int block = 0;
   for (const auto* layer : input_.layers) {
     layer_unit_.push_back(unit_of(*layer));
@@ -149,8 +148,7 @@ ForwardEnd Engine::forward(const MicroBatch& batch) {
   auto action = actions.begin();
   for (; action->kind != ActionKind::loss; ++action) execute(*action, state);
   // Nothing follows the loss of an evaluation but releases.
-  for (++action; action != actions.end(); ++action)
-    frees.push_back(&(*units_)[static_cast<std::size_t>(action->index)]);
+  for (++action; action != actions.end(); ++action) frees.push_back(&element(*units_, action->index));
   return {std::move(frees), observers_, units_->full(input_.loss->parameters()), state.x_ND};
 }
 
@@ -195,7 +193,7 @@ void Engine::finish_reduce(Unit& unit, const Run& state) {
 }
 
 std::string Engine::describe(const Action& action) const {
-  const auto index = static_cast<std::size_t>(action.index);
+  const auto index = to_index(action.index);
   switch (action.kind) {
     case ActionKind::forward:
       return "forward " + input_.layers[index]->name();
@@ -240,7 +238,7 @@ std::string_view category_of(ActionKind kind) {
 }  // namespace
 
 void Engine::execute(const Action& action, Run& state) {
-  const auto index = static_cast<std::size_t>(action.index);
+  const auto index = to_index(action.index);
   const EngineObservers::Scope scope(
       observers_, [&] { return describe(action); }, category_of(action.kind));
   // A rank without rows takes part in the collectives and computes nothing.
@@ -321,7 +319,7 @@ GatheredLayer Engine::gathered(std::size_t layer) {
   const WithoutAutograd guard;
   const bool is_loss = layer == input_.layers.size();
   const auto& params = is_loss ? input_.loss->parameters() : input_.layers[layer]->parameters();
-  auto& unit = units_->of(static_cast<std::size_t>(params.front()));
+  auto& unit = units_->of(to_index(params.front()));
   const bool was_gathered = unit.is_gathered;
   if (!was_gathered) {
     if (!std::exchange(unit.is_coming, false)) units_->unshard(unit, counts_.shard);
@@ -333,7 +331,7 @@ GatheredLayer Engine::gathered(std::size_t layer) {
 int Engine::first_backward() const {
   const auto is_trained = [&](const Layer* layer) {
     return std::any_of(layer->parameters().begin(), layer->parameters().end(),
-                       [&](int param) { return input_.parameters[static_cast<std::size_t>(param)].trainable; });
+                       [&](int param) { return element(input_.parameters, param).trainable; });
   };
   const auto lowest = std::find_if(input_.layers.begin(), input_.layers.end(), is_trained);
   return static_cast<int>(lowest - input_.layers.begin());

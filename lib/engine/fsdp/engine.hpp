@@ -17,14 +17,15 @@
 #include "lib/engine/collectives/tensor_collectives.hpp"
 #include "lib/engine/fsdp/guards.hpp"
 #include "lib/engine/fsdp/host_inputs.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
-#include "lib/engine/fsdp/parameter_groups.hpp"
-#include "lib/engine/fsdp/policy.hpp"
-#include "lib/engine/fsdp/schedule.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/fsdp/unit_grads.hpp"
 #include "lib/engine/fsdp/unit_params.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
+#include "lib/engine/sharding/comm_counts.hpp"
+#include "lib/engine/sharding/mesh.hpp"
+#include "lib/engine/sharding/parameter_groups.hpp"
+#include "lib/engine/sharding/policy.hpp"
+#include "lib/engine/sharding/schedule.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 namespace fsdp {
 

@@ -1,3 +1,4 @@
+#include "lib/base/types/index.hpp"
 #include "lib/engine/fsdp/engine_internal.hpp"
 
 #include <ATen/ops/empty.h>
@@ -130,7 +131,7 @@ void Engine::GraphCache::apply_replay(MicroBatchPosition place) {
     const bool gathers = action.kind == ActionKind::unshard || action.kind == ActionKind::wait_for_unshard ||
                          action.kind == ActionKind::reshard;
     if (!gathers) continue;
-    auto& unit = (*engine_.units_)[static_cast<std::size_t>(action.index)];
+    auto& unit = element(*engine_.units_, action.index);
     if (action.kind == ActionKind::wait_for_unshard) unit.is_gathered = true;
     if (action.kind == ActionKind::reshard) unit.is_gathered = false;
   }

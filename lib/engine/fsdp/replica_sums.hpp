@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/engine/fsdp/units.hpp"
+#include "lib/engine/sharding/comm_counts.hpp"
 
 namespace fsdp::detail {
 

@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "lib/compute/ops/ops.hpp"
-#include "lib/engine/fsdp/parameter_groups.hpp"
-#include "lib/engine/fsdp/policy.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
+#include "lib/engine/sharding/parameter_groups.hpp"
+#include "lib/engine/sharding/policy.hpp"
 
 namespace fsdp {
 struct EngineInput;
-}
 
-namespace fsdp::detail {
+namespace detail {
 
 struct Unit;
 class Units;
@@ -65,4 +64,5 @@ std::unique_ptr<ShardStorage> make_shard_storage(const EngineInput& input, const
 std::unique_ptr<ShardStorage> make_memory_shards(const Ops& ops, const EnginePolicy& policy);
 std::unique_ptr<ShardStorage> make_stored_shards(TensorStore& store, const Ops& ops, const EnginePolicy& policy);
 
-}  // namespace fsdp::detail
+}  // namespace detail
+}  // namespace fsdp

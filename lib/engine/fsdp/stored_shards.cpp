@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "lib/base/types/index.hpp"
 #include "lib/engine/fsdp/shard_storage.hpp"
 #include "lib/engine/fsdp/units.hpp"
 
@@ -72,14 +73,14 @@ class StoredShards final : public ShardStorage {
     return group ? StoreHold(store_, *group, access) : StoreHold();
   }
   bool has_gradients(const Unit& unit) const override {
-    const auto index = static_cast<std::size_t>(unit.index);
+    const auto index = to_index(unit.index);
     return index >= places_.size() || !places_[index].gradients || store_.is_held(*places_[index].gradients);
   }
   /// Also zeroes the padding.
   void measure_gradients(const Units& units, const Unit& unit) override {
     squares_.resize(units.num_parameters(), 0.0);
     for (std::size_t i = 0; i < unit.params.size(); ++i) {
-      const auto param = static_cast<std::size_t>(unit.params[i]);
+      const auto param = to_index(unit.params[i]);
       const auto grad = units.gradient(param);
       if (!grad.defined()) continue;
       const auto rows = unit.ranges[i].num_rows;
@@ -96,7 +97,7 @@ class StoredShards final : public ShardStorage {
 
   void begin_gather(const Unit& unit) override {
     if (!places_of(unit).parameters) return;
-    const auto next = static_cast<std::size_t>(unit.index + (unit.index >= last_gather_ ? 1 : -1));
+    const auto next = to_index(unit.index + (unit.index >= last_gather_ ? 1 : -1));
     last_gather_ = unit.index;
     if (next < places_.size() && places_[next].parameters) store_.read_ahead(*places_[next].parameters);
   }
@@ -124,7 +125,7 @@ class StoredShards final : public ShardStorage {
   };
 
   Places& places_of(const Unit& unit) {
-    const auto index = static_cast<std::size_t>(unit.index);
+    const auto index = to_index(unit.index);
     if (places_.size() <= index) places_.resize(index + 1);
     return places_[index];
   }
@@ -211,7 +212,7 @@ class StoredShards::UpdateGroups final : public ParameterGroups::Source {
     for (auto ahead = next_; ahead < std::min(order_.size(), next_ + 2) && store.read_ahead(order_[ahead]); ++ahead) {
     }
     params_.clear();
-    for (const auto place : part.places) params_.push_back(static_cast<std::size_t>(units_[unit_ - 1].params[place]));
+    for (const auto place : part.places) params_.push_back(to_index(units_[unit_ - 1].params[place]));
   }
   void end_step() {
     for (const auto place : left_.front().places) shards_.cast_rows(units_[unit_ - 1], place);

@@ -6,9 +6,10 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 namespace fsdp {
 namespace {
@@ -96,13 +97,13 @@ class SharedUnitGrads final : public UnitGrads {
   }
   void sum(int slot) {
     std::size_t offset = 0;
-    std::vector<const void*> sources(static_cast<std::size_t>(context_.shard_group.size()));
+    std::vector<const void*> sources(context_.shard_group.size());
     for (std::size_t i = 0; i < layouts_.size(); ++i) {
       const auto& layout = layouts_[i];
       const auto range = shard_range(layout.rows(), context_.shard_group.size(), context_.shard_group.rank());
       const auto skip = static_cast<std::size_t>(range.first_row * layout.row_elements()) * c10::elementSize(dtype_);
       for (int r = 0; r < context_.shard_group.size(); ++r) {
-        sources[static_cast<std::size_t>(r)] = memory_->address(r, slot) + offset + skip;
+        element(sources, r) = memory_->address(r, slot) + offset + skip;
       }
       context_.ops.sum_sources(shards_[i].get(), range.num_rows * layout.row_elements(), sources, dtype_, accumulate_);
       offset += detail::buffer_bytes(layout, dtype_, context_.shard_group.size());
@@ -299,7 +300,7 @@ GradMemory::GradMemory(ProcessGroup& group, const Ops& ops, const std::vector<st
     offsets_.push_back(rank_bytes_);
     rank_bytes_ += detail::round_up_to_page(bytes);
   }
-  const auto ranks = static_cast<std::size_t>(group_.size());
+  const std::size_t ranks = group_.size();
   memory_ = group_.peer_memory(rank_bytes_ * ranks, 2 * ranks * slot_bytes.size());
   if (memory_ == nullptr) throw RuntimeFailure("the ranks of a node could not share memory for gradients");
   const MemoryScope scope(MemoryCategory::reduce_buffers);
@@ -311,38 +312,35 @@ GradMemory::~GradMemory() {
 }
 
 std::byte* GradMemory::address(int rank, int slot) const {
-  return memory_->data() + static_cast<std::size_t>(rank) * rank_bytes_ + offsets_[static_cast<std::size_t>(slot)];
+  return memory_->data() + to_index(rank) * rank_bytes_ + element(offsets_, slot);
 }
-SharedCounter& GradMemory::ready(int rank, int slot) {
-  return memory_->counter(static_cast<std::size_t>(rank * num_slots_ + slot));
-}
+SharedCounter& GradMemory::ready(int rank, int slot) { return memory_->counter(rank * num_slots_ + slot); }
 SharedCounter& GradMemory::consumed(int rank, int slot) {
-  return memory_->counter(static_cast<std::size_t>((group_.size() + rank) * num_slots_ + slot));
+  return memory_->counter((group_.size() + rank) * num_slots_ + slot);
 }
 
 void GradMemory::begin(int slot) {
-  auto& round = rounds_[static_cast<std::size_t>(slot)];
+  auto& round = element(rounds_, slot);
   for (int r = 0; r < group_.size(); ++r) {
     if (r != group_.rank()) wait_for_counter(group_, consumed(r, slot), round, r, "a gradient reduction");
   }
   ++round;
 }
-void GradMemory::mark_ready(int slot) { ready(group_.rank(), slot).raise(rounds_[static_cast<std::size_t>(slot)]); }
+void GradMemory::mark_ready(int slot) { ready(group_.rank(), slot).raise(element(rounds_, slot)); }
 void GradMemory::wait_ready(int slot) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r != group_.rank()) {
-      wait_for_counter(group_, ready(r, slot), rounds_[static_cast<std::size_t>(slot)], r, "a gradient reduction");
+      wait_for_counter(group_, ready(r, slot), element(rounds_, slot), r, "a gradient reduction");
     }
   }
 }
 void GradMemory::mark_consumed(int slot) {
   for (int r = 0; r < group_.size(); ++r) {
     if (r != group_.rank()) {
-      memory_->forget(static_cast<std::size_t>(address(r, slot) - memory_->data()),
-                      slot_bytes_[static_cast<std::size_t>(slot)]);
+      memory_->forget(address(r, slot) - memory_->data(), element(slot_bytes_, slot));
     }
   }
-  consumed(group_.rank(), slot).raise(rounds_[static_cast<std::size_t>(slot)]);
+  consumed(group_.rank(), slot).raise(element(rounds_, slot));
 }
 
 std::size_t grad_slot_bytes(const std::vector<ParamLayout>& layouts, at::ScalarType dtype, int ranks) {

@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/compute/ops/companion.hpp"
-#include "lib/compute/ops/wide_product.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
+#include "lib/compute/ops/updates/companion.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 namespace fsdp {
 namespace {
@@ -65,8 +66,9 @@ void Fp8Rows::begin_update(const std::vector<at::Tensor>& own) {
   const MemoryScope scope(MemoryCategory::workspace);
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (!has(i)) continue;
-    const auto mine = context_.ops.fp8_largest(own[i]);
-    largest_.push_back({mine, at::empty({context_.shard_group.size() * mine.numel()}, mine.options())});
+    const auto local_largest = context_.ops.fp8_largest(own[i]);
+    largest_.push_back(
+        {local_largest, at::empty({context_.shard_group.size() * local_largest.numel()}, local_largest.options())});
   }
   if (!largest_.empty()) work_ = context_.collectives.all_gather(largest_);
 }
@@ -138,13 +140,12 @@ class SharedUnitParams final : public UnitParams {
   void finish_sync() override {
     for (const auto& [param, wide] : wide_own_) wide.copy_(own_[param]);
     ++version_;
-    memory_->counter(static_cast<std::size_t>(group_.rank())).raise(version_);
+    memory_->counter(to_index(group_.rank())).raise(version_);
   }
   void unshard() override {}
   void wait_for_unshard() override {
     for (int r = 0; r < group_.size(); ++r) {
-      if (r != group_.rank())
-        wait_for_counter(group_, memory_->counter(static_cast<std::size_t>(r)), version_, r, name_);
+      if (r != group_.rank()) wait_for_counter(group_, memory_->counter(to_index(r)), version_, r, name_);
     }
   }
   at::Tensor full(std::size_t param) override { return full_[param]; }
@@ -156,9 +157,9 @@ class SharedUnitParams final : public UnitParams {
   /// Counts this rank's rows of the buffer at `offset` of the shared segment as its memory; other ranks count theirs.
   void count(const at::Tensor& own, std::size_t offset) {
     counted_bytes_ += static_cast<std::int64_t>(own.nbytes());
-    const auto own_bytes = static_cast<std::size_t>(own.nbytes());
-    const auto before = own_bytes * static_cast<std::size_t>(group_.rank());
-    const auto all = own_bytes * static_cast<std::size_t>(group_.size());
+    const std::size_t own_bytes = own.nbytes();
+    const auto before = own_bytes * to_index(group_.rank());
+    const auto all = own_bytes * group_.size();
     others_.push_back({offset, before});
     others_.push_back({offset + before + own_bytes, all - before - own_bytes});
   }

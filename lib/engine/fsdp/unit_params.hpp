@@ -7,8 +7,8 @@
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 #include "lib/ranks/process_group.hpp"
 
 namespace fsdp {
@@ -23,7 +23,7 @@ struct UnitContext {
   bool offload_frozen = false;                  ///< shards of frozen parameters stay on the host between all-gathers
   bool wide_weights = false;                    ///< 16-bit matrices also have a float32 copy
   std::vector<StoredTensor> stored_grads = {};  ///< gradient shards in a store; empty: they are in memory
-  /// By parameter: this rank's rows in one group of a store, or in memory. Empty: all are in memory.
+  /// This rank's rows of each parameter in one group of a store, or in memory. Empty: all are in memory.
   std::vector<StoredTensor> stored_params = {};
 };
 

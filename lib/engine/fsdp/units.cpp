@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp::detail {
@@ -18,8 +19,8 @@ Units::Units(const EngineInput& input, const EnginePolicy& policy, ShardStorage&
 void Units::build_parameters() {
   const MemoryScope scope(MemoryCategory::parameters);
   auto& shard = *input_.mesh->shard.ranks;
-  const double mine = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
-  if (shard.all_reduce(mine, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
+  const double local = input_.ops->on_host() && input_.allow_peer_memory ? 1.0 : 0.0;
+  if (shard.all_reduce(local, Reduce::min) > 0) peer_memory_ = shard.peer_memory(4096, 1) != nullptr;
   unit_index_.resize(input_.parameters.size());
   place_.resize(input_.parameters.size());
   const UnitContext context{.shard_group = shard,
@@ -35,15 +36,15 @@ void Units::build_parameters() {
     unit.name = "unit " + std::to_string(unit.index);
     unit.params = params;
     for (std::size_t i = 0; i < params.size(); ++i) {
-      const auto param = static_cast<std::size_t>(params[i]);
+      const auto param = to_index(params[i]);
       unit_index_[param] = unit.index;
       place_[param] = static_cast<int>(i);
       unit.layouts.push_back(input_.parameters[param]);
       unit.ranges.push_back(shard_range(unit.layouts.back().rows(), shard.size(), shard.rank()));
     }
-    auto its = context;
-    if (policy_.offload_parameters && !peer_memory_) its.stored_params = storage_.make_parameters(unit);
-    unit.gathered = make_unit_params(its, unit.layouts, policy_.precision.param_dtype, unit.name);
+    auto unit_context = context;
+    if (policy_.offload_parameters && !peer_memory_) unit_context.stored_params = storage_.make_parameters(unit);
+    unit.gathered = make_unit_params(unit_context, unit.layouts, policy_.precision.param_dtype, unit.name);
     for (std::size_t i = 0; i < params.size(); ++i) add_parameter(unit, i);
   }
 }
@@ -90,9 +91,9 @@ void Units::build_gradients() {
   const bool stays = shard.size() == 1 && !input_.ops->on_host();
   const auto dtype_of = [&](const Unit& unit) { return stays ? shard_type_of(unit) : travels_as(unit); };
   const auto context_of = [&](const Unit& unit) {
-    auto its = context;
-    its.stored_grads = storage_.make_gradients(unit);
-    return its;
+    auto unit_context = context;
+    unit_context.stored_grads = storage_.make_gradients(unit);
+    return unit_context;
   };
   if (!peer_memory_) {
     for (auto& unit : units_) {
@@ -129,7 +130,7 @@ at::Tensor Units::gradient(std::size_t param) const {
   const int index = unit.trained[place(param)];
   if (index < 0 || !storage_.has_gradients(unit)) return {};
   unit.grads->prepare();
-  return unit.grads->shard(static_cast<std::size_t>(index));
+  return unit.grads->shard(to_index(index));
 }
 
 std::vector<GradPart> Units::gradient_parts(std::span<const std::size_t> params) const {
@@ -147,7 +148,7 @@ std::vector<at::Tensor> Units::full(const std::vector<int>& params) const {
   std::vector<at::Tensor> full;
   full.reserve(params.size());
   for (const int param : params) {
-    const auto index = static_cast<std::size_t>(param);
+    const auto index = to_index(param);
     full.push_back(of(index).gathered->full(place(index)));
   }
   return full;
@@ -156,11 +157,11 @@ std::vector<at::Tensor> Units::full(const std::vector<int>& params) const {
 std::vector<GradSlot*> Units::grad_slots(const std::vector<int>& params) const {
   std::vector<GradSlot*> slots;
   for (const int param : params) {
-    const auto index = static_cast<std::size_t>(param);
+    const auto index = to_index(param);
     auto& unit = of(index);
     const int trained = unit.trained[place(index)];
     if (trained >= 0) unit.grads->begin();
-    slots.push_back(trained < 0 ? nullptr : &unit.grads->slots()[static_cast<std::size_t>(trained)]);
+    slots.push_back(trained < 0 ? nullptr : &element(unit.grads->slots(), trained));
   }
   return slots;
 }

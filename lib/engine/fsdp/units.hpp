@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/fsdp/shard_storage.hpp"
+#include "lib/engine/sharding/comm_counts.hpp"
 
 namespace fsdp::detail {
 
@@ -43,9 +45,9 @@ class Units {
   auto end() const { return units_.end(); }
   std::size_t size() const { return units_.size(); }
   Unit& operator[](std::size_t index) const { return *units_[index]; }
-  Unit& of(std::size_t param) const { return *units_[static_cast<std::size_t>(unit_index_[param])]; }
+  Unit& of(std::size_t param) const { return *element(units_, unit_index_[param]); }
   /// The place of a parameter within its unit.
-  std::size_t place(std::size_t param) const { return static_cast<std::size_t>(place_[param]); }
+  std::size_t place(std::size_t param) const { return to_index(place_[param]); }
   std::size_t num_parameters() const { return unit_index_.size(); }
   /// True when the ranks of the shard axis exchange parameters and gradients through shared memory.
   bool uses_peer_memory() const { return peer_memory_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp::detail {
@@ -40,7 +41,7 @@ class UpdateAndGather final : public ParameterGroups::Source {
   }
 
  private:
-  Unit& unit(std::size_t i) const { return units_[static_cast<std::size_t>(first_[i])]; }
+  Unit& unit(std::size_t i) const { return element(units_, first_[i]); }
 
   void end_unit(Unit& unit) {
     unit.gathered->begin_sync();
@@ -71,7 +72,7 @@ class UpdateAndGather final : public ParameterGroups::Source {
   const std::vector<int>& first_;
   AxisCounts& counts_;
   const EngineObservers& observers_;
-  /// If ranks must agree on scales first, all of those messages are sent before the first all-gather, behind which they
+  /// If ranks must agree on scales first, all of those messages are sent before the first all-gather, for which they
   /// would wait.
   bool agree_ = false;
   std::size_t begun_ = 0;  ///< of first_; one more when the others are updated

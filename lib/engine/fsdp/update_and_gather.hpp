@@ -4,6 +4,7 @@
 
 #include "lib/compute/device/observer.hpp"
 #include "lib/engine/fsdp/units.hpp"
+#include "lib/engine/sharding/comm_counts.hpp"
 
 namespace fsdp::detail {
 

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <stdexcept>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {
@@ -22,9 +24,9 @@ std::uint64_t round_up(std::uint64_t bytes) {
 /// Allocates bytes at an address that is aligned for O_DIRECT.
 at::Tensor room_for(std::uint64_t bytes, at::Device device) {
   constexpr auto kUnit = static_cast<std::int64_t>(kTransferUnit_bytes);
-  const auto size = static_cast<std::int64_t>(bytes);
+  const std::int64_t size = bytes;
   const auto room = at::empty({size + kUnit}, at::TensorOptions(at::kByte).device(device));
-  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(room.storage().data()));
+  const std::int64_t address = reinterpret_cast<std::uintptr_t>(room.storage().data());
   return room.narrow(0, (kUnit - address % kUnit) % kUnit, size);
 }
 
@@ -92,9 +94,9 @@ void TensorStore::reserve() {
   set_budget();
   if (file_ == nullptr || file_bytes_ == 0 || file_->reserve(file_bytes_)) return;
   throw IoError(file_->directory().string() + ": a rank's part of the optimizer needs " +
-                format_bytes(static_cast<double>(file_bytes_)) + " there, " +
-                format_bytes(static_cast<double>(file_->free_bytes())) +
-                " are free: name a larger disk with --offload-optimizer nvme:DIR, or take more ranks");
+                    format_bytes(static_cast<double>(file_bytes_)) + " there, " +
+                    format_bytes(static_cast<double>(file_->free_bytes())) + " are free",
+                Remedy::larger_disk);
 }
 
 /// Sets the memory budget. The largest groups must fit. Typical groups must fit three at a time (one in use, one being
@@ -131,14 +133,13 @@ at::ScalarType TensorStore::dtype(const StoreHandle& place) const {
 }
 
 FileTransfer TensorStore::transfer_of(Group& group, bool write) const {
-  return {write, static_cast<std::byte*>(group.buffer.data_ptr()), group.bytes,
-          group.places[static_cast<std::size_t>(group.current)]};
+  return {write, static_cast<std::byte*>(group.buffer.data_ptr()), group.bytes, element(group.places, group.current)};
 }
 
 void TensorStore::allocate(Group& group) {
   const MemoryScope scope(group.category, true);
   group.buffer = room_for(group.bytes, ops_.host());
-  resident_bytes_ += static_cast<std::int64_t>(group.bytes);
+  resident_bytes_ += group.bytes;
 }
 
 void TensorStore::start_read(Group& group) {
@@ -177,8 +178,8 @@ void TensorStore::bring(Group& group, Access access) {
       finish(group);
       break;
     case Where::going:
-      std::erase(going_, static_cast<std::size_t>(&group - groups_.data()));
-      going_bytes_ -= static_cast<std::int64_t>(group.bytes);
+      std::erase(going_, to_index(&group - groups_.data()));
+      going_bytes_ -= group.bytes;
       finish(group);
       break;
   }
@@ -216,7 +217,7 @@ void TensorStore::retire_idle() {
 void TensorStore::put_away(std::size_t index) {
   auto& group = groups_[index];
   if (!group.changed) {
-    resident_bytes_ -= static_cast<std::int64_t>(group.bytes);
+    resident_bytes_ -= group.bytes;
     group.buffer.reset();
     group.where = Where::disk;
     return;
@@ -226,7 +227,7 @@ void TensorStore::put_away(std::size_t index) {
   group.written = true;
   group.where = Where::going;
   going_.push_back(index);
-  going_bytes_ += static_cast<std::int64_t>(group.bytes);
+  going_bytes_ += group.bytes;
   if (queue_ == nullptr) return;
   group.ticket = queue_->start(transfer_of(group, true));
   stats_.bytes_written += group.bytes;
@@ -235,16 +236,16 @@ void TensorStore::put_away(std::size_t index) {
 void TensorStore::drop_oldest_written() {
   auto& group = groups_[going_.front()];
   going_.pop_front();
-  going_bytes_ -= static_cast<std::int64_t>(group.bytes);
+  going_bytes_ -= group.bytes;
   finish(group);
-  resident_bytes_ -= static_cast<std::int64_t>(group.bytes);
+  resident_bytes_ -= group.bytes;
   group.buffer.reset();
   group.where = Where::disk;
 }
 
 /// Frees buffers in an order that does not depend on timing, so that memory use is predictable.
 void TensorStore::make_room(std::uint64_t bytes) {
-  const auto wanted = static_cast<std::int64_t>(bytes);
+  const std::int64_t wanted = bytes;
   while (resident_bytes_ + wanted > budget_bytes_ && !going_.empty()) drop_oldest_written();
 }
 
@@ -278,8 +279,8 @@ std::shared_ptr<const PinnedTensors> TensorStore::pin() {
     if (!group.kept) continue;
     group.pinned = group.current;
     for (const auto& item : group.items) {
-      rows.push_back({item.sizes, item.dtype, group.places[static_cast<std::size_t>(group.current)] + item.offset,
-                      item.bytes, group.written});
+      rows.push_back(
+          {item.sizes, item.dtype, element(group.places, group.current) + item.offset, item.bytes, group.written});
     }
   }
   return pinned;

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 
@@ -53,7 +53,7 @@ class Adafactor final : public Optimizer {
     for (const auto i : params) numbers += 2 + columns(i);
     const auto options = group.params.front().options().dtype(at::kDouble);
     const auto sums = at::zeros({numbers}, options);
-    const auto sizes = at::zeros({static_cast<std::int64_t>(params.size())}, options);
+    const auto sizes = at::zeros({std::ssize(params)}, options);
     std::vector<AdafactorUpdate> updates;
     std::int64_t first = 0;
     for (std::size_t n = 0; n < params.size(); ++n) {
@@ -129,11 +129,11 @@ class Adafactor final : public Optimizer {
 void check_adafactor(const OptimizerOptions& options) {
   const auto& ours = options.adafactor;
   for (const auto& [given, option] :
-       {std::pair(ours.relative_step, "--relative-step"), std::pair(ours.warmup_init, "--warmup-init"),
-        std::pair(ours.scale_parameter, "--scale-parameter"), std::pair(ours.beta1 != 0, "--adafactor-beta1")}) {
-    if (given && !ours.transformers) throw UsageError(std::string(option) + " needs --adafactor-variant transformers");
+       {std::pair(ours.relative_step, "relative-step"), std::pair(ours.warmup_init, "warmup-init"),
+        std::pair(ours.scale_parameter, "scale-parameter"), std::pair(ours.beta1 != 0, "adafactor-beta1")}) {
+    if (given && !ours.transformers) throw RequestError(std::string(option) + " needs adafactor-variant transformers");
   }
-  if (ours.warmup_init && !ours.relative_step) throw UsageError("--warmup-init needs --relative-step");
+  if (ours.warmup_init && !ours.relative_step) throw RequestError("warmup-init needs relative-step");
 }
 
 std::unique_ptr<Optimizer> make_adafactor(OptimizerInput input) {

@@ -108,16 +108,18 @@ class Blockwise final : public Optimizer {
   void add_moment(std::size_t i, const MomentKeys& keys, bool is_first) {
     if (!is_quantized(i)) return add_state(i, keys.wide);
     const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
-    const Elements mine(layout, range, block());
+    const Elements local_elements(layout, range, block());
     if (is_packed()) {
-      add_rows(i, {keys.codes, {layout.elements() / 2}, {}, mine.begin / 2, mine.count / 2}, at::kByte);
+      add_rows(i, {keys.codes, {layout.elements() / 2}, {}, local_elements.begin / 2, local_elements.count / 2},
+               at::kByte);
     } else {
       add_state(i, keys.codes, at::kByte);
     }
     const auto all = (layout.elements() + block() - 1) / block();
     // A block that began on another rank has its scale on both ranks.
-    const auto others = mine.count > 0 && mine.begin % block() != 0 ? 1 : 0;
-    add_rows(i, {keys.scales, {all}, {}, mine.first_block(), mine.num_blocks(), others}, at::kFloat);
+    const auto others = local_elements.count > 0 && local_elements.begin % block() != 0 ? 1 : 0;
+    add_rows(i, {keys.scales, {all}, {}, local_elements.first_block(), local_elements.num_blocks(), others},
+             at::kFloat);
     add_constant(i, keys.numbers, moment_numbers(format_, is_first));
   }
 
@@ -169,7 +171,7 @@ class Blockwise final : public Optimizer {
     if (split.empty()) return;
     const auto options = updates.front().param.options().dtype(at::kDouble);
     // [parameter, rank, first or last block, moment]: each rank fills in its own entries, and the sum combines them.
-    const auto all = at::zeros({static_cast<std::int64_t>(split.size()), num_ranks(), 2, 2}, options);
+    const auto all = at::zeros({std::ssize(split), num_ranks(), 2, 2}, options);
     for (std::size_t s = 0; s < split.size(); ++s)
       ops().blockwise_edges(updates[split[s]], all[static_cast<std::int64_t>(s)][rank()]);
     sum_over_ranks(all);
@@ -184,10 +186,10 @@ class Blockwise final : public Optimizer {
   /// \param edges  [2, moments], receives the maxima for this rank's first and last block
   void largest_of_ranks(std::size_t i, const at::Tensor& of_ranks, const at::Tensor& edges) const {
     const auto& [master_weight, decay, layout, range, embedding, in_block] = param(i);
-    const Elements mine(layout, range, block());
-    if (mine.count == 0) return;
+    const Elements local_elements(layout, range, block());
+    if (local_elements.count == 0) return;
     for (const auto edge : {0, 1}) {
-      const auto at_edge = edge == 0 ? mine.first_block() : mine.end_block() - 1;
+      const auto at_edge = edge == 0 ? local_elements.first_block() : local_elements.end_block() - 1;
       for (int other = 0; other < num_ranks(); ++other) {
         const Elements theirs(layout, shard_range(layout.rows(), num_ranks(), other), block());
         if (theirs.count == 0) continue;

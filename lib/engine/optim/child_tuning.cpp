@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/named_values.hpp"
+#include "lib/base/types/named_values.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/engine/optim/optimizer_param.hpp"
 #include "lib/ranks/process_group.hpp"

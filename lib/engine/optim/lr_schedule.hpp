@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lib/base/named_values.hpp"
+#include "lib/base/types/named_values.hpp"
 
 namespace fsdp {
 

@@ -100,7 +100,7 @@ class Optimizer {
   void begin_step() { ++steps_; }
   void step_part(const std::vector<std::size_t>& params, const std::vector<at::Tensor>& gradients, double lr,
                  const GradScaling& scaling);
-  /// Whether the update can follow a decision made on the device (lib/compute/ops/optimizer_updates.hpp).
+  /// Whether the update can follow a decision made on the device (lib/compute/ops/updates/optimizer_updates.hpp).
   bool supports_device_decision() const;
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -190,7 +190,7 @@ struct OptimizerType {
   /// One launch of a kernel updates many parameters: by a decision made on the device, and from bf16 gradients, too.
   bool on_device = false;
   std::unique_ptr<Optimizer> (*make)(OptimizerInput) = nullptr;
-  void (*check)(const OptimizerOptions&) = nullptr;  ///< \throws UsageError about options; may be null
+  void (*check)(const OptimizerOptions&) = nullptr;  ///< \throws RequestError about options; may be null
 
   bool has(std::string_view option) const;
 };
@@ -198,15 +198,15 @@ struct OptimizerType {
 const std::vector<OptimizerType>& optimizer_types();
 /// All names and aliases: "adamw, lion, adamw_torch".
 std::string optimizer_choices();
-/// Finds an optimizer by its name or an alias. \throws UsageError naming the choices
-const OptimizerType& optimizer_type(std::string_view name);
+/// Finds an optimizer by its name or an alias. \throws RequestError naming the choices
+const OptimizerType& optimizer_type(std::string_view name, std::string_view option = "optimizer");
 std::unique_ptr<Optimizer> make_optimizer(OptimizerInput input);
 /// OptimizerType::on_device, unless Child-Tuning changes the gradients first.
 bool takes_bf16_gradients(const OptimizerOptions& options);
 
 /// An option of OptimizerOptions that not every optimizer has (OptimizerType::options).
 struct OptimizerOption {
-  using TakeWord = std::function<void(const std::string&)>;  ///< \throws UsageError naming the choices
+  using TakeWord = std::function<void(const std::string&)>;  ///< \throws RequestError naming the choices
   std::string_view name;                                     ///< "momentum" for --momentum
   std::string_view owner;                                    ///< the optimizer that refusals name
   const char* help = "";

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/engine/fsdp/shard_layout.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 namespace fsdp {
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/named_values.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/named_values.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 
 namespace fsdp {
@@ -147,14 +147,19 @@ class Sgd final : public Optimizer {
 };
 
 void check_sgd(const OptimizerOptions& options) {
-  if (options.nesterov && options.momentum.value_or(0) == 0)
-    throw UsageError("--nesterov needs --momentum, which is 0");
+  if (options.nesterov && options.momentum.value_or(0) == 0) throw RequestError("nesterov needs momentum, which is 0");
 }
 
 template <typename Class>
 std::unique_ptr<Optimizer> make(OptimizerInput input) {
   return std::make_unique<Class>(std::move(input));
 }
+
+constexpr std::array kAdafactorVariants{NamedValue<bool>{"torch", false}, NamedValue<bool>{"transformers", true}};
+constexpr std::array kMuonRates{
+    NamedValue<MuonAdjustLr>{"match-rms-adamw", MuonAdjustLr::match_rms_adamw},
+    NamedValue<MuonAdjustLr>{"original", MuonAdjustLr::original},
+    NamedValue<MuonAdjustLr>{"match_rms_adamw", MuonAdjustLr::match_rms_adamw, /*is_listed=*/false}};
 
 }  // namespace
 
@@ -215,22 +220,12 @@ const std::vector<OptimizerType>& optimizer_types() {
   return types;
 }
 
-namespace {
-
-constexpr std::array kAdafactorVariants{NamedValue<bool>{"torch", false}, NamedValue<bool>{"transformers", true}};
-constexpr std::array kMuonRates{
-    NamedValue<MuonAdjustLr>{"match-rms-adamw", MuonAdjustLr::match_rms_adamw},
-    NamedValue<MuonAdjustLr>{"original", MuonAdjustLr::original},
-    NamedValue<MuonAdjustLr>{"match_rms_adamw", MuonAdjustLr::match_rms_adamw, /*is_listed=*/false}};
-
-}  // namespace
-
 std::vector<OptimizerOption> own_options(OptimizerOptions& o) {
   const auto take_muon_rate = [&o](const std::string& text) {
-    o.muon_adjust_lr = parse_value(kMuonRates, text, "--muon-adjust-lr");
+    o.muon_adjust_lr = parse_value(kMuonRates, text, "muon-adjust-lr");
   };
   const auto take_adafactor = [&o](const std::string& text) {
-    o.adafactor.transformers = parse_value(kAdafactorVariants, text, "--adafactor-variant");
+    o.adafactor.transformers = parse_value(kAdafactorVariants, text, "adafactor-variant");
   };
   return {{.name = "momentum",
            .owner = "sgd",
@@ -318,12 +313,12 @@ std::string optimizer_choices() {
   return names + aliases;
 }
 
-const OptimizerType& optimizer_type(std::string_view name) {
+const OptimizerType& optimizer_type(std::string_view name, std::string_view option) {
   for (const auto& type : optimizer_types()) {
     if (type.name == name || std::find(type.aliases.begin(), type.aliases.end(), name) != type.aliases.end())
       return type;
   }
-  throw UsageError("--optimizer is '" + std::string(name) + "', choose from " + optimizer_choices());
+  throw RequestError(std::string(option) + " is '" + std::string(name) + "', choose from " + optimizer_choices());
 }
 
 bool takes_bf16_gradients(const OptimizerOptions& options) {

@@ -14,14 +14,16 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/scheduler.hpp"
-#include "lib/base/usable_resources.hpp"
-#include "lib/compute/ops/fp8.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/compute/ops/ops.hpp"
-#include "lib/compute/ops/wide_product.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
 #include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/engine/sharding/mesh.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/ranks/agree.hpp"
 
@@ -30,16 +32,21 @@ namespace {
 
 constexpr std::int64_t kMostWork16 = std::int64_t{1} << 36, kMostWork32 = std::int64_t{1} << 33;
 
-std::string in_the_way(const ShardingOptions& options, const Mesh& mesh, const Ops& ops) {
-  if (ops.recorder() == nullptr) return "it needs a GPU, this program's CUDA kernels and PyTorch's own allocator";
+/// The obstacle to graphs, and the help against it; nothing where they are possible.
+std::optional<std::pair<std::string, Remedy>> in_the_way(const ShardingOptions& options, const Mesh& mesh,
+                                                         const Ops& ops) {
+  if (ops.recorder() == nullptr)
+    return std::pair("it needs a GPU, this program's CUDA kernels and PyTorch's own allocator", Remedy::of_cuda_graphs);
   if (mesh.shard.size() > 1)
-    return "parameters and gradients of " + std::to_string(mesh.shard.size()) +
-           " ranks cross between them in every micro-batch: use one rank or --sharding no-shard";
-  if (options.offload_activations) return "--offload-activations copies between the layers: leave one of the two out";
-  if (options.cpu_offload) return "--cpu-offload moves gradients between the layers: leave one of the two out";
+    return std::pair("parameters and gradients of " + std::to_string(mesh.shard.size()) +
+                         " ranks cross between them in every micro-batch",
+                     Remedy::graphs_of_one_rank);
+  if (options.offload_activations)
+    return std::pair("activations are copied between the layers", Remedy::graphs_or_activations);
+  if (options.cpu_offload) return std::pair("gradients are moved between the layers", Remedy::graphs_or_cpu_offload);
   if (options.offload_optimizer.place != OffloadConfig::Place::device)
-    return "--offload-optimizer moves gradients between the layers: leave one of the two out";
-  return {};
+    return std::pair("gradients are moved between the layers", Remedy::graphs_or_offloaded_states);
+  return std::nullopt;
 }
 
 std::int64_t block_parameters(const Decoder& decoder) {
@@ -55,29 +62,28 @@ std::int64_t block_parameters(const Decoder& decoder) {
 /// parameter. Between two kernels that wait for each other the GPU idles 1 to 2 us longer than inside a graph, 54 us
 /// per block. At 150 TFLOP/s in 16 bits (an eighth of that in float32), 54 us are 2 % of 2^36 tokens x parameters of a
 /// block (2^33 in float32). Below 2^32 the launches take the host longer than the kernels take the GPU, so that graphs
-/// save more. \throws UsageError that names what rules out CudaGraphs::on
+/// save more. \throws RequestError that names what rules out CudaGraphs::on
 std::int64_t graph_max_tokens(const ShardingOptions& options, const Decoder& decoder, const Mesh& mesh,
                               const Ops& ops) {
   if (options.cuda_graphs == CudaGraphs::off) return 0;
   const auto problem = in_the_way(options, mesh, ops);
   if (options.cuda_graphs == CudaGraphs::on) {
-    if (!problem.empty()) throw UsageError("--cuda-graphs on: " + problem);
+    if (problem) throw RequestError("steps as CUDA graphs: " + problem->first, problem->second);
     return std::numeric_limits<std::int64_t>::max();
   }
-  if (!problem.empty() || mesh.replicate.size() > 1) return 0;
+  if (problem || mesh.replicate.size() > 1) return 0;
   const bool narrow = c10::elementSize(options.param_dtype.value_or(options.precision)) == 2;
   return (narrow ? kMostWork16 : kMostWork32) / block_parameters(decoder);
 }
 
-/// \throws UsageError
+/// \throws RequestError
 void check_offload(const ShardingOptions& options) {
   if (!options.offload_parameters) return;
   if (!options.offload_optimizer.on_disk())
-    throw UsageError("--offload-parameters needs --offload-optimizer nvme:DIR, the disk for both");
+    throw RequestError("offloaded parameters have no disk", Remedy::disk_for_parameters);
   if (stays_gathered(options.sharding))
-    throw UsageError(
-        "--offload-parameters and --sharding optimizer-shard, whose parameters stay whole, contradict each "
-        "other: leave one of the two out");
+    throw RequestError("offloaded parameters and a sharding whose parameters stay whole contradict each other",
+                       Remedy::parameters_or_sharding);
 }
 
 DeviceChoice with_ops(DeviceChoice device) {
@@ -90,59 +96,82 @@ bool is_multiplied_in_fp8(const ParameterSpec& spec) {
   return spec.is_matrix_of_block() && spec.storage == Storage::model && can_be_fp8(spec.shape[0], spec.shape[1]);
 }
 
-/// \throws UsageError on every rank
+/// \throws RequestError on every rank
 void check_fp8(ProcessGroup& world, const Ops& ops, const std::vector<ParameterSpec>& parameters) {
   if (std::none_of(parameters.begin(), parameters.end(), is_multiplied_in_fp8))
-    throw UsageError(
-        "--compute-dtype fp8 would change nothing: no matrix of this model's blocks has two sides that are multiples "
-        "of " +
-        std::to_string(kFp8Multiple));
+    throw RequestError(
+        "products in fp8 would change nothing: no matrix of this model's blocks has two sides that are multiples of " +
+            std::to_string(kFp8Multiple),
+        Remedy::of_compute_dtype);
   run_agreed(world, [&] {
     if (const auto problem = ops.fp8_problem(); !problem.empty())
-      throw UsageError("--compute-dtype fp8: rank " + std::to_string(world.rank()) +
-                       "'s GPU has no products in 8 bits (" + problem +
-                       "): --compute-dtype auto goes on without, or ask for Hopper's, Ada's or newer ones");
+      throw RequestError("rank " + std::to_string(world.rank()) + "'s GPU has no products in fp8 (" + problem + ")",
+                         Remedy::fp8_gpu);
   });
 }
 
-}  // namespace
-
-namespace {
-
-/// Ends the job on all ranks where --device cuda cannot be kept, or where some ranks alone have a GPU.
+/// Ends the job on all ranks where a wish for GPUs cannot be kept, or where some ranks alone have a GPU.
 /// \param why_not  why this rank has none; empty: it has
-/// \throws UsageError on every rank
-void agree_on_gpus(RequestedDevice wish, ProcessGroup& world, const std::string& why_not) {
+/// \throws RequestError on every rank
+void agree_on_gpus(RequestedDevice requested, ProcessGroup& world, const std::string& why_not) {
   const auto without = first_problem(world, why_not.empty() ? "" : host_name() + ": " + why_not);
   if (!without) return;
-  if (world.size() == 1 && wish == RequestedDevice::automatic) return;
-  if (wish == RequestedDevice::cuda)
-    throw UsageError(
-        "--device cuda: no GPU can be used " +
-        (world.size() == 1 ? "here: " + why_not : fmt::format("by rank {} on {}", without->rank, without->text)));
+  if (world.size() == 1 && requested == RequestedDevice::automatic) return;
+  if (requested == RequestedDevice::cuda)
+    throw RequestError(
+        "no GPU can be used " +
+            (world.size() == 1 ? "here: " + why_not : fmt::format("by rank {} on {}", without->rank, without->text)),
+        Remedy::of_device_cuda);
   const auto with = first_problem(world, why_not.empty() ? host_name() : "");
   if (!with) return;
-  throw UsageError(
+  throw RequestError(
       fmt::format("rank {} ({}) has a GPU, and rank {} has none that can be used, on {}. All ranks of a job compute on "
-                  "one kind of device: give each a GPU, leave the node out, or start the job with --device cpu",
-                  with->rank, with->text, without->rank, without->text));
+                  "one kind of device",
+                  with->rank, with->text, without->rank, without->text),
+      Remedy::one_kind_of_device);
 }
 
-/// Chooses this rank's GPU. \throws UsageError
-void take_gpu(RequestedDevice wish, ProcessGroup& node, const GpuShare& share, DeviceChoice& choice) {
-  const int index = share.device[static_cast<std::size_t>(node.rank())];
+/// Chooses this rank's GPU. \throws RequestError
+void take_gpu(RequestedDevice requested, ProcessGroup& node, const GpuShare& share, DeviceChoice& choice) {
+  const int index = element(share.device, node.rank());
   // Several ranks on one GPU exist for tests.
-  if (share.first_without >= 0 && share.num_gpus > 1 && wish == RequestedDevice::automatic) {
+  if (share.first_without >= 0 && share.num_gpus > 1 && requested == RequestedDevice::automatic) {
     const bool enough = share.num_gpus >= node.size();
-    throw UsageError(fmt::format(
-        "{} ranks on a node with {} GPUs{}: start one rank per GPU, or name --device", node.size(), share.num_gpus,
-        enough ? fmt::format(", but all that local rank {} sees are taken (CUDA_VISIBLE_DEVICES, srun --gpu-bind)",
-                             share.first_without)
-               : ""));
+    throw RequestError(
+        fmt::format(
+            "{} ranks on a node with {} GPUs{}", node.size(), share.num_gpus,
+            enough ? fmt::format(", but all that local rank {} sees are taken (CUDA_VISIBLE_DEVICES, srun --gpu-bind)",
+                                 share.first_without)
+                   : ""),
+        Remedy::rank_per_gpu);
   }
   choice.backend->set_device(index);
   choice.device = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
   choice.description = "cuda: " + choice.backend->info(index).name;
+}
+
+/// \return the properties by which a rank chooses its collectives and their order: NCCL matches them by order alone
+std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, const Mesh& mesh,
+                                 const EngineInput& input) {
+  std::vector<RankTrait> traits{{"their program", detail::kDeviceBackendAbi}};
+  traits.push_back({"their device", device.backend != nullptr ? "a GPU" : "the CPU"});
+  for (const char* name : {"FSDP_CUDA_KERNELS", "FSDP_CUDA_ATTENTION", "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"}) {
+    const char* value = std::getenv(name);
+    if (device.backend != nullptr)
+      traits.push_back({fmt::format("the variable {}", name), value == nullptr ? "no value" : value});
+  }
+  traits.push_back({"the products that are made as one (another kind of GPU, or FSDP_CUDA_KERNELS)",
+                    ops.joins_products() ? "those of matrices with one input" : "none"});
+  std::string parts;
+  for (const auto* axis : mesh.axes()) parts += fmt::format("{} {};", axis->name, axis->size());
+  for (const auto& p : input.parameters) {
+    parts += fmt::format("{} {} {} {}{}{}{}{} {};", p.name, fmt::join(p.shape, ","), p.alignment, int{p.trainable},
+                         int{p.is_float}, int{p.is_byte}, int{p.is_fp8}, int{p.gathered_in_fp8}, p.same_input);
+  }
+  for (const auto& unit : input.units) parts += fmt::format("{};", fmt::join(unit, ","));
+  traits.push_back(
+      {"the parameters of the model or their order", fmt::format("{:016x}", std::hash<std::string>{}(parts))});
+  return traits;
 }
 
 }  // namespace
@@ -170,20 +199,19 @@ DeviceChoice choose_device(RequestedDevice device, ProcessGroup& world, ProcessG
 }
 
 void allow_tf32(const DeviceChoice& device) {
-  if (device.backend == nullptr) throw UsageError("--tf32: this job computes on CPUs, which have no TF32");
+  if (device.backend == nullptr) throw RequestError("this job computes on CPUs, which have no TF32", Remedy::of_tf32);
   const auto info = device.backend->info(device.device.index());
   if (info.compute_major < 8)
-    throw UsageError("--tf32: " + info.name + " has no TF32, which GPUs have from compute capability 8.0 on");
+    throw RequestError(info.name + " has no TF32, which GPUs have from compute capability 8.0 on", Remedy::of_tf32);
   at::globalContext().setFloat32MatmulPrecision("high");
 }
 
 void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log) {
   const auto found = first_problem(world, device.unused_gpu);
   if (found && world.rank() == 0) {
-    log.warning(
-        fmt::format("rank {} has an NVIDIA driver and no GPU that can be used, and computes on the CPU: {} "
-                    "(--device cpu says that this is meant, --device cuda makes it an error)",
-                    found->rank, found->text));
+    log.warning(fmt::format("rank {} has an NVIDIA driver and no GPU that can be used, and computes on the CPU: {}",
+                            found->rank, found->text),
+                Remedy::device_meant);
   }
 }
 
@@ -206,34 +234,6 @@ int set_threads(int ranks_on_node, const Logger& log) {
   at::set_num_threads(count.threads);
   return count.threads;
 }
-
-namespace {
-
-/// \return the properties by which a rank chooses its collectives and their order: NCCL matches them by order alone
-std::vector<RankTrait> traits_of(const DeviceChoice& device, const Ops& ops, const Mesh& mesh,
-                                 const EngineInput& input) {
-  std::vector<RankTrait> traits{{"their program", detail::kDeviceBackendAbi}};
-  traits.push_back({"their device", device.backend != nullptr ? "a GPU" : "the CPU"});
-  for (const char* name : {"FSDP_CUDA_KERNELS", "FSDP_CUDA_ATTENTION", "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE"}) {
-    const char* value = std::getenv(name);
-    if (device.backend != nullptr)
-      traits.push_back({fmt::format("the variable {}", name), value == nullptr ? "no value" : value});
-  }
-  traits.push_back({"the products that are made as one (another kind of GPU, or FSDP_CUDA_KERNELS)",
-                    ops.joins_products() ? "those of matrices with one input" : "none"});
-  std::string parts;
-  for (const auto* axis : mesh.axes()) parts += fmt::format("{} {};", axis->name, axis->size());
-  for (const auto& p : input.parameters) {
-    parts += fmt::format("{} {} {} {}{}{}{}{} {};", p.name, fmt::join(p.shape, ","), p.alignment, int{p.trainable},
-                         int{p.is_float}, int{p.is_byte}, int{p.is_fp8}, int{p.gathered_in_fp8}, p.same_input);
-  }
-  for (const auto& unit : input.units) parts += fmt::format("{};", fmt::join(unit, ","));
-  traits.push_back(
-      {"the parameters of the model or their order", fmt::format("{:016x}", std::hash<std::string>{}(parts))});
-  return traits;
-}
-
-}  // namespace
 
 Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options) {
   return make_mesh(world, options.sharding, options.shard_group_size);

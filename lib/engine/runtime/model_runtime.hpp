@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
-#include "lib/engine/collectives/device_wish.hpp"
+#include "lib/engine/collectives/requested_device.hpp"
 #include "lib/engine/fsdp/engine.hpp"
-#include "lib/engine/fsdp/wrap.hpp"
 #include "lib/engine/offload/tensor_store.hpp"
 #include "lib/engine/runtime/sharding_options.hpp"
+#include "lib/engine/sharding/wrap.hpp"
 #include "lib/models/layers/decoder.hpp"
 
 namespace fsdp {
@@ -31,18 +31,18 @@ struct DeviceChoice {
 /// about TF32. Collective over all ranks.
 /// \param node  the ranks of this host
 /// \param driver  a file that is there where the node has a GPU and its driver
-/// \throws UsageError on every rank when some ranks have a usable GPU and others have none, when --device cuda names
+/// \throws RequestError on every rank when some ranks have a usable GPU and others have none, when --device cuda names
 ///         one that is unusable, or with --device auto when there are several GPUs and not one for each rank
 DeviceChoice choose_device(RequestedDevice device, ProcessGroup& world, ProcessGroup& node,
                            const std::filesystem::path& driver = "/dev/nvidiactl");
 
-/// Multiplies float32 with ten bits of mantissa from now on. \throws UsageError if the device cannot
+/// Multiplies float32 with ten bits of mantissa from now on. \throws RequestError if the device cannot
 void allow_tf32(const DeviceChoice& device);
 
 /// One line of rank 0 where any rank's GPU stays unused: a job that meant to have GPUs would take days on CPUs.
 void warn_of_unused_gpus(ProcessGroup& world, const DeviceChoice& device, const Logger& log);
 
-/// The mesh that a job with these options has. Collective. \throws UsageError as the other make_mesh()
+/// The mesh that a job with these options has. Collective. \throws RequestError as the other make_mesh()
 Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options);
 
 /// The engine's part of the options, with the dtypes that --precision sets.

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/family.hpp"
 
 namespace fsdp {

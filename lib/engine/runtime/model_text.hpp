@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/models/config/model_config.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 
 namespace fsdp {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "lib/engine/fsdp/policy.hpp"
-#include "lib/engine/fsdp/wrap.hpp"
+#include "lib/engine/sharding/policy.hpp"
+#include "lib/engine/sharding/wrap.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/trainable.hpp"
@@ -30,8 +30,8 @@ struct OffloadConfig {
 };
 
 inline constexpr const char* kOffloadChoices = "none, cpu, nvme:DIR (a directory on a disk of each node)";
-/// Parses none, cpu or nvme:DIR. \throws UsageError naming these choices
-OffloadConfig parse_offload(std::string_view text);
+/// Parses none, cpu or nvme:DIR. \throws RequestError naming these choices
+OffloadConfig parse_offload(std::string_view text, std::string_view option = "offload-optimizer");
 /// Formats the config as parse_offload() accepts it.
 std::string to_string(const OffloadConfig& offload);
 

@@ -11,10 +11,11 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/models/config/adapter_rules.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config_fields.hpp"
@@ -34,11 +35,14 @@ std::string last_parts(const std::string& module, int n) {
 
 void validate(const LoraConfig& lora) {
   if (lora.rank > kMostRank)
-    throw UsageError(fmt::format("--lora-rank is {}, it can be at most {}", lora.rank, kMostRank));
+    throw RequestError(fmt::format("lora-rank is {}, it can be at most {}", lora.rank, kMostRank),
+                       {Remedy::of_option, "lora-rank"});
   if (!(lora.alpha > 0) || !std::isfinite(lora.alpha))
-    throw UsageError(fmt::format("--lora-alpha is {}, it must be greater than 0", lora.alpha));
+    throw RequestError(fmt::format("lora-alpha is {}, it must be greater than 0", lora.alpha),
+                       {Remedy::of_option, "lora-alpha"});
   if (!(lora.dropout >= 0 && lora.dropout < 1))
-    throw UsageError(fmt::format("--lora-dropout is {}, it must be at least 0 and less than 1", lora.dropout));
+    throw RequestError(fmt::format("lora-dropout is {}, it must be at least 0 and less than 1", lora.dropout),
+                       {Remedy::of_option, "lora-dropout"});
 }
 
 void add_once(std::vector<std::string>& names, std::string name) {
@@ -51,12 +55,12 @@ bool is_target(const std::string& module, const std::string& target) {
   return module == target || module.ends_with("." + target);
 }
 
-/// The choices of options. \throws UsageError naming a pattern that cannot be read
+/// The choices of options. \throws RequestError naming a pattern that cannot be read
 LoraRules rules_of(const LoraConfig& lora) {
   try {
     return {lora, "adapters"};
   } catch (const FormatError& error) {
-    throw UsageError(error.what());
+    throw RequestError(error.what());
   }
 }
 
@@ -86,7 +90,7 @@ std::vector<std::string> names_of(const std::vector<Adaptable>& modules) {
   return names;
 }
 
-/// \return a flag for each of `modules`. \throws UsageError when a name matches none of them
+/// \return a flag for each of `modules`. \throws RequestError when a name matches none of them
 std::vector<bool> chosen_of(const std::vector<Adaptable>& modules, const ModelConfig& config, const LoraConfig& lora) {
   const auto rules = rules_of(lora);
   std::vector<bool> chosen;
@@ -95,10 +99,12 @@ std::vector<bool> chosen_of(const std::vector<Adaptable>& modules, const ModelCo
     const bool found = name.empty() || std::any_of(modules.begin(), modules.end(),
                                                    [&](const auto& module) { return is_target(module.name, name); });
     if (!found)
-      throw UsageError(
-          fmt::format("--lora-targets has '{}', choose from all, {}", name, fmt::join(lora_modules(config), ", ")));
+      throw RequestError(
+          fmt::format("lora-targets has '{}', choose from all, {}", name, fmt::join(lora_modules(config), ", ")),
+          {Remedy::of_option, "lora-targets"});
   }
-  if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) throw UsageError("--lora-targets names no module");
+  if (std::find(chosen.begin(), chosen.end(), true) == chosen.end())
+    throw RequestError("lora-targets names no module", {Remedy::of_option, "lora-targets"});
   return chosen;
 }
 
@@ -347,10 +353,10 @@ std::map<std::string, LoraModule> adapted_modules(const ModelConfig& config, con
     const auto& name = modules[i].name;
     const auto module = rules.module(name);
     if (module.rank > kMostRank)
-      throw UsageError(fmt::format("the rank of {} is {}, it can be at most {}", name, module.rank, kMostRank));
+      throw RequestError(fmt::format("the rank of {} is {}, it can be at most {}", name, module.rank, kMostRank));
     const bool ties = lora.ensure_weight_tying && is_token_table(name + ".weight");
     if (modules[i].block < 0 && (lora.dora || lora.lora_bias || ties))
-      throw UsageError(
+      throw RequestError(
           fmt::format("{} gets an adapter, which DoRA, a bias of its own and ensure_weight_tying are not "
                       "supported with",
                       name));
@@ -369,22 +375,22 @@ std::map<std::string, std::vector<std::int64_t>> trained_rows(const ModelConfig&
       return module.block < 0 && (end.empty() ? module.is_embedding : module.name.ends_with(end));
     });
     if (found == modules.end())
-      throw UsageError(fmt::format("trainable_token_indices has '{}', which is no embedding and not the head", end));
+      throw RequestError(fmt::format("trainable_token_indices has '{}', which is no embedding and not the head", end));
     auto sorted = ids;
     std::sort(sorted.begin(), sorted.end());
     if (ids.empty() || sorted.front() < 0 || sorted.back() >= found->out ||
         std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-      throw UsageError(fmt::format("trainable_token_indices of {} must be different numbers from 0 to {}", found->name,
-                                   found->out - 1));
+      throw RequestError(fmt::format("trainable_token_indices of {} must be different numbers from 0 to {}",
+                                     found->name, found->out - 1));
     if (rules.is_saved(found->name + ".weight"))
-      throw UsageError(
+      throw RequestError(
           fmt::format("{} is in modules_to_save and has trainable_token_indices: choose one", found->name));
     if (!rows.emplace(found->name, ids).second)
-      throw UsageError(fmt::format("trainable_token_indices names {} twice", found->name));
+      throw RequestError(fmt::format("trainable_token_indices names {} twice", found->name));
   }
   for (const auto& [head, embedding] : tied_names(config)) {
     if (rows.contains(module_of(head)) && rows.contains(module_of(embedding)))
-      throw UsageError(
+      throw RequestError(
           "trainable_token_indices has rows of a head and of the embedding that it is tied to: rows of the "
           "embedding are the head's, too");
   }
@@ -402,7 +408,7 @@ std::vector<ParameterSpec> adapter_table(const ModelConfig& config, const LoraCo
       table.push_back({name + part, std::move(shape), init, spread, decay, block, lookup});
     };
     if (const auto trained = rows.find(name); trained != rows.end())
-      add(kTokenRows, {static_cast<std::int64_t>(trained->second.size()), in}, Init::token_rows);
+      add(kTokenRows, {std::ssize(trained->second), in}, Init::token_rows);
     const auto found = adapted.find(name);
     if (found == adapted.end()) continue;
     const auto rank = found->second.rank;
@@ -433,9 +439,10 @@ ModelConfig adapted_model(const ModelConfig& config, const LoraConfig& lora) {
   for (const auto& [head, embedding] : tied_names(config)) {
     if (!rules.is_saved(head) && !rules.is_saved(embedding)) continue;
     if (facts_of(config).is_always_tied)
-      throw UsageError(
+      throw RequestError(
           "modules_to_save has the embedding or the head of a GPT-2, which are one here: with "
-          "ensure_weight_tying (--ensure-weight-tying) they stay one");
+          "ensure_weight_tying they stay one",
+          Remedy::of_weight_tying);
     adapted.tie_word_embeddings = false;
     adapted.head_starts_as_embedding = true;
   }
@@ -459,9 +466,10 @@ void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig&
         lora.vocabulary > 0 && is_token_table(spec.name) && (lora.tables.empty() || names(lora.tables, spec.name));
     if (!is_saved(spec.stands_for == 0 ? "" : spec.name)) continue;
     if (spec.stands_for > 0)
-      throw UsageError(fmt::format("modules_to_save takes '{}', which is in 4 bits and cannot be trained", spec.name));
+      throw RequestError(
+          fmt::format("modules_to_save takes '{}', which is in 4 bits and cannot be trained", spec.name));
     if (spec.is_matrix_of_block() && !facts_of(config).conv1d_type.empty())
-      throw UsageError(
+      throw RequestError(
           fmt::format("modules_to_save takes '{}', and of a GPT-2 only what is no matrix of a block is "
                       "supported",
                       spec.name));
@@ -475,7 +483,7 @@ void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig&
     const bool found =
         std::any_of(table.begin(), table.end(), [&](const auto& spec) { return one.is_saved(spec.name); }) ||
         std::any_of(tied.begin(), tied.end(), [&](const auto& tie) { return one.is_saved(tie.first); });
-    if (!found) throw UsageError(fmt::format("modules_to_save has '{}', which ends the name of no module", name));
+    if (!found) throw RequestError(fmt::format("modules_to_save has '{}', which ends the name of no module", name));
   }
 }
 
@@ -553,9 +561,10 @@ void refuse_adapter_alone(const std::filesystem::path& path) {
   const auto json =
       parse_json_or_discard(read_text_file(directory / kAdapterConfig, kConfigLimit_bytes), path.string());
   const auto base = json.is_object() ? json.value("base_model_name_or_path", nlohmann::json()) : nlohmann::json();
-  throw FormatError(fmt::format(
-      "{}: is an adapter, not a model: give the model that it was trained for{} and this with --adapter", path.string(),
-      base.is_string() ? " (by its adapter_config.json " + base.get<std::string>() + ")" : std::string()));
+  throw FormatError(
+      fmt::format("{}: is an adapter, not a model: the model that it was trained for{} is missing", path.string(),
+                  base.is_string() ? " (by its adapter_config.json " + base.get<std::string>() + ")" : std::string()),
+      Remedy::model_and_adapter);
 }
 
 nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfig& lora, const std::string& base) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/named_values.hpp"
+#include "lib/base/types/named_values.hpp"
 #include "lib/models/config/model_config.hpp"
 
 namespace fsdp {
@@ -84,13 +84,13 @@ struct LoraModule {
 /// duplicates
 std::vector<std::string> lora_modules(const ModelConfig& config);
 /// \return the modules that have adapters, in the order of lora_modules(), each by its shortest unambiguous name.
-/// \throws UsageError naming the choices, or the unsupported combination
+/// \throws RequestError naming the choices, or the unsupported combination
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraConfig& lora);
 /// \return the modules that have adapters, matrices, embedding or head, by whole names.
-/// \throws UsageError as lora_targets()
+/// \throws RequestError as lora_targets()
 std::map<std::string, LoraModule> adapted_modules(const ModelConfig& config, const LoraConfig& lora);
 
-/// \return the tokens whose rows are trained, by whole names of embedding or head. \throws UsageError
+/// \return the tokens whose rows are trained, by whole names of embedding or head. \throws RequestError
 std::map<std::string, std::vector<std::int64_t>> trained_rows(const ModelConfig& config, const LoraConfig& lora);
 /// Parts of an adapter's names, after the module.
 inline constexpr const char* kTokenRows = ".token_adapter.trainable_tokens_delta";
@@ -98,15 +98,15 @@ inline constexpr const char* kEmbeddingA = ".lora_embedding_A";
 inline constexpr const char* kEmbeddingB = ".lora_embedding_B";
 
 /// \return the adapters' parameters, block by block: lora_A, lora_B and with DoRA lora_magnitude_vector of each target,
-/// all float32; of an embedding lora_embedding_A and _B, and trained rows. Empty without adapters. \throws UsageError
+/// all float32; of an embedding lora_embedding_A and _B, and trained rows. Empty without adapters. \throws RequestError
 std::vector<ParameterSpec> adapter_table(const ModelConfig& config, const LoraConfig& lora);
 
 /// \return the model as its adapters need it: with their vocabulary, and without tied weights where one of the two is
 /// trained by itself
 ModelConfig adapted_model(const ModelConfig& config, const LoraConfig& lora);
 /// Marks the parameters of a base that are trained and kept with adapters (ParameterSpec::with_adapter).
-/// \param table  parameter_table() or quantized_table() of adapted_model(). \throws UsageError naming a parameter that
-/// cannot be trained, or a name that means none
+/// \param table  parameter_table() or quantized_table() of adapted_model(). \throws RequestError naming a parameter
+/// that cannot be trained, or a name that means none
 void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig& config, const LoraConfig& lora);
 
 inline constexpr const char* kAdapterConfig = "adapter_config.json";

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -92,7 +92,7 @@ Value first_match(const std::vector<detail::FullMatch>& keys,
 }
 
 /// The last number in a name that has two names before it, the nearer of them `pattern` unless that is empty, and a
-/// name behind it: 3 of model.layers.3.mlp.up_proj.
+/// name after it: 3 of model.layers.3.mlp.up_proj.
 std::optional<std::int64_t> layer_of(const std::string& module, const std::string& pattern) {
   for (auto end = module.rfind('.'); end != std::string::npos && end > 0; end = module.rfind('.', end - 1)) {
     const auto begin = module.rfind('.', end - 1);

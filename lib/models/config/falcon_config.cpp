@@ -1,7 +1,7 @@
 // Falcon (Almazrouei et al., arXiv:2311.16867): config.json and parameters, with transformers' names and order.
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_text.hpp"
+#include "lib/base/text/json_text.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp::config_detail {

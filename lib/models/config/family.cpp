@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp::config_detail {
+namespace fsdp {
+namespace config_detail {
 namespace {
 
 /// \param type  outlives the program's families: facts are views of it
@@ -201,9 +202,7 @@ std::int64_t count_layers(const HasName& has, const std::string& prefix, const s
   return layers;
 }
 
-}  // namespace fsdp::config_detail
-
-namespace fsdp {
+}  // namespace config_detail
 
 const FamilyFacts& facts_of(const ModelConfig& config) { return config_detail::family_of(config); }
 

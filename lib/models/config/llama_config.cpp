@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_text.hpp"
+#include "lib/base/text/json_text.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp::config_detail {
@@ -112,8 +112,7 @@ class Reader {
         refuse("layer_types", std::string("each must be ") + kSliding + " or " + kFull);
       sliding.push_back(type == kSliding);
     }
-    if (static_cast<std::int64_t>(sliding.size()) != config_.num_layers)
-      refuse("layer_types", "it must have num_hidden_layers of them");
+    if (std::ssize(sliding) != config_.num_layers) refuse("layer_types", "it must have num_hidden_layers of them");
     return sliding;
   }
 

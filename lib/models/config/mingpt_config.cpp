@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_text.hpp"
+#include "lib/base/text/json_text.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp::config_detail {

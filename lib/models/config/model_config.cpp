@@ -9,23 +9,23 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/gguf_metadata.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/formats/gguf_metadata.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {
-
 namespace {
 
 /// Rejects absurd sizes before they exhaust memory.
 void require_in(std::int64_t value, std::int64_t most, const char* what) {
-  if (value < 1) throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it must be at least 1");
+  if (value < 1) throw RequestError(std::string(what) + " is " + std::to_string(value) + ", it must be at least 1");
   if (value > most) {
-    throw UsageError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " +
-                     std::to_string(most));
+    throw RequestError(std::string(what) + " is " + std::to_string(value) + ", it can be at most " +
+                       std::to_string(most));
   }
 }
 
@@ -65,10 +65,10 @@ void write_token_ids(const ModelConfig& config, nlohmann::json& json) {
     if (const auto& text = config.*member; !text.empty()) json[name] = parse_json(text, name);
 }
 
-constexpr config_detail::SizeNames kOptions{"--num-layers",      "--num-heads",  "--embed-size",
-                                            "--ffn-hidden-size", "--vocab-size", "--seq-len"};
+constexpr config_detail::SizeNames kOptions{"num-layers",      "num-heads",  "embed-size",
+                                            "ffn-hidden-size", "vocab-size", "seq-len"};
 
-/// \throws UsageError
+/// \throws RequestError
 void check_sizes(const ModelConfig& config, const config_detail::SizeNames& names) {
   require_in(config.num_layers, 1 << 14, names.layers);
   require_in(config.num_heads, 1 << 14, names.heads);
@@ -79,35 +79,22 @@ void check_sizes(const ModelConfig& config, const config_detail::SizeNames& name
   if (config_detail::family_of(config).kind->has_key_heads) {
     require_in(config.kv_heads(), 1 << 14, "num_key_value_heads");
     if (config.num_heads % config.kv_heads() != 0) {
-      throw UsageError("num_attention_heads " + std::to_string(config.num_heads) +
-                       " is not divisible by num_key_value_heads " + std::to_string(config.kv_heads()) +
-                       ": every head of keys serves equally many heads of queries");
+      throw RequestError("num_attention_heads " + std::to_string(config.num_heads) +
+                         " is not divisible by num_key_value_heads " + std::to_string(config.kv_heads()) +
+                         ": every head of keys serves equally many heads of queries");
     }
     if (config.head_size != 0) require_in(config.head_size, 1 << 16, "head_dim");
     require_in(config.num_heads * config.head_width(), 1 << 22, "num_attention_heads times head_dim");
   }
   if (config.head_size == 0 && config.embed_size % config.num_heads != 0) {
-    throw UsageError(fmt::format("{} {} is not divisible by {} {}: every head needs the same width", names.embed,
-                                 config.embed_size, names.heads, config.num_heads));
+    throw RequestError(fmt::format("{} {} is not divisible by {} {}: every head needs the same width", names.embed,
+                                   config.embed_size, names.heads, config.num_heads),
+                       Remedy::of_widths);
   }
   if (config.dropout < 0 || config.dropout >= 1) {
-    throw UsageError("--dropout is " + std::to_string(config.dropout) + ", it must be in [0, 1)");
+    throw RequestError("dropout is " + std::to_string(config.dropout) + ", it must be in [0, 1)");
   }
 }
-
-}  // namespace
-
-void ModelConfig::validate() const { check_sizes(*this, kOptions); }
-
-void config_detail::validate(const ModelConfig& config, const std::string& source) {
-  try {
-    check_sizes(config, family_of(config).kind->sizes);
-  } catch (const UsageError& error) {
-    throw FormatError(source + ": " + error.what());
-  }
-}
-
-namespace {
 
 /// The ids of tokens apart.
 ModelConfig sizes_from_json(const nlohmann::json& json, const std::string& source) {
@@ -124,7 +111,37 @@ ModelConfig sizes_from_json(const nlohmann::json& json, const std::string& sourc
       fmt::format("{}: model_type '{}' is not supported; supported: {}", source, type, fmt::join(known, ", ")));
 }
 
+/// Weights are given in place of the folder that they are in.
+void refuse_other_file(const std::filesystem::path& path) {
+  if (is_gguf_file(path))
+    throw FormatError(
+        fmt::format("{}: is a GGUF file, and a folder with config.json and weights was expected", path.string()),
+        {Remedy::folder_of_gguf, path.string()});
+  const auto suffix = path.extension();
+  if (suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth" || suffix == ".bin")
+    throw FormatError(path.string() + ": holds weights; the folder with config.json and the weights was expected");
+}
+
+void refuse_checkpoint(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory / "run.json", error) &&
+      !std::filesystem::exists(directory / ".metadata", error))
+    return;
+  throw MissingInput(directory.string() + ": is a checkpoint, not a model's folder with config.json",
+                     Remedy::checkpoint_as_model);
+}
+
 }  // namespace
+
+void ModelConfig::validate() const { check_sizes(*this, kOptions); }
+
+void config_detail::validate(const ModelConfig& config, const std::string& source) {
+  try {
+    check_sizes(config, family_of(config).kind->sizes);
+  } catch (const RequestError& error) {
+    throw FormatError(source + ": " + error.what());
+  }
+}
 
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
@@ -159,32 +176,6 @@ nlohmann::json model_config_to_json(const ModelConfig& config) {
   write_token_ids(config, json);
   return json;
 }
-
-namespace {
-
-/// Weights are given in place of the folder that they are in.
-void refuse_other_file(const std::filesystem::path& path) {
-  if (is_gguf_file(path))
-    throw FormatError(
-        fmt::format("{0}: is a GGUF file, and a folder with config.json and weights was expected, which "
-                    "fsdp-ckpt-convert {0} DIR --to hf makes of it",
-                    path.string()));
-  const auto suffix = path.extension();
-  if (suffix == ".safetensors" || suffix == ".pt" || suffix == ".pth" || suffix == ".bin")
-    throw FormatError(path.string() + ": holds weights; the folder with config.json and the weights was expected");
-}
-
-void refuse_checkpoint(const std::filesystem::path& directory) {
-  std::error_code error;
-  if (!std::filesystem::exists(directory / "run.json", error) &&
-      !std::filesystem::exists(directory / ".metadata", error))
-    return;
-  throw MissingInput(directory.string() +
-                     ": is a checkpoint, not a model's folder with config.json: --restart-checkpoint-file goes on from "
-                     "a checkpoint, and fsdp-ckpt-convert --to hf makes a model's folder of it");
-}
-
-}  // namespace
 
 ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   std::error_code ignored;

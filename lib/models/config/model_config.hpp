@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 
 /// Norm of queries and keys before the rotary embedding.
@@ -41,9 +43,7 @@ struct DecoderTraits {
   int parallel_norms = 0;    ///< norms of the block's input, which both halves read; 0: one half follows the other
   bool new_decoder = false;  ///< JSON's new_decoder_architecture
 
-  bool slides(std::int64_t layer) const {
-    return window > 0 && !sliding.empty() && sliding[static_cast<std::size_t>(layer)];
-  }
+  bool slides(std::int64_t layer) const { return window > 0 && !sliding.empty() && element(sliding, layer); }
 };
 
 enum class Architecture {
@@ -90,7 +90,7 @@ struct ModelConfig {
   std::int64_t rotary_pairs() const { return (rotary_width() + 1) / 2; }
   bool has_qkv_bias() const { return attention_bias || traits.qkv_bias; }
 
-  /// \throws UsageError naming inconsistent sizes
+  /// \throws RequestError naming inconsistent sizes
   void validate() const;
 };
 

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config.hpp"
 
@@ -133,6 +133,9 @@ T field_or(const nlohmann::json& json, const char* name, T otherwise, const std:
 
 /// ModelConfig::validate() for a configuration from a file. \throws FormatError naming `source`
 void validate(const ModelConfig& config, const std::string& source);
+
+/// The key of the positions that a model was trained on before its frequencies were scaled.
+inline constexpr const char* kTrainedLength = "original_max_position_embeddings";
 
 /// Rotary-position fields of config.json.
 struct RopeFields {

@@ -30,7 +30,8 @@ inline constexpr const char* kNestedOffset = ".nested_offset";
 
 /// \return parameter_table() with each matrix of the blocks as codes [blocks of 64, 32 bytes], followed by the scales
 /// of all matrices: absmax float32 [blocks]; with double_quant absmax byte [blocks], nested_absmax float32 [blocks of
-/// 256 scales], nested_offset float32 [1]. The indices of the model's own parameters do not change. \throws UsageError
+/// 256 scales], nested_offset float32 [1]. The indices of the model's own parameters do not change. \throws
+/// RequestError
 std::vector<ParameterSpec> quantized_table(const ModelConfig& config, const QuantizeConfig& quantize);
 
 /// \return how the weights in DIR are quantised, according to quantization_config in config.json; nullopt: not in 4

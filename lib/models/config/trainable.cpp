@@ -8,7 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {
@@ -32,7 +33,7 @@ std::vector<std::vector<std::string>> names_to_choose(const std::vector<Paramete
 /// Calls chosen(i) for each parameter that a pattern matches. \param whole  owner of the parameters, for messages
 template <typename Chosen>
 void for_matches(const std::vector<std::vector<std::string>>& names, const std::vector<std::string>& patterns,
-                 const char* option, const char* whole, const Chosen& chosen) {
+                 Remedy option, const char* whole, const Chosen& chosen) {
   for (const auto& pattern : patterns) {
     if (pattern.empty()) continue;
     bool found = false;
@@ -46,8 +47,9 @@ void for_matches(const std::vector<std::vector<std::string>>& names, const std::
     if (found) continue;
     const auto first = std::find_if(names.begin(), names.end(), [](const auto& some) { return !some.empty(); });
     const auto last = std::find_if(names.rbegin(), names.rend(), [](const auto& some) { return !some.empty(); });
-    throw UsageError(fmt::format("{} '{}' matches no parameter of the {}, whose names are {}, ..., {}", option, pattern,
-                                 whole, first->front(), last->front()));
+    throw RequestError(fmt::format("'{}' matches no parameter of the {}, whose names are {}, ..., {}", pattern, whole,
+                                   first->front(), last->front()),
+                       option);
   }
 }
 
@@ -74,10 +76,10 @@ std::vector<bool> trainable_parameters(const std::vector<ParameterSpec>& table,
   std::vector<bool> trainable;
   for (const auto& some : names) trainable.push_back(!some.empty() && !has_words(options.train_only));
   const auto* whole = adapters ? "adapters" : "model";
-  for_matches(names, options.train_only, "--train-only", whole, [&](std::size_t i) { trainable[i] = true; });
-  for_matches(names, options.freeze, "--freeze", whole, [&](std::size_t i) { trainable[i] = false; });
+  for_matches(names, options.train_only, Remedy::of_train_only, whole, [&](std::size_t i) { trainable[i] = true; });
+  for_matches(names, options.freeze, Remedy::of_freeze, whole, [&](std::size_t i) { trainable[i] = false; });
   if (std::find(trainable.begin(), trainable.end(), true) == trainable.end())
-    throw UsageError("--freeze and --train-only leave no parameter to train");
+    throw RequestError("no parameter to train is left", Remedy::of_frozen);
   return trainable;
 }
 

@@ -24,7 +24,7 @@ bool matches_parameter(std::string_view pattern, const std::string& name);
 /// \return a flag for each parameter of the table. In a model with adapters only the adapters can be trained, and the
 /// patterns choose among them.
 /// \param tied  additional names of parameters, see tied_names()
-/// \throws UsageError when a pattern matches nothing, or when no parameter is left to train
+/// \throws RequestError when a pattern matches nothing, or when no parameter is left to train
 std::vector<bool> trainable_parameters(const std::vector<ParameterSpec>& table,
                                        const std::vector<std::pair<std::string, std::string>>& tied,
                                        const FreezeOptions& options);

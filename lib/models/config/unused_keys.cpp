@@ -4,9 +4,9 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/models/config/quantize_config.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/ignored.hpp"
+#include "lib/base/messages/ignored.hpp"
 
 namespace fsdp {
 

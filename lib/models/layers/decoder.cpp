@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "lib/base/types/index.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/layers/families.hpp"
 
@@ -40,7 +41,7 @@ std::int64_t row_alignment(const ParameterSpec& spec) { return is_token_table(sp
 at::Tensor Decoder::decode_block(int block, LayerParams params, const at::Tensor& x_ND, LayerCache& cache,
                                  std::int64_t cache_length) const {
   const DecodePart part{x_ND.size(0), cache_length, &cache};
-  return blocks[static_cast<std::size_t>(block)]->decode(params, x_ND, {&part, 1});
+  return element(blocks, block)->decode(params, x_ND, {&part, 1});
 }
 
 at::Tensor Decoder::last_logits(LayerParams p, const at::Tensor& x_ND) const {

@@ -38,7 +38,7 @@ struct DecodePart {
 class DecoderBlock : public Layer {
  public:
   bool is_block() const final { return true; }
-  /// \param x_ND  new tokens of the parts, one part after the other; rows behind them are padding
+  /// \param x_ND  new tokens of the parts, one part after the other; rows after them are padding
   virtual at::Tensor decode(LayerParams params, const at::Tensor& x_ND, std::span<const DecodePart> parts) const = 0;
 };
 
@@ -81,12 +81,12 @@ struct Decoder {
 std::int64_t row_alignment(const ParameterSpec& spec);
 
 /// \param ops  operations for the layers; must outlive the decoder
-/// \throws UsageError if sizes are inconsistent or not supported
+/// \throws RequestError if sizes are inconsistent or not supported
 Decoder make_decoder(const ModelConfig& config, const Ops& ops, const DecoderOptions& options = {});
 
 namespace detail {
 /// Returns the positions of a micro-batch's tokens.
-inline TokenPositions place_of(const MicroBatch& batch) {
+inline TokenPositions token_positions(const MicroBatch& batch) {
   return {batch.length, batch.first_position, batch.packing != nullptr ? batch.packing->positions_N : at::Tensor()};
 }
 

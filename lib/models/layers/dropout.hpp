@@ -1,9 +1,9 @@
 #pragma once
-// Dropout of activations (lib/compute/ops/op_types.hpp, DropoutSeeds), by the place that it has in the model: 1 behind
-// the embedding; of block i, from 4 (i + 1) on, those behind its halves (1, 2) and of attention's probabilities (3).
+// Dropout of activations (lib/compute/ops/op_types.hpp, DropoutSeeds), by the place that it has in the model: 1 after
+// the embedding; of block i, from 4 (i + 1) on, those after its halves (1, 2) and of attention's probabilities (3).
 #include <cstdint>
 
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/models/config/model_config.hpp"
 

@@ -31,7 +31,7 @@ class TokenEmbeddingLayer final : public Layer {
 
   at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     const auto& batch = step.batch;
-    auto x_ND = ops_.embed(p[0], {}, batch.ids_N, place_of(batch));
+    auto x_ND = ops_.embed(p[0], {}, batch.ids_N, token_positions(batch));
     if (has_adapter_) adapter_.forward(p.subspan(1), batch, batch.ids_N, x_ND);
     if (config_.traits.scaled_embeddings) x_ND.mul_(scale(x_ND));
     return x_ND;
@@ -48,7 +48,7 @@ class TokenEmbeddingLayer final : public Layer {
     if (has_adapter_) adapter_.backward(p.subspan(1), grads.subspan(1), batch, batch.ids_N, grad);
     if (grads[0] == nullptr) return {};
     Ops::finish(*grads[0]);
-    ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, place_of(batch));
+    ops_.embed_backward(&grads[0]->grad, nullptr, grad, batch.ids_N, token_positions(batch));
     return {};
   }
 
@@ -85,10 +85,10 @@ class SumEmbeddingLayer final : public Layer {
 
   at::Tensor forward(LayerParams p, const StepContext& step, const at::Tensor&, std::unique_ptr<LayerState>*) override {
     const auto& batch = step.batch;
-    auto x_ND = ops_.embed(p[0], has_adapter_ ? at::Tensor() : p[1], batch.ids_N, place_of(batch));
+    auto x_ND = ops_.embed(p[0], has_adapter_ ? at::Tensor() : p[1], batch.ids_N, token_positions(batch));
     if (has_adapter_) {
       const auto positions_N = positions_of(batch);
-      auto of_positions_ND = ops_.embed(p[1], {}, positions_N, place_of(batch));
+      auto of_positions_ND = ops_.embed(p[1], {}, positions_N, token_positions(batch));
       of_tokens_.forward(p.subspan(kTables), batch, batch.ids_N, x_ND);
       of_positions_.forward(p.subspan(first_of_positions()), batch, positions_N, of_positions_ND);
       ops_.add_bias(x_ND, of_positions_ND, {});
@@ -111,7 +111,8 @@ class SumEmbeddingLayer final : public Layer {
       if (slot != nullptr) Ops::finish(*slot);
     }
     const auto sum = [&](std::size_t i) { return grads[i] == nullptr ? nullptr : &grads[i]->grad; };
-    if (sum(0) != nullptr || sum(1) != nullptr) ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, place_of(batch));
+    if (sum(0) != nullptr || sum(1) != nullptr)
+      ops_.embed_backward(sum(0), sum(1), grad, batch.ids_N, token_positions(batch));
     return {};
   }
 

@@ -4,8 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/models/layers/attention.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/models/layers/attention/attention.hpp"
 #include "lib/models/layers/embeddings.hpp"
 #include "lib/models/layers/families.hpp"
 #include "lib/models/layers/feed_forward.hpp"
@@ -34,7 +35,7 @@ std::unique_ptr<DecoderBlock> make_falcon_block(const BlockSite& site, std::uniq
 
 void add_falcon_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
-  if (config.dropout > 0) throw UsageError("--dropout: Falcon has none here");
+  if (config.dropout > 0) throw RequestError("Falcon has no dropout here", Remedy::of_dropout);
   at::Tensor slopes_H;
   std::shared_ptr<RopeCache> rope;
   if (config.traits.alibi) {

@@ -5,7 +5,7 @@
 namespace fsdp::detail {
 
 // Add embedding, blocks and head. \pre the decoder's `parameters` and `config` are set
-// \throws UsageError on a setting that these layers do not have
+// \throws RequestError on a setting that these layers do not have
 
 void add_mingpt_layers(Decoder& decoder, const Ops& ops);
 void add_llama_layers(Decoder& decoder, const Ops& ops);

@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/hash_functions.hpp"
-#include "lib/compute/ops/companion.hpp"
-#include "lib/compute/ops/fp8.hpp"
+#include "lib/base/types/hash_functions.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/compute/ops/ops.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
+#include "lib/compute/ops/updates/companion.hpp"
 #include "lib/compute/tensor/layer.hpp"
 
 namespace fsdp::detail {
@@ -77,8 +78,8 @@ void fp8_weight_grad(const Ops& ops, GradSlot& slot, const Fp8Matrix& grad8, Fp8
 
 // --- the group
 
-at::Tensor param(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
-GradSlot* slot(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
+at::Tensor param(LayerParams p, int place) { return element(p, place); }
+GradSlot* slot(LayerGrads g, int place) { return element(g, place); }
 
 /// out (+)= grad W, computed in W's dtype. \param out_NI  undefined for the first matrix, which allocates it
 void add_back(const Ops& ops, at::Tensor& out_NI, const at::Tensor& grad_NO, const at::Tensor& weight_OI) {

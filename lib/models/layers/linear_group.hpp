@@ -1,6 +1,6 @@
 #pragma once
 // Matrices of a block that read the same input, with their biases and low-rank adapters: the only place where a block
-// multiplies by its weights. Matrices adjacent in memory (lib/engine/fsdp/shard_layout.hpp) form one product.
+// multiplies by its weights. Matrices adjacent in memory (lib/engine/sharding/shard_layout.hpp) form one product.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/compute/ops/fp8.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/models/layers/parameter_finder.hpp"

@@ -3,8 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/models/layers/attention.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/models/layers/attention/attention.hpp"
 #include "lib/models/layers/embeddings.hpp"
 #include "lib/models/layers/families.hpp"
 #include "lib/models/layers/feed_forward.hpp"
@@ -55,7 +56,7 @@ BlockNorms llama_norms(const BlockSite& site) {
 
 void add_llama_layers(Decoder& decoder, const Ops& ops) {
   const auto& config = decoder.config;
-  if (config.dropout > 0) throw UsageError("--dropout: Llama and its kin have none");
+  if (config.dropout > 0) throw RequestError("Llama-like models have no dropout", Remedy::of_dropout);
   const auto rope = std::make_shared<RopeCache>(ops, config, /*slides=*/false);
   auto local_rope = rope;
   if (config.traits.local_rope_theta > 0) local_rope = std::make_shared<RopeCache>(ops, config, /*slides=*/true);

@@ -18,7 +18,7 @@ class Ops;
 namespace detail {
 
 /// Logits of a micro-batch, of which one chunk of tokens exists at a time, since all of them may need more memory than
-/// the rest of the model. Shapes: N tokens, D embedding size, V rows of the head's weight, of which those behind the
+/// the rest of the model. Shapes: N tokens, D embedding size, V rows of the head's weight, of which those after the
 /// vocabulary are padding.
 class LogitChunks {
  public:
@@ -58,7 +58,7 @@ class LogitChunks {
   ModelConfig config_;
   HeadAdapter adapter_;
   std::vector<int> parameters_;
-  std::size_t weight_;  ///< place of the head's weight, behind the norm's
+  std::size_t weight_;  ///< place of the head's weight, after the norm's
 };
 
 }  // namespace detail

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/models/layers/attention.hpp"
+#include "lib/models/layers/attention/attention.hpp"
 #include "lib/models/layers/embeddings.hpp"
 #include "lib/models/layers/families.hpp"
 #include "lib/models/layers/feed_forward.hpp"

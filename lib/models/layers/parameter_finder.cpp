@@ -3,13 +3,15 @@
 #include <stdexcept>
 #include <utility>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp::detail {
 
 ParameterFinder::ParameterFinder(const Decoder& decoder, int block, std::string prefix)
     : decoder_(decoder), prefix_(std::move(prefix)) {
-  const auto mine = block_parameters(decoder, block);
-  for (std::size_t i = 0; i < mine.size(); ++i)
-    places_.emplace(decoder.parameters[static_cast<std::size_t>(mine[i])].name, static_cast<int>(i));
+  const auto indices = block_parameters(decoder, block);
+  for (std::size_t i = 0; i < indices.size(); ++i)
+    places_.emplace(element(decoder.parameters, indices[i]).name, static_cast<int>(i));
 }
 
 int ParameterFinder::find(const std::string& name) const {
@@ -38,11 +40,11 @@ Linear ParameterFinder::linear(const std::string& module, std::int64_t rows, std
 }
 
 std::vector<int> block_parameters(const Decoder& decoder, int block) {
-  std::vector<int> mine;
+  std::vector<int> indices;
   for (std::size_t i = 0; i < decoder.parameters.size(); ++i) {
-    if (decoder.parameters[i].block == block) mine.push_back(static_cast<int>(i));
+    if (decoder.parameters[i].block == block) indices.push_back(static_cast<int>(i));
   }
-  return mine;
+  return indices;
 }
 
 }  // namespace fsdp::detail

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/models/layers/decoder.hpp"
 
@@ -51,10 +52,8 @@ class ParameterFinder {
 std::vector<int> block_parameters(const Decoder& decoder, int block);
 
 /// The parameter at a place that ParameterFinder returned; undefined for -1.
-inline at::Tensor at_place(LayerParams p, int place) {
-  return place < 0 ? at::Tensor() : p[static_cast<std::size_t>(place)];
-}
+inline at::Tensor at_place(LayerParams p, int place) { return place < 0 ? at::Tensor() : element(p, place); }
 /// Its gradient slot; null for -1.
-inline GradSlot* at_place(LayerGrads g, int place) { return place < 0 ? nullptr : g[static_cast<std::size_t>(place)]; }
+inline GradSlot* at_place(LayerGrads g, int place) { return place < 0 ? nullptr : element(g, place); }
 
 }  // namespace fsdp::detail

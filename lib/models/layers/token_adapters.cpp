@@ -7,14 +7,15 @@
 
 #include <algorithm>
 
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/types/hash_functions.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/compute/ops/ops.hpp"
 
 namespace fsdp::detail {
 namespace {
 
-const at::Tensor& of(LayerParams p, int place) { return p[static_cast<std::size_t>(place)]; }
-GradSlot* of(LayerGrads g, int place) { return g[static_cast<std::size_t>(place)]; }
+const at::Tensor& of(LayerParams p, int place) { return element(p, place); }
+GradSlot* of(LayerGrads g, int place) { return element(g, place); }
 
 int index_of(const Decoder& decoder, const std::string& name) {
   const auto found = std::find_if(decoder.parameters.begin(), decoder.parameters.end(),
@@ -30,14 +31,14 @@ TokenRows rows_of(const Decoder& decoder, const std::string& module) {
 }
 
 std::int64_t rows_of_table(const Decoder& decoder, const std::string& module) {
-  return decoder.parameters[static_cast<std::size_t>(parameter_index(decoder, module + ".weight"))].shape[0];
+  return element(decoder.parameters, parameter_index(decoder, module + ".weight")).shape[0];
 }
 
 /// \return for each id of the table the number of its row; rows.ids.size(): it has none. int32 [V] on the device,
 /// undefined without rows
 at::Tensor rows_of_tokens(const Ops& ops, const TokenRows& rows, std::int64_t table_rows) {
   if (rows.ids.empty()) return {};
-  auto numbers = at::full({table_rows}, static_cast<std::int64_t>(rows.ids.size()), at::kInt);
+  auto numbers = at::full({table_rows}, std::ssize(rows.ids), at::kInt);
   for (std::size_t i = 0; i < rows.ids.size(); ++i)
     numbers.data_ptr<std::int32_t>()[rows.ids[i]] = static_cast<std::int32_t>(i);
   return numbers.to(ops.device());
@@ -46,7 +47,7 @@ at::Tensor rows_of_tokens(const Ops& ops, const TokenRows& rows, std::int64_t ta
 /// \return the rows' tokens, int64 [T] on the device; undefined without rows
 at::Tensor tokens_of_rows(const Ops& ops, const TokenRows& rows) {
   if (rows.ids.empty()) return {};
-  auto ids = at::empty({static_cast<std::int64_t>(rows.ids.size())}, at::kLong);
+  auto ids = at::empty({std::ssize(rows.ids)}, at::kLong);
   std::copy(rows.ids.begin(), rows.ids.end(), ids.data_ptr<std::int64_t>());
   return ids.to(ops.device());
 }
@@ -85,12 +86,12 @@ void EmbeddingAdapter::forward(LayerParams p, const MicroBatch& batch, const at:
   if (delta_ >= 0) {
     const auto numbers_N = row_numbers(ids_N);
     const auto count = of(p, delta_).size(0);
-    const auto rows_ND = ops_.embed(of(p, delta_), {}, numbers_N.clamp_max(count - 1), place_of(batch));
+    const auto rows_ND = ops_.embed(of(p, delta_), {}, numbers_N.clamp_max(count - 1), token_positions(batch));
     const auto is_trained_N1 = numbers_N.lt(count).unsqueeze(1).to(x_ND.scalar_type());
     x_ND.mul_(1 - is_trained_N1).add_(rows_ND.to(x_ND.scalar_type()).mul_(is_trained_N1));
   }
   if (a_ < 0) return;
-  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, place_of(batch)).mul_(scale_);
+  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, token_positions(batch)).mul_(scale_);
   ops_.lora_up(x_ND, down_NR, of(p, b_).t());
 }
 
@@ -99,7 +100,7 @@ void EmbeddingAdapter::backward(LayerParams p, LayerGrads g, const MicroBatch& b
   const auto wide_ND = grad_ND.to(at::kFloat);
   const auto sum_rows = [&](std::int64_t rows, const at::Tensor& grad, const at::Tensor& numbers_N) {
     auto sums = at::zeros({rows, grad.size(1)}, grad.options());
-    ops_.embed_backward(&sums, nullptr, grad, numbers_N, place_of(batch));
+    ops_.embed_backward(&sums, nullptr, grad, numbers_N, token_positions(batch));
     return sums;
   };
   if (delta_ >= 0 && of(g, delta_) != nullptr) {
@@ -108,7 +109,7 @@ void EmbeddingAdapter::backward(LayerParams p, LayerGrads g, const MicroBatch& b
     ops_.accumulate(of(g, delta_), sums.narrow(0, 0, count).contiguous());
   }
   if (a_ < 0) return;
-  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, place_of(batch)).mul_(scale_);
+  const auto down_NR = ops_.embed(of(p, a_).t().contiguous(), {}, ids_N, token_positions(batch)).mul_(scale_);
   ops_.weight_grad(of(g, b_), wide_ND, down_NR);
   if (of(g, a_) == nullptr) return;
   const auto grads_VR = sum_rows(table_rows_, ops_.lora_down(wide_ND, of(p, b_), scale_), ids_N);
@@ -121,7 +122,7 @@ HeadAdapter::HeadAdapter(const Ops& ops, const Decoder& decoder)
       vocabulary_(decoder.config.vocab_size),
       scale_(scale_of(decoder, "lm_head")),
       dropout_(decoder.options.lora.dropout),
-      // Behind the numbers of the blocks' own dropout and of their adapters'.
+      // After the numbers of the blocks' own dropout and of their adapters'.
       dropout_place_(static_cast<std::uint64_t>(2 * decoder.config.num_layers + 2) * 4) {
   for (const auto& [head, embedding] : tied_names(decoder.config)) {
     if (rows_.parameter < 0) rows_ = rows_of(decoder, embedding.substr(0, embedding.rfind('.')));

@@ -150,7 +150,7 @@ class Branch {
     return {};
   }
 
-  /// The bias whose gradient the backward of the norm behind the residual sum computes; -1: none.
+  /// The bias whose gradient the backward of the norm after the residual sum computes; -1: none.
   int bias_of_sum(const MicroBatch& batch) const {
     return computes_bias_gradient() && joins_at_once(batch) ? half_.output_bias() : -1;
   }

@@ -30,7 +30,7 @@ struct BlockSite {
   /// three.
   std::uint64_t first_adapter_place;
 
-  /// \param number  0 and 1: matrices before and behind the mixing of tokens; 2 and 3: of the feed-forward
+  /// \param number  0 and 1: matrices before and after the mixing of tokens; 2 and 3: of the feed-forward
   LinearGroup group(std::vector<Linear> matrices, std::uint64_t number) const;
 };
 

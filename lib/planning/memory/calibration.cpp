@@ -4,9 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {
@@ -18,7 +19,7 @@ MemoryOutcome read_outcome(const std::filesystem::path& file) {
   const auto text = read_text_file(file, kMostBytes);
   const auto json = parse_json_or_discard(text, file.string());
   if (json.is_discarded() || !json.is_object()) {
-    throw FormatError(file.string() + ": is not JSON; --calibration takes memory.json of fsdp-finetune's runs");
+    throw FormatError(file.string() + ": is not JSON", Remedy::of_calibration);
   }
   constexpr std::int64_t kMost = std::int64_t{1} << 53;
   const auto whole = [&](const char* key, std::int64_t least) {

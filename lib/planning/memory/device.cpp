@@ -31,7 +31,7 @@ class FakeCollectives final : public TensorCollectives {
  public:
   /// \param log  null: transfers are not recorded
   FakeCollectives(ProcessGroup& group, std::shared_ptr<WorkLog> log)
-      : rank_(group.rank()), size_(group.size()), place_(place_of(group)), log_(std::move(log)) {}
+      : rank_(group.rank()), size_(group.size()), place_(placement_of(group)), log_(std::move(log)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/compute/device/memory_recorder.hpp"
 #include "lib/engine/collectives/device_backend.hpp"

@@ -7,17 +7,20 @@
 #include <cmath>
 #include <utility>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/engine/sharding/mesh.hpp"
 #include "lib/models/config/model_flops.hpp"
 #include "lib/planning/memory/device.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/step/trainer.hpp"
 
 namespace fsdp {
+namespace {
 
 /// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
 class MetaLoader final : public DataLoader {
@@ -38,7 +41,7 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
                             const std::vector<std::uint64_t>& sample_keys) const {
   const MemoryScope scope(MemoryCategory::batch);
   MicroBatch batch;
-  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.rows = std::ssize(rows);
   batch.length = tokens_;
   batch.num_targets = batch.rows * tokens_;
   const auto options = at::TensorOptions(at::kInt).device(at::kMeta);
@@ -54,19 +57,7 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
   return batch;
 }
 
-}  // namespace fsdp
-
-namespace fsdp::detail {
-
-inline constexpr int kMostReplayed = 16;
-
-/// \return bytes that a GPU's allocator needs for the inputs of `more` further micro-batches
-/// \param most, less  predictions from replaying kMostReplayed micro-batches, and one fewer
-std::int64_t bytes_of_more(const MemoryPrediction& most, const MemoryPrediction& less, int more);
-/// Extends `most` by `more` micro-batches; the caller updates rows_per_step.
-void add_micro_batches(MemoryPrediction& most, const MemoryPrediction& less, int more);
-
-namespace {
+constexpr int kMostReplayed = 16;
 
 constexpr std::int64_t kSegmentBytes = 2 << 20;  // segment size of the caching allocator for small tensors
 
@@ -85,7 +76,7 @@ void extend(AxisCounts& most, const AxisCounts& less, int more) {
 /// Only the inputs grow; the peaks stay at the same moments.
 void extend(MemoryProfile& most, const MemoryProfile& less, int more) {
   const auto growth = more * std::max<std::int64_t>(0, most.peak_bytes - less.peak_bytes);
-  const auto of_batch = static_cast<std::size_t>(MemoryCategory::batch);
+  const auto of_batch = to_index(MemoryCategory::batch);
   most.peak_bytes += growth;
   most.at_peak[of_batch] += growth;
   most.host_bytes += more * std::max<std::int64_t>(0, most.host_bytes - less.host_bytes);
@@ -96,13 +87,14 @@ void extend(MemoryProfile& most, const MemoryProfile& less, int more) {
   }
 }
 
-}  // namespace
-
+/// \return bytes that a GPU's allocator needs for the inputs of `more` further micro-batches
+/// \param most, less  predictions from replaying kMostReplayed micro-batches, and one fewer
 std::int64_t bytes_of_more(const MemoryPrediction& most, const MemoryPrediction& less, int more) {
   const auto growth = more * std::max<std::int64_t>(0, most.profile.peak_bytes - less.profile.peak_bytes);
   return (growth + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
 }
 
+/// Extends `most` by `more` micro-batches; the caller updates rows_per_step.
 void add_micro_batches(MemoryPrediction& most, const MemoryPrediction& less, int more) {
   if (most.on_gpu) {
     const auto bytes = bytes_of_more(most, less, more);
@@ -121,11 +113,6 @@ void add_micro_batches(MemoryPrediction& most, const MemoryPrediction& less, int
   extend(most.host.states_bytes, less.host.states_bytes, more);
   extend(most.profile, less.profile, more);
 }
-
-}  // namespace fsdp::detail
-
-namespace fsdp {
-namespace {
 
 /// Marks in the work log which part of a step the following operations belong to.
 class WorkObserver final : public EngineObserver {
@@ -184,8 +171,9 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   constexpr std::int64_t kMostRows = 1'000'000;
   constexpr double kMostJobBytes = 4e18, kStateBytes = 16, kFloatBytes = 4;
   if (rows > kMostRows) {
-    throw UsageError(
-        fmt::format("--batch-size is {}: memory is predicted for at most {} sequences at once", rows, kMostRows));
+    throw RequestError(
+        fmt::format("a batch of {} rows: memory is predicted for at most {} sequences at once", rows, kMostRows),
+        Remedy::smaller_batch_size);
   }
   const auto& config = request.config;
   double parameters = 0;
@@ -195,19 +183,16 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
     parameters += elements;
   }
   if (kStateBytes * parameters > kMostJobBytes) {
-    throw UsageError(
-        fmt::format("a model of {:.2g} parameters is more than any computer can address: choose smaller "
-                    "--num-layers, --embed-size, --ffn-hidden-size or --vocab-size, or another --model",
-                    parameters));
+    throw RequestError(fmt::format("a model of {:.2g} parameters is more than any computer can address", parameters),
+                       Remedy::smaller_model);
   }
   const double tokens = static_cast<double>(rows) * static_cast<double>(request.tokens_per_row);
   const auto widest = static_cast<double>(std::max(
       {3 * config.num_heads * config.head_width(), config.embed_size, config.ffn_hidden_size, config.vocab_size}));
   if (kFloatBytes * tokens * widest > kMostJobBytes) {
-    throw UsageError(
-        fmt::format("--batch-size {} with --seq-len {} is {:.2g} tokens at once, more than any computer "
-                    "can address: choose smaller ones",
-                    rows, request.tokens_per_row, tokens));
+    throw RequestError(fmt::format("{} rows of {} tokens are {:.2g} tokens at once, more than any computer can address",
+                                   rows, request.tokens_per_row, tokens),
+                       Remedy::smaller_batch);
   }
 }
 
@@ -239,52 +224,6 @@ double attended_length(const MemoryRequest& request) {
   }
   return squares / tokens;
 }
-
-}  // namespace
-
-std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
-                                                  std::optional<StepSlice> places) {
-  if (packed == nullptr) {
-    DocumentLengths documents;
-    for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
-      documents.push_back(std::min(kShortRow, left));
-    return {documents};
-  }
-  const auto& options = request.options;
-  const auto batches = plan_batches(options, request.job.ranks);
-  if (!places) {
-    const auto steps = options.max_steps > 0 ? options.max_steps : packed->num_rows();
-    const bool is_short = steps <= packed->num_rows() / batches.rows_per_step;
-    places = StepSlice{0, is_short ? steps * batches.rows_per_step : packed->num_rows()};
-  }
-  Sampler order(packed->num_rows(), options.seed, !options.no_shuffle);
-  return packed->heaviest_micro_batch(order, *places, batches.micro_batch_size,
-                                      [&](const DocumentLengths& row) { return attention_weight(request, row); });
-}
-
-std::int64_t program_bytes(bool gpu) {
-  // Resident set of fsdp-finetune before its first tensor. CPU: libtorch_cpu and MPI. GPU: also libtorch_cuda, the
-  // driver's mappings and 32 MiB of pinned staging buffers (lib/compute/cuda/staged_copies.hpp).
-  return (gpu ? std::int64_t{1632} : std::int64_t{180}) << 20;
-}
-
-std::int64_t allocator_capacity(const GpuSpec& gpu, const DeviceOverheads& overheads) {
-  return gpu.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
-}
-
-std::int64_t MemoryPrediction::allocator_peak_bytes() const {
-  return on_gpu ? allocator.reserved_peak_bytes : profile.peak_bytes;
-}
-
-std::int64_t MemoryPrediction::total_bytes() const {
-  return allocator_peak_bytes() + overheads.context_bytes + overheads.nccl_bytes;
-}
-
-std::int64_t MemoryPrediction::rounding_bytes() const {
-  return on_gpu ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
-}
-
-namespace {
 
 AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
   return {a.all_gathers - b.all_gathers, a.reduce_scatters - b.reduce_scatters, a.all_reduces - b.all_reduces,
@@ -325,7 +264,8 @@ MemoryPrediction replay(const MemoryRequest& request) {
   const auto& options = request.options;
   const bool on_gpu = request.gpu.has_value();
   if (on_gpu && options.sharding.host_staged) {
-    throw UsageError("--collectives host-staged is for tests; leave it out with --gpu");
+    throw RequestError("copies of collectives through the host are for tests, and are not predicted of GPUs",
+                       Remedy::of_collectives);
   }
   const auto batches = plan_batches(options, request.job.ranks);
   refuse_what_cannot_be(request, batches.micro_batch_size);
@@ -382,25 +322,67 @@ MemoryPrediction replay(const MemoryRequest& request) {
 /// Predicts the job as requested, with or without recorded work (CUDA graphs).
 MemoryPrediction predict(const MemoryRequest& request) {
   const auto batches = plan_batches(request.options, request.job.ranks);
-  const int more = batches.accumulation_steps - detail::kMostReplayed;
+  const int more = batches.accumulation_steps - kMostReplayed;
   if (more <= 0) return replay(request);
   auto fewer = request;
   fewer.options.batch_size = batches.micro_batch_size;
   fewer.options.total_batch_size = 0;
-  fewer.options.gradient_accumulation_steps = detail::kMostReplayed - 1;
+  fewer.options.gradient_accumulation_steps = kMostReplayed - 1;
   const auto less = replay(fewer);
-  fewer.options.gradient_accumulation_steps = detail::kMostReplayed;
+  fewer.options.gradient_accumulation_steps = kMostReplayed;
   auto prediction = replay(fewer);
   if (prediction.on_gpu) {
-    fewer.margin_bytes += detail::bytes_of_more(prediction, less, more);
+    fewer.margin_bytes += bytes_of_more(prediction, less, more);
     prediction = replay(fewer);
   }
-  detail::add_micro_batches(prediction, less, more);
+  add_micro_batches(prediction, less, more);
   prediction.rows_per_step = batches.rows_per_step;
   return prediction;
 }
 
 }  // namespace
+
+std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
+                                                  std::optional<StepSlice> places) {
+  if (packed == nullptr) {
+    DocumentLengths documents;
+    for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
+      documents.push_back(std::min(kShortRow, left));
+    return {documents};
+  }
+  const auto& options = request.options;
+  const auto batches = plan_batches(options, request.job.ranks);
+  if (!places) {
+    const auto steps = options.max_steps > 0 ? options.max_steps : packed->num_rows();
+    const bool is_short = steps <= packed->num_rows() / batches.rows_per_step;
+    places = StepSlice{0, is_short ? steps * batches.rows_per_step : packed->num_rows()};
+  }
+  Sampler order(packed->num_rows(), options.seed, !options.no_shuffle);
+  return packed->heaviest_micro_batch(order, *places, batches.micro_batch_size,
+                                      [&](const DocumentLengths& row) { return attention_weight(request, row); });
+}
+
+std::int64_t program_bytes(bool gpu) {
+  // Resident set of fsdp-finetune before its first tensor. CPU: libtorch_cpu and MPI. GPU: also libtorch_cuda, the
+  // driver's mappings and 32 MiB of pinned staging buffers (lib/compute/cuda/staged_copies.hpp).
+  return (gpu ? std::int64_t{1632} : std::int64_t{180}) << 20;
+}
+
+std::int64_t allocator_capacity(const GpuSpec& gpu, const DeviceOverheads& overheads) {
+  return gpu.total_bytes - overheads.context_bytes - overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::allocator_peak_bytes() const {
+  return on_gpu ? allocator.reserved_peak_bytes : profile.peak_bytes;
+}
+
+std::int64_t MemoryPrediction::total_bytes() const {
+  return allocator_peak_bytes() + overheads.context_bytes + overheads.nccl_bytes;
+}
+
+std::int64_t MemoryPrediction::rounding_bytes() const {
+  return on_gpu ? allocator.reserved_peak_bytes - profile.peak_bytes : 0;
+}
 
 MemoryPrediction predict_memory(const MemoryRequest& request) {
   auto prediction = predict(request);

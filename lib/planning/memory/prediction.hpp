@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/compute/device/gpus.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/engine/sharding/comm_counts.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/planning/memory/profile.hpp"
 #include "lib/ranks/fake_group.hpp"
@@ -74,7 +74,7 @@ struct MemoryPrediction {
 std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
                                                   std::optional<StepSlice> places = {});
 
-/// \throws UsageError for options that contradict each other
+/// \throws RequestError for options that contradict each other
 MemoryPrediction predict_memory(const MemoryRequest& request);
 
 /// \return bytes of GPU memory that are left for the caching allocator; negative when the overheads alone do not fit

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -23,6 +25,23 @@ std::int64_t segment_bytes(std::int64_t size) {
   if (size <= kSmall_bytes) return kSmallSegment_bytes;
   if (size < kMinOwnSegment_bytes) return kLargeSegment_bytes;
   return round_up(size, kRoundLarge_bytes);
+}
+
+/// Bytes allocated so far, by category; activations of the current phase are counted separately.
+struct Running {
+  MemoryBytes bytes{};
+  std::int64_t total = 0;
+  std::int64_t host = 0;
+  std::int64_t fresh = 0;  ///< live activations that the current phase allocated
+};
+
+/// Counts live activations of the current phase as workspace: at a peak, results cannot be told from temporaries, and
+/// both are needed only by this phase.
+MemoryBytes with_workspace(const Running& now) {
+  auto bytes = now.bytes;
+  element(bytes, MemoryCategory::activations) -= now.fresh;
+  element(bytes, MemoryCategory::workspace) += now.fresh;
+  return bytes;
 }
 
 }  // namespace
@@ -163,27 +182,6 @@ void CachingAllocatorModel::free(std::int64_t id) {
   pool.free.insert(block);
 }
 
-namespace {
-
-/// Bytes allocated so far, by category; activations of the current phase are counted separately.
-struct Running {
-  MemoryBytes bytes{};
-  std::int64_t total = 0;
-  std::int64_t host = 0;
-  std::int64_t fresh = 0;  ///< live activations that the current phase allocated
-};
-
-/// Counts live activations of the current phase as workspace: at a peak, results cannot be told from temporaries, and
-/// both are needed only by this phase.
-MemoryBytes with_workspace(const Running& now) {
-  auto bytes = now.bytes;
-  bytes[static_cast<std::size_t>(MemoryCategory::activations)] -= now.fresh;
-  bytes[static_cast<std::size_t>(MemoryCategory::workspace)] += now.fresh;
-  return bytes;
-}
-
-}  // namespace
-
 MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_t>& first_phases) {
   MemoryProfile profile;
   Running now;
@@ -199,7 +197,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     if (now.total <= profile.peak_bytes) return;
     profile.peak_bytes = now.total;
     profile.at_peak = with_workspace(now);
-    profile.phase = log.phases[static_cast<std::size_t>(phase)];
+    profile.phase = element(log.phases, phase);
     profile.step =
         static_cast<int>(std::upper_bound(first_phases.begin(), first_phases.end(), phase) - first_phases.begin());
   };
@@ -207,7 +205,7 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
     // Phases without any allocation are part of the timeline, too.
     for (; phase < to; ++phase) {
       if (phase >= last_step && phase >= 0) profile.timeline.push_back(current);
-      current = {log.phases[static_cast<std::size_t>(phase) + 1], now.bytes, now.total};
+      current = {log.phases[to_index(phase) + 1], now.bytes, now.total};
       now.fresh = 0;
     }
   };
@@ -219,9 +217,9 @@ MemoryProfile profile_memory(const MemoryLog& log, const std::vector<std::int32_
       continue;
     }
     now.total += record.bytes;
-    now.bytes[static_cast<std::size_t>(record.category)] += record.bytes;
+    element(now.bytes, record.category) += record.bytes;
     if (record.category == MemoryCategory::activations && record.block >= 0) {
-      const auto block = static_cast<std::size_t>(record.block);
+      const auto block = to_index(record.block);
       if (born.size() <= block) born.resize(block + 1, -1);
       if (record.bytes > 0) born[block] = record.phase;
       if (born[block] == record.phase) now.fresh += record.bytes;

@@ -8,20 +8,13 @@
 #include <stdexcept>
 
 #include "lib/reports/plots/canvas.hpp"
+#include "lib/reports/plots/figure.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr int kWidth = 900;
-constexpr int kHeight = 540;
-constexpr Point kTopLeft{72, 116};  // corner of the plot area
-constexpr Point kBottomRight{872, 484};
+constexpr Point kTopLeft{72, 116};  // corner of the plot area; the other one is kBottomRight
 
-constexpr Color kPaper{255, 255, 255};
-constexpr Color kInk{32, 38, 46};
-constexpr Color kFaintInk{96, 106, 118};
-constexpr Color kGrid{228, 232, 237};
-constexpr Color kAxisLine{150, 158, 168};
 constexpr Color kLimit{190, 30, 45};
 
 constexpr std::array<Color, 12> kLayerColors{{{31, 98, 180},
@@ -113,7 +106,7 @@ void draw(Canvas& canvas, const MemoryTimeline& timeline) {
   double largest = timeline.limit_bytes;
   for (const auto& phase : timeline.phases) largest = std::max(largest, total(phase));
   const Scale scale(largest);
-  canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
+  canvas.rectangle({0, 0}, {kFigureWidth, kFigureHeight}, kPaper);
   canvas.text({kTopLeft.x, 34}, timeline.title, {18, kInk, Anchor::start, true});
   canvas.text({kTopLeft.x, 53}, timeline.subtitle, {12, kFaintInk});
   for (const double tick : scale.axis.ticks) {
@@ -138,7 +131,7 @@ void draw(Canvas& canvas, const MemoryTimeline& timeline) {
 }  // namespace
 
 std::string memory_timeline_svg(const MemoryTimeline& timeline) {
-  Canvas canvas(kWidth, kHeight);
+  Canvas canvas(kFigureWidth, kFigureHeight);
   draw(canvas, timeline);
   return canvas.document();
 }

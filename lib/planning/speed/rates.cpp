@@ -4,11 +4,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 
-namespace fsdp::detail {
+namespace fsdp {
+namespace detail {
 
 double number_in(const nlohmann::json& json, const char* key, const std::string& where) {
   constexpr double kMost = 1e18;
@@ -28,9 +31,7 @@ const nlohmann::json& object_in(const nlohmann::json& json, const char* key, con
   return *found;
 }
 
-}  // namespace fsdp::detail
-
-namespace fsdp {
+}  // namespace detail
 
 using detail::number_in;
 
@@ -65,7 +66,7 @@ double slowest(const nlohmann::json& ranks, const char* key, const std::string& 
   double least = 0;
   for (const auto& rank : ranks) {
     if (!rank.is_object() || !rank.contains("gemm") || !rank["gemm"].is_object()) {
-      throw FormatError(where + ": a rank has no 'gemm'; it is not what fsdp-bf16check --json prints");
+      throw FormatError(where + ": a rank has no 'gemm'", Remedy::of_rates);
     }
     const double value = number_in(rank["gemm"], key, where);
     if (value > 0) least = least == 0 ? value : std::min(least, value);
@@ -129,7 +130,7 @@ std::string take_check(const std::filesystem::path& file, DeviceRates& rates, in
   const auto json = parse_json_or_discard(read_text_file(file, kMostCheckBytes), where);
   if (json.is_discarded() || !json.is_object() || !json.contains("ranks") || !json["ranks"].is_array() ||
       json["ranks"].empty()) {
-    throw FormatError(where + ": no 'ranks'; --rates takes what fsdp-bf16check --json has printed");
+    throw FormatError(where + ": no 'ranks'", Remedy::of_rates);
   }
   const auto half = slowest(json["ranks"], "bf16_tflops", where);
   const auto wide = slowest(json["ranks"], "float32_tflops", where);
@@ -166,7 +167,7 @@ nlohmann::json to_json(const DeviceRates& rates) {
   nlohmann::json json{{"source", rates.source}, {"gpu", rates.is_gpu}, {"multiprocessors", rates.multiprocessors}};
   visit_numbers(rates, [&](const char* key, double value) { json[key] = value; });
   for (int p = 0; p < kNumStepParts; ++p) {
-    json["factors"][to_string(static_cast<StepPart>(p))] = rates.factors[static_cast<std::size_t>(p)];
+    json["factors"][to_string(static_cast<StepPart>(p))] = element(rates.factors, p);
   }
   return json;
 }
@@ -185,7 +186,7 @@ DeviceRates rates_from_json(const nlohmann::json& json, const std::string& where
   if (factors == json.end() || !factors->is_object()) throw FormatError(where + ": 'factors' is missing");
   for (int p = 0; p < kNumStepParts; ++p) {
     const double factor = number_in(*factors, to_string(static_cast<StepPart>(p)), where);
-    rates.factors[static_cast<std::size_t>(p)] = factor;
+    element(rates.factors, p) = factor;
   }
   if (rates.float32_flops <= 0 || rates.half_flops <= 0 || rates.bytes_per_second <= 0 ||
       rates.update_bytes_per_second <= 0 || rates.shared_part <= 0 || rates.alone_factor < 1 ||

@@ -8,10 +8,11 @@
 #include <string>
 #include <string_view>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/compute/device/gpus.hpp"
 
-namespace fsdp::detail {
+namespace fsdp {
+namespace detail {
 
 // Validates numbers in JSON files that other programs may have written. Internal to lib/planning/speed.
 
@@ -20,9 +21,7 @@ double number_in(const nlohmann::json& json, const char* key, const std::string&
 /// \throws FormatError naming `where` and the key, unless it is an object
 const nlohmann::json& object_in(const nlohmann::json& json, const char* key, const std::string& where);
 
-}  // namespace fsdp::detail
-
-namespace fsdp {
+}  // namespace detail
 
 /// Rates of a GPU or of one core of a host. Transfer rates are those of a rank or node, as noted.
 struct DeviceRates {

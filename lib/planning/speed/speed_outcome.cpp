@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/median.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/median.hpp"
 #include "lib/planning/speed/rates.hpp"
 
 namespace fsdp {
@@ -24,15 +25,14 @@ constexpr std::uint64_t kMostOutcomeBytes = 1 << 20;
 
 nlohmann::json parts_json(const std::array<double, kNumStepParts>& parts) {
   nlohmann::json json = nlohmann::json::object();
-  for (int p = 0; p < kNumStepParts; ++p)
-    json[to_string(static_cast<StepPart>(p))] = parts[static_cast<std::size_t>(p)];
+  for (int p = 0; p < kNumStepParts; ++p) json[to_string(static_cast<StepPart>(p))] = element(parts, p);
   return json;
 }
 
 std::array<double, kNumStepParts> parts_in(const nlohmann::json& json, const std::string& where) {
   std::array<double, kNumStepParts> parts{};
   for (int p = 0; p < kNumStepParts; ++p)
-    parts[static_cast<std::size_t>(p)] = number_in(json, to_string(static_cast<StepPart>(p)), where);
+    element(parts, p) = number_in(json, to_string(static_cast<StepPart>(p)), where);
   return parts;
 }
 
@@ -78,7 +78,7 @@ bool is_sane(double factor) {
 /// too short for a meaningful ratio
 std::optional<double> factor_of(const SpeedOutcome& outcome, StepPart part) {
   constexpr double kLeast = 0.001;  // fraction of a step
-  const auto p = static_cast<std::size_t>(part);
+  const auto p = to_index(part);
   const bool has_parts = std::any_of(outcome.parts.begin(), outcome.parts.end(), [](double s) { return s > 0; });
   if (has_parts && (outcome.predicted.parts[p] < kLeast * outcome.seconds || outcome.parts[p] <= 0))
     return std::nullopt;
@@ -164,8 +164,7 @@ SpeedCalibration calibrate_speed(std::span<const SpeedOutcome> outcomes, const S
     ++calibration.runs;
     (outcome.is_half ? half : wide).push_back(outcome.rates.flops(outcome.is_half));
     for (int p = 0; p < kNumStepParts; ++p) {
-      if (const auto factor = factor_of(outcome, static_cast<StepPart>(p)))
-        factors[static_cast<std::size_t>(p)].push_back(*factor);
+      if (const auto factor = factor_of(outcome, static_cast<StepPart>(p))) element(factors, p).push_back(*factor);
     }
   }
   if (calibration.runs == 0) return calibration;

@@ -7,6 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 namespace {
 
@@ -153,12 +155,12 @@ class Clock {
     pending_.erase(found);
   }
 
-  double factor_of(StepPart part) const { return rates_.factors[static_cast<std::size_t>(part)]; }
+  double factor_of(StepPart part) const { return element(rates_.factors, part); }
 
   void book(StepPart part, TimeCause cause, double seconds) {
     now_ += seconds;
-    time_.parts[static_cast<std::size_t>(part)] += seconds;
-    time_.causes[static_cast<std::size_t>(cause)] += seconds;
+    element(time_.parts, part) += seconds;
+    element(time_.causes, cause) += seconds;
   }
 
   const DeviceRates& rates_;
@@ -174,7 +176,7 @@ const char* to_string(TimeCause cause) {
   constexpr std::array<const char*, kNumTimeCauses> kNames{"products", "small products", "attention",
                                                            "passes",   "recomputation",  "communication",
                                                            "update",   "launches",       "other"};
-  return kNames[static_cast<std::size_t>(cause)];
+  return element(kNames, cause);
 }
 
 StepTime time_of_step(const WorkLog& log, const DeviceRates& rates, const HostShare& share) {

@@ -8,7 +8,8 @@
 #include <array>
 #include <string>
 
-#include "lib/base/work.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/work.hpp"
 #include "lib/planning/speed/rates.hpp"
 
 namespace fsdp {
@@ -33,8 +34,8 @@ struct StepTime {
   double seconds = 0;
   std::array<double, kNumStepParts> parts{};    ///< seconds of each part; they add up to `seconds`
   std::array<double, kNumTimeCauses> causes{};  ///< seconds of each cause; they add up to `seconds`, too
-  double of(StepPart part) const { return parts[static_cast<std::size_t>(part)]; }
-  double of(TimeCause cause) const { return causes[static_cast<std::size_t>(cause)]; }
+  double of(StepPart part) const { return element(parts, part); }
+  double of(TimeCause cause) const { return element(causes, cause); }
 };
 
 /// The share of a host that a rank computes with.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
 
 namespace fsdp {
 namespace {

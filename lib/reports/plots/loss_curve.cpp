@@ -8,21 +8,15 @@
 #include <limits>
 #include <stdexcept>
 
+#include "lib/base/types/index.hpp"
 #include "lib/reports/plots/canvas.hpp"
+#include "lib/reports/plots/figure.hpp"
 
 namespace fsdp {
 namespace {
 
-constexpr int kWidth = 900;
-constexpr int kHeight = 540;
-constexpr Point kTopLeft{72, 96};  // corner of the plot area
-constexpr Point kBottomRight{872, 484};
+constexpr Point kTopLeft{72, 96};  // corner of the plot area; the other one is kBottomRight
 
-constexpr Color kPaper{255, 255, 255};
-constexpr Color kInk{32, 38, 46};
-constexpr Color kFaintInk{96, 106, 118};
-constexpr Color kGrid{228, 232, 237};
-constexpr Color kAxisLine{150, 158, 168};
 constexpr Color kTrain{31, 98, 180};
 constexpr Color kTrainRaw{176, 203, 234};
 // Colors of validation sets; a run with a single set uses the first.
@@ -83,12 +77,12 @@ Series smooth(const Series& series, std::size_t half) {
 }
 
 /// Reduces a series to at most 4 points per pixel column (first, lowest, highest, last), which looks the same.
-Series thin_out(const Series& series, std::size_t columns = kWidth) {
+Series thin_out(const Series& series, std::size_t columns = kFigureWidth) {
   if (series.size() <= 4 * columns) return series;
   Series thinned;
   for (std::size_t column = 0; column < columns; ++column) {
-    const auto begin = series.begin() + static_cast<std::ptrdiff_t>(column * series.size() / columns);
-    const auto end = series.begin() + static_cast<std::ptrdiff_t>((column + 1) * series.size() / columns);
+    const auto begin = iterator_at(series, column * series.size() / columns);
+    const auto end = iterator_at(series, (column + 1) * series.size() / columns);
     const auto lower = [](const Point& a, const Point& b) { return a.y < b.y || (is_gap(b) && !is_gap(a)); };
     const auto higher = [](const Point& a, const Point& b) { return a.y > b.y || (is_gap(b) && !is_gap(a)); };
     std::vector<Series::const_iterator> kept{begin, std::min_element(begin, end, lower),
@@ -176,7 +170,7 @@ void draw_eval(Canvas& canvas, const Frame& frame, const EvalSeries& eval, bool 
   for (const Point& point : points) canvas.marker({frame.x(point.x), frame.y(point.y)}, 4, eval.color);
   if (!with_values) return;
   // Prints values from the last point backwards, as far as there is room.
-  double room_until = kWidth;
+  double room_until = kFigureWidth;
   const TextStyle style{11, eval.color, Anchor::middle, true, true};
   for (auto point = points.rbegin(); point != points.rend(); ++point) {
     const double x = std::clamp(frame.x(point->x), kTopLeft.x + 18, kBottomRight.x - 18);
@@ -212,7 +206,7 @@ void draw_legend(Canvas& canvas, const Series& train, const Series& smoothed, co
   }
   for (std::size_t i = 0; i < evals.size(); ++i) {
     const auto text = eval_legend(evals[i], evals.size() == 1);
-    if (i > 0 && x + width_of(text) - 24 > kWidth) {
+    if (i > 0 && x + width_of(text) - 24 > kFigureWidth) {
       canvas.text({x, y}, fmt::format("and {} more", evals.size() - i), style);
       break;
     }
@@ -240,7 +234,7 @@ void draw(Canvas& canvas, const LossCurve& curve) {
   const auto smoothed = is_smoothed ? smooth(train, std::max<std::size_t>(2, train.size() / 60)) : train;
   const Frame frame(train, evals);
 
-  canvas.rectangle({0, 0}, {kWidth, kHeight}, kPaper);
+  canvas.rectangle({0, 0}, {kFigureWidth, kFigureHeight}, kPaper);
   canvas.text({kTopLeft.x, curve.subtitle.empty() ? 44.0 : 34.0}, curve.title, {18, kInk, Anchor::start, true});
   canvas.text({kTopLeft.x, 53}, curve.subtitle, {12, kFaintInk});
   draw_axes(canvas, frame);
@@ -472,15 +466,14 @@ std::vector<Dash> dashes_of(const RunsPicture& picture) {
   for (std::size_t r = 0; r < curves.size(); ++r) {
     if (first[r] == r) continue;
     const auto sharing = static_cast<double>(std::ranges::count(first, first[r]));
-    const auto place =
-        static_cast<double>(std::count(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(r), first[r]));
+    const auto place = static_cast<double>(std::count(first.begin(), iterator_at(first, r), first[r]));
     dashes[r] = {.on = kDash, .off = kDash * (sharing - 1), .offset = kDash * (sharing - place)};
   }
   return dashes;
 }
 
 std::string loss_curve_svg(const LossCurve& curve) {
-  Canvas canvas(kWidth, kHeight);
+  Canvas canvas(kFigureWidth, kFigureHeight);
   draw(canvas, curve);
   return canvas.document();
 }

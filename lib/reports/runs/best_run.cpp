@@ -7,7 +7,7 @@
 #include <limits>
 #include <set>
 
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 
 namespace fsdp {
@@ -65,6 +65,16 @@ std::optional<RunLengths> lengths_of(const std::vector<RunSummary>& runs) {
   return all;
 }
 
+/// "a, 2.1000 at step 40; next b, 0.1000 higher."
+std::string first_and_next(const BestRun& best) {
+  const auto text = fmt::format("{}, {:.4f} at step {}", printable(best.run->label), best.loss, best.step);
+  if (best.next == nullptr) return text + ".";
+  constexpr double kShown = 5e-5;  // of four decimals
+  const auto distance = best.next_loss - best.loss;
+  if (distance < kShown) return text + fmt::format("; {} is as good.", printable(best.next->label));
+  return text + fmt::format("; next {}, {:.4f} higher.", printable(best.next->label), distance);
+}
+
 }  // namespace
 
 std::optional<BestRun> best_run(const RunComparison& comparison, const std::vector<std::int64_t>& last_steps) {
@@ -102,20 +112,6 @@ std::optional<BestRun> best_run(const RunComparison& comparison, const std::vect
   best.next_loss = losses[1].lowest.loss;
   return best;
 }
-
-namespace {
-
-/// "a, 2.1000 at step 40; next b, 0.1000 higher."
-std::string first_and_next(const BestRun& best) {
-  const auto text = fmt::format("{}, {:.4f} at step {}", printable(best.run->label), best.loss, best.step);
-  if (best.next == nullptr) return text + ".";
-  constexpr double kShown = 5e-5;  // of four decimals
-  const auto distance = best.next_loss - best.loss;
-  if (distance < kShown) return text + fmt::format("; {} is as good.", printable(best.next->label));
-  return text + fmt::format("; next {}, {:.4f} higher.", printable(best.next->label), distance);
-}
-
-}  // namespace
 
 std::string best_run_sentence(const BestRun& best) {
   return fmt::format("Best {}{}: {}", best.by_validation ? "validation" : "last loss in training",

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 constexpr const char* kStatusFormat = "fsdp-status";
-constexpr std::uint64_t kLargestStatus_bytes = 1 << 20;
+constexpr std::uint64_t kLargestStatus_bytes = 16 << 20;
 constexpr std::string_view kStatusPrefix = "ranks-";
 
 double number_or_unknown(const Json& json, std::string_view key) {
@@ -44,6 +44,9 @@ NodeStatus read_status_file(const fs::path& path) {
       RankStatus status;
       for (const auto& [key, field] : kRankStatusFields) status.*field = number_or_unknown(one, key);
       if (std::isfinite(status.rank)) node.ranks.push_back(status);
+      if (const auto flight = one.find("flight"); flight != one.end()) {
+        if (auto known = flight_from_json(*flight)) node.flights.push_back(std::move(*known));
+      }
     }
   } catch (const std::exception&) {
     return {};
@@ -70,6 +73,9 @@ std::string to_json_text(const NodeStatus& node) {
         place = std::round(value * 1000) / 1000;
       }
     }
+    const auto flight = std::find_if(node.flights.begin(), node.flights.end(),
+                                     [&](const auto& known) { return known.rank == static_cast<int>(status.rank); });
+    if (flight != node.flights.end()) one["flight"] = flight_to_json(*flight);
   }
   const Json json{
       {"format", kStatusFormat}, {"host", node.host}, {"every_seconds", node.every_seconds}, {"ranks", ranks}};

@@ -1,6 +1,6 @@
 #pragma once
-// Processor, memory and GPU that each rank of a running job uses, in the files of RUN/status (docs/formats.md): written
-// by the job, read on other machines.
+// The work of each rank of a running job, and the processor, memory and GPU that it uses, in the files of RUN/status
+// (docs/formats.md): written by the job, read on other machines.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lib/flight/rank_flight.hpp"
 
 namespace fsdp {
 
@@ -27,6 +29,7 @@ struct RankStatus {
   double card_bytes = kUnknown;  ///< of the GPU's memory, used by all processes
   double watts = kUnknown;
   double celsius = kUnknown;
+  double wait_share = kUnknown;  ///< of the time since the record before, in which the rank waited for others
 };
 
 struct RankStatusField {
@@ -44,7 +47,8 @@ inline constexpr std::array kRankStatusFields{RankStatusField{"rank", &RankStatu
                                               RankStatusField{"gpu_use", &RankStatus::gpu_use},
                                               RankStatusField{"card_bytes", &RankStatus::card_bytes},
                                               RankStatusField{"watts", &RankStatus::watts},
-                                              RankStatusField{"celsius", &RankStatus::celsius}};
+                                              RankStatusField{"celsius", &RankStatus::celsius},
+                                              RankStatusField{"wait_share", &RankStatus::wait_share}};
 
 /// A file of RUN/status: the ranks of a node.
 struct NodeStatus {
@@ -52,6 +56,7 @@ struct NodeStatus {
   double every_seconds = 0;  ///< time between two records
   double age_seconds = 0;    ///< of the record, when it was read
   std::vector<RankStatus> ranks;
+  std::vector<RankFlight> flights = {};  ///< what they do; none in files of older versions
 };
 
 /// The folder of these files in a run's.

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <set>
 
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
 
 namespace fsdp {
 namespace {
@@ -27,7 +27,8 @@ struct RankColumn {
   std::string (*text)(double);
 };
 /// The most important first.
-constexpr std::array kRankColumns{RankColumn{"gpu", &RankStatus::gpu_use, percent_text},
+constexpr std::array kRankColumns{RankColumn{"waits", &RankStatus::wait_share, percent_text},
+                                  RankColumn{"gpu", &RankStatus::gpu_use, percent_text},
                                   RankColumn{"memory", &RankStatus::gpu_bytes, format_bytes},
                                   RankColumn{"peak", &RankStatus::peak_gpu_bytes, format_bytes},
                                   RankColumn{"card", &RankStatus::card_bytes, format_bytes},

@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/base/claim.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
+#include "lib/base/files/claim.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp {
@@ -100,6 +100,9 @@ class RecordReader {
       between_.after_a_break = true;
     } else if (record.contains("loss")) {
       step(record);
+    } else if (const auto ranks = object(record, kRanksKey); !ranks.empty()) {
+      run_.ranks.push_back(
+          {whole(record, "step"), whole(ranks, "slowest"), number(ranks, kWaitShareKey), words(ranks, "cause")});
     }
   }
 

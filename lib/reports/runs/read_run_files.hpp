@@ -38,6 +38,14 @@ struct EvalLine {
   bool is_loss = true;
 };
 
+/// A comparison of the ranks.
+struct RanksLine {
+  std::int64_t step = 0;
+  std::int64_t slowest = 0;       ///< rank
+  double wait_share = kNoNumber;  ///< of the time, that the others waited for it
+  std::string cause;              ///< "" where they hardly did
+};
+
 struct SaveLine {
   std::int64_t step = 0;
   double bytes = 0, seconds = 0, waited_seconds = 0;
@@ -64,6 +72,7 @@ struct RunFiles {
   std::vector<StepLine> steps;
   std::vector<EvalLine> evals;
   std::vector<SaveLine> saves;
+  std::vector<RanksLine> ranks;
   std::int64_t bad_lines = 0;      ///< of metrics.jsonl that are no records; a last one without its end is not counted
   std::int64_t total_steps = 0;    ///< 0: not known
   double age_seconds = kNoNumber;  ///< time since metrics.jsonl was last written
@@ -83,7 +92,7 @@ struct RunFiles {
   double parameters = kNoNumber;
   std::string products;  ///< how matrices were multiplied most recently
 
-  /// By long name: the options, and model, ranks, nodes, device.
+  /// The options by long name, and model, ranks, nodes, device.
   std::map<std::string, std::string> settings;
   /// Options that a job which resumes the run has to be given again, as words for a shell; "" for none.
   std::string repeated;

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/reports/plots/loss_curve.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 
@@ -301,6 +301,14 @@ nlohmann::json run_json(const RunSummary& run) {
                      {"seconds", save.seconds},
                      {"waited_seconds", save.waited_seconds}});
   }
+  auto ranks = nlohmann::json();
+  if (!f.ranks.empty()) {
+    const auto& last = f.ranks.back();
+    ranks = {{"step", last.step},
+             {"slowest", last.slowest},
+             {kWaitShareKey, number_or_null(last.wait_share)},
+             {"cause", last.cause}};
+  }
   return {{"name", f.name},
           {"directory", f.directory.string()},
           {"runs", run.runs},
@@ -326,6 +334,7 @@ nlohmann::json run_json(const RunSummary& run) {
           {"validation", sets},
           {"ended_early", f.ended_early},
           {"saves", saves},
+          {kRanksKey, ranks},
           {"bad_lines", f.bad_lines}};
 }
 
@@ -381,7 +390,7 @@ void sort_runs(RunComparison& comparison, const std::string& column) {
   if (found == columns.end()) {
     std::vector<std::string> titles;
     for (const auto& c : columns) titles.push_back(typed(c.title));
-    throw UsageError(
+    throw RequestError(
         fmt::format("--sort {}: the table has no such column; choose from {}", column, fmt::join(titles, ", ")));
   }
   std::ranges::stable_sort(comparison.in_order, [&](std::size_t a, std::size_t b) {

@@ -12,8 +12,8 @@
 #include <set>
 #include <string_view>
 
-#include "lib/base/json_text.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
 #include "lib/reports/runs/report_page_text.hpp"
 #include "lib/reports/runs/run_summary.hpp"
 
@@ -123,6 +123,11 @@ Json panels_of(const RunComparison& comparison) {
   panels.push_back(panel("speed", "Speed", "tokens/s"));
   panels.push_back(panel("memory", "Memory of the fullest rank", "MiB"));
   panels.push_back(panel("grad_norm", "Gradient norm", ""));
+  const auto has_ranks = [](const RunSummary& run) {
+    return std::ranges::any_of(run.files.ranks, [](const auto& line) { return std::isfinite(line.wait_share); });
+  };
+  if (std::ranges::any_of(comparison.runs, has_ranks))
+    panels.push_back(panel("ranks", "Time that ranks wait for the slowest one", "%"));
   return panels;
 }
 
@@ -142,6 +147,9 @@ Json curves_of(const RunSummary& run, std::size_t most) {
       values.push_back(eval->is_loss ? eval->value : 100 * eval->value);
     }
   };
+  Places wait_places;
+  std::vector<double> waits;
+  auto ranks = run.files.ranks.begin();
   for (const auto& step : run.files.steps) {
     add_evals_before(static_cast<double>(step.step));
     places.step.push_back(static_cast<double>(step.step));
@@ -151,6 +159,12 @@ Json curves_of(const RunSummary& run, std::size_t most) {
     speed.push_back(step.tokens_per_second > 0 ? step.tokens_per_second : kNoNumber);
     memory.push_back(step.memory_bytes / kMiB);
     grad_norm.push_back(step.grad_norm);
+    for (; ranks != run.files.ranks.end() && ranks->step <= step.step; ++ranks) {
+      wait_places.step.push_back(static_cast<double>(ranks->step));
+      wait_places.tokens.push_back(tokens);
+      wait_places.seconds.push_back(seconds);
+      waits.push_back(100 * ranks->wait_share);
+    }
   }
   add_evals_before(std::numeric_limits<double>::infinity());
   Json curves{{"x", places.ends(most)},
@@ -158,6 +172,10 @@ Json curves_of(const RunSummary& run, std::size_t most) {
               {"speed", thinned(speed, most)},
               {"memory", thinned(memory, most)},
               {"grad_norm", thinned(grad_norm, most)}};
+  if (!waits.empty()) {
+    curves["ranks"] = thinned(waits, most);
+    curves["ranks"]["x"] = wait_places.ends(most);
+  }
   for (const auto& [key, curve] : evals) {
     curves[key] = thinned(curve.second, most, rounded_loss);
     curves[key]["x"] = curve.first.ends(most);
@@ -533,7 +551,7 @@ std::string title_of(const RunComparison& comparison) {
     names += (names.empty() ? "" : ", ") + printable(run.label);
   }
   if (runs.size() == 1) return names;
-  const auto count = format_count_of(static_cast<std::int64_t>(runs.size()), "run");
+  const auto count = format_count_of(std::ssize(runs), "run");
   if (folders.size() == 1) return fmt::format("{}: {}", printable(folders.begin()->filename().string()), count);
   constexpr std::size_t longest = 60;
   return names.size() <= longest ? names : count;

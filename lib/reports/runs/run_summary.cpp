@@ -10,50 +10,12 @@
 #include <set>
 #include <string_view>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 namespace {
 
 constexpr std::size_t kFewestSteps = 3;
-
-}  // namespace
-
-bool is_about_training(const std::string& setting) {
-  static const std::set<std::string> others{"run-name",
-                                            "out-dir",
-                                            "log-every",
-                                            "quiet",
-                                            "json",
-                                            "trace",
-                                            "init-timeout",
-                                            "time-limit",
-                                            "takeover-after",
-                                            "no-tensorboard",
-                                            "collective-timeout",
-                                            "no-save",
-                                            "save-every",
-                                            "keep-last",
-                                            "prompt",
-                                            "num-tokens",
-                                            "save-interval-minutes",
-                                            "restart-checkpoint-file",
-                                            "save-final-full",
-                                            "save-final-hf",
-                                            "save-final-adapter",
-                                            "overwrite",
-                                            "final",
-                                            "keep-best",
-                                            "val-chess",
-                                            "val-chess-games",
-                                            "val-chess-positions",
-                                            "sample-prompt",
-                                            "sample-chat",
-                                            "sample-tokens",
-                                            "gradient-accumulation-steps",
-                                            "tokens-per-row"};
-  return !others.contains(setting);
-}
-
-namespace {
 
 template <typename Value>
 Spread spread_over(const std::vector<SpeedSample>& steps, const Value& value) {
@@ -157,7 +119,7 @@ std::size_t importance(const std::string& name) {
       "lr",       "model",     "num-layers", "embed-size", "num-heads", "batch-size",   "total-batch-size",
       "seq-len",  "max-steps", "max-epochs", "optimizer",  "lora-rank", "weight-decay", "precision",
       "sharding", "ranks"};
-  return static_cast<std::size_t>(std::ranges::find(first, name) - first.begin());
+  return to_index(std::ranges::find(first, name) - first.begin());
 }
 
 std::vector<std::string> differing_settings(const std::vector<RunSummary>& runs) {
@@ -196,9 +158,45 @@ void label_runs(RunComparison& comparison) {
 
 }  // namespace
 
+bool is_about_training(const std::string& setting) {
+  static const std::set<std::string> others{"run-name",
+                                            "out-dir",
+                                            "log-every",
+                                            "quiet",
+                                            "json",
+                                            "trace",
+                                            "init-timeout",
+                                            "time-limit",
+                                            "takeover-after",
+                                            "no-tensorboard",
+                                            "collective-timeout",
+                                            "no-save",
+                                            "save-every",
+                                            "keep-last",
+                                            "prompt",
+                                            "num-tokens",
+                                            "save-interval-minutes",
+                                            "restart-checkpoint-file",
+                                            "save-final-full",
+                                            "save-final-hf",
+                                            "save-final-adapter",
+                                            "overwrite",
+                                            "final",
+                                            "keep-best",
+                                            "val-chess",
+                                            "val-chess-games",
+                                            "val-chess-positions",
+                                            "sample-prompt",
+                                            "sample-chat",
+                                            "sample-tokens",
+                                            "gradient-accumulation-steps",
+                                            "tokens-per-row"};
+  return !others.contains(setting);
+}
+
 Spread spread_of(std::vector<double> sample) {
   Spread spread;
-  spread.count = static_cast<std::int64_t>(sample.size());
+  spread.count = std::ssize(sample);
   if (sample.empty()) return spread;
   std::sort(sample.begin(), sample.end());
   const auto at = [&](double share) {

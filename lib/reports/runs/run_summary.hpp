@@ -66,7 +66,7 @@ RunComparison compare_runs(const std::vector<std::filesystem::path>& directories
 RunComparison compare_runs(std::vector<RunFiles> runs, bool pool);
 
 /// Lists the runs by a column of the table, by its title in any case, blanks as '-'; the best first: the lowest loss,
-/// the highest speed. What has nothing there comes last. \throws UsageError naming the columns
+/// the highest speed. What has nothing there comes last. \throws RequestError naming the columns
 void sort_runs(RunComparison& comparison, const std::string& column);
 
 /// True for settings that affect the training itself.
@@ -130,7 +130,7 @@ std::string run_comparison_to_text(const RunComparison& comparison);
 std::string run_comparison_to_markdown(const RunComparison& comparison);
 
 /// A page for a browser, in one file that needs no network: curves, tables, samples, checkpoints, problems.
-/// \param renew_seconds  how often the page loads itself anew, for a file that is renewed; 0: never
+/// \param renew_seconds  how often the page reloads itself, for a file that is rewritten; 0: never
 std::string run_comparison_to_html(const RunComparison& comparison, int renew_seconds = 0);
 
 /// A chart of losses over steps (over tokens if steps differ in size) and of speeds.

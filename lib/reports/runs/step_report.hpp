@@ -156,6 +156,11 @@ consteval const char* key_of(T StepReport::*field) {
   throw "metrics.jsonl does not have this field";
 }
 
+/// Object of a line of metrics.jsonl that compares the ranks in an interval of steps (lib/flight/straggler.hpp), and
+/// its number for the share of time in which they waited for the slowest one.
+inline constexpr const char* kRanksKey = "ranks";
+inline constexpr const char* kWaitShareKey = "wait_share";
+
 /// A result of a validation, as metrics.jsonl and TensorBoard call it.
 struct EvalMetric {
   const char* key;

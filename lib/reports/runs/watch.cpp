@@ -15,9 +15,10 @@
 #include <map>
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/output_file.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/reports/runs/rank_table.hpp"
 
 namespace fsdp {
@@ -106,6 +107,16 @@ std::string saves_line(const RunFiles& f) {
   const auto& last = f.saves.back();
   return fmt::format("saved     step {}   {} in {:.1f} s (training waited {:.2f} s)", last.step,
                      format_bytes(last.bytes), last.seconds, last.waited_seconds);
+}
+
+/// The last comparison of the ranks, where they wait for one of them.
+std::string ranks_line(const RunFiles& f) {
+  if (f.ranks.empty() || f.ranks.back().cause.empty()) return "";
+  const auto& last = f.ranks.back();
+  const auto waits = std::isfinite(last.wait_share)
+                         ? fmt::format("makes the others wait, {:.0f} % of the time", 100 * last.wait_share)
+                         : std::string("is slower than the others");
+  return fmt::format("slow      rank {} {}: {}", last.slowest, waits, printable(last.cause));
 }
 
 double now_seconds() {
@@ -212,7 +223,7 @@ std::string detail::sparkline(const std::vector<double>& values, int width) {
       continue;
     }
     const double height = high > low ? (mean / 2 - low / 2) / (high / 2 - low / 2) : 0;  // the range may be infinite
-    line += kBlocks[static_cast<std::size_t>(std::lround(height * 7))];
+    line += element(kBlocks, std::lround(height * 7));
   }
   return line;
 }
@@ -239,6 +250,7 @@ std::string run_view(const RunSummary& run, int width, int rank_rows) {
   if (!f.saves.empty()) lines.push_back(saves_line(f));
   if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));
   if (goes_on(run)) lines.push_back(step_line(run));
+  if (goes_on(run)) lines.push_back(ranks_line(f));
   if (f.state != RunStatus::done && f.state != RunStatus::stopped) {
     for (const auto& line : rank_table(f.nodes, width, rank_rows)) lines.push_back(line);
   }

@@ -11,8 +11,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/base/error.hpp"
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/hash_functions.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
@@ -24,10 +26,11 @@ std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& r
     starts.push_back(static_cast<std::int32_t>(first));
     packing->longest = std::max(packing->longest, tokens);
   };
-  const auto total = static_cast<std::int64_t>(rows.size()) * length;
+  const auto total = std::ssize(rows) * length;
   if (total > std::numeric_limits<std::int32_t>::max())
-    throw UsageError("--batch-size " + std::to_string(rows.size()) + " with --pack: rows of " + std::to_string(length) +
-                     " tokens are more than 2,147,483,647 tokens at once: choose a smaller one");
+    throw RequestError(std::to_string(rows.size()) + " packed rows of " + std::to_string(length) +
+                           " tokens are more than 2,147,483,647 tokens at once",
+                       Remedy::smaller_batch_size);
   for (std::size_t row = 0; row < rows.size(); ++row) {
     auto first = static_cast<std::int64_t>(row) * length;
     const auto end = first + length;
@@ -40,14 +43,14 @@ std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& r
     if (first < end) begin(first, end - first);  // padding
   }
   starts.push_back(static_cast<std::int32_t>(total));
-  packing->starts = at::empty({static_cast<std::int64_t>(starts.size())}, at::kInt);
+  packing->starts = at::empty({std::ssize(starts)}, at::kInt);
   std::copy(starts.begin(), starts.end(), packing->starts.data_ptr<std::int32_t>());
   return packing;
 }
 
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
   auto packing = lay_out_documents(rows, length);
-  packing->positions_N = at::empty({static_cast<std::int64_t>(rows.size()) * length}, at::kInt);
+  packing->positions_N = at::empty({std::ssize(rows) * length}, at::kInt);
   auto* positions = packing->positions_N.data_ptr<std::int32_t>();
   // Padding gets position 0: a row may have more padding than the model has positions.
   std::fill_n(positions, packing->positions_N.numel(), 0);
@@ -107,7 +110,6 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
     : most_(most > 0 ? most : std::numeric_limits<std::int64_t>::max()),
       positions_(limit.positions),
       vocab_size_(vocab_size) {
-  if (limit.seq_len < 0) throw UsageError("--seq-len is " + std::to_string(limit.seq_len) + ", it must be at least 1");
   tokens_ = open_token_file(file);
   const auto notes = tokens_->notes();
   overlaps_ = notes.overlaps;
@@ -117,14 +119,15 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
     return;
   }
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
-  if (limit.seq_len == 1) throw UsageError("--seq-len is 1: a document needs 2 ids to predict one of them");
+  if (limit.seq_len == 1)
+    throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
   const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
   std::int64_t longest = 0;
   for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, tokens_->length(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
   row_tokens_ = most_ids;
-  if (stands_in_rows()) check_rows(limit);
+  if (has_shared_rows()) check_rows(limit);
 }
 
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
@@ -142,14 +145,12 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
     row_tokens_ = std::max(row_tokens_, tokens);
   }
   const auto refuse = [&](const std::string& problem) {
-    throw UsageError(tokens_->file().string() + ": " + problem +
-                     ", and its rows are not cut: encode the texts again with fsdp-download tokens --documents --pack "
-                     "--seq-len " +
-                     std::to_string(limit.seq_len == 0 ? limit.positions : limit.seq_len));
+    throw RequestError(tokens_->file().string() + ": " + problem + ", and its rows are not cut",
+                       {Remedy::pack_again, std::to_string(limit.seq_len == 0 ? limit.positions : limit.seq_len)});
   };
   if (limit.seq_len > 0 && row_tokens_ > limit.seq_len)
-    refuse("has packed rows of " + std::to_string(row_tokens_) + " tokens, --seq-len is " +
-           std::to_string(limit.seq_len));
+    refuse("has packed rows of " + std::to_string(row_tokens_) + " tokens, more than the " +
+           std::to_string(limit.seq_len) + " that were asked for");
   if (pairs_ > limit.positions)
     refuse("has a document of " + std::to_string(pairs_ + 1) + " ids, the model has " +
            std::to_string(limit.positions) + " positions");
@@ -168,13 +169,13 @@ std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row) const { re
 
 void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   if (!has_documents())
-    throw UsageError("--pack puts documents together, and " + tokens_->file().string() +
-                     " holds rows that are packed already: leave it out, or make a file of documents (fsdp-download "
-                     "tokens --documents)");
-  if (stands_in_rows()) return;
+    throw RequestError(
+        "packing puts documents together, and " + tokens_->file().string() + " holds rows that are packed already",
+        Remedy::packed_already);
+  if (has_shared_rows()) return;
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
-  sizes.reserve(static_cast<std::size_t>(count));
+  sizes.reserve(count);
   for (std::int64_t i = 0; i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
 }
@@ -185,8 +186,8 @@ void TokenLoader::keep_part(const Split& split) {
   const auto others = rows - held_out;
   if (others == 0)
     throw FormatError(tokens_->file().string() + ": the text fills " + std::to_string(rows) +
-                      (rows == 1 ? " row" : " rows") +
-                      ", which --val-split holds out: give a longer text, a smaller share or a shorter --seq-len");
+                          (rows == 1 ? " row" : " rows") + ", all of them held out",
+                      Remedy::smaller_split);
   if (!split.held_out || rows < tokens_->num_records()) end_left_out_ = 0;
   tokens_ =
       std::make_unique<RowsOfFile>(std::move(tokens_), split.held_out ? others : 0, split.held_out ? held_out : others);
@@ -194,11 +195,11 @@ void TokenLoader::keep_part(const Split& split) {
 }
 
 std::int64_t TokenLoader::num_records() const {
-  return stands_in_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_);
+  return has_shared_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_);
 }
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return stands_in_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records();
+  return has_shared_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
@@ -269,11 +270,11 @@ void TokenLoader::require_targets(std::int64_t records) const {
   for (std::int64_t i = 0; i < records; ++i) {
     if (has_target(i, counts)) return;
   }
-  throw FormatError(tokens_->file().string() + ": not one id is a target, so there is no loss: " +
-                    (has_loss_mask()
-                         ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing, and "
-                           "--seq-len and --max-rows leave ids out)"
-                         : "a sequence needs 2 ids"));
+  throw FormatError(
+      tokens_->file().string() + ": not one id is a target, so there is no loss: " +
+          (has_loss_mask() ? "loss_mask marks none that a sequence predicts (its first id is predicted by nothing)"
+                           : "a sequence needs 2 ids"),
+      has_loss_mask() ? Remedy::of_left_out_ids : Remedy::none);
 }
 
 std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const {
@@ -295,10 +296,10 @@ void TokenLoader::fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& b
   check_token_ids(ids, vocab_size_, tokens_->file(), rows);
   batch.ids_N = at::empty({batch.rows * pairs_}, at::kInt);
   batch.targets_N = at::empty({batch.rows * pairs_}, at::kInt);
-  std::vector<std::uint8_t> counts(static_cast<std::size_t>(width));
+  std::vector<std::uint8_t> counts(width);
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     const std::span<const std::int32_t> row(ids.data() + r * width, static_cast<std::size_t>(pairs_) + 1);
-    tokens_->read_loss_mask(rows[static_cast<std::size_t>(r)], counts);
+    tokens_->read_loss_mask(element(rows, r), counts);
     std::copy_n(row.begin(), pairs_, batch.ids_N.data_ptr<std::int32_t>() + r * pairs_);
     batch.num_targets += set_targets(row, counts, batch.targets_N.data_ptr<std::int32_t>() + r * pairs_);
   }
@@ -322,7 +323,7 @@ void TokenLoader::make_padding(MicroBatch& batch) const {
 }
 
 void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(std::min(tokens_->length(document), pairs_ + 1)));
+  std::vector<std::int32_t> ids(std::min(tokens_->length(document), pairs_ + 1));
   tokens_->read(document, ids);
   check_token_ids(ids, vocab_size_, tokens_->file(), {&document, 1});
   if (ids.size() < 2) return;
@@ -337,8 +338,7 @@ void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBat
   for (const auto row : rows) batch.length = std::max(batch.length, pairs_of(row));
   batch.length = padded(batch.length);
   make_padding(batch);
-  for (std::int64_t r = 0; r < batch.rows; ++r)
-    put_document(rows[static_cast<std::size_t>(r)], batch, r * batch.length);
+  for (std::int64_t r = 0; r < batch.rows; ++r) put_document(element(rows, r), batch, r * batch.length);
 }
 
 void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
@@ -372,7 +372,7 @@ void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint6
 MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
                              const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
-  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.rows = std::ssize(rows);
   if (is_packed()) {
     fill_packed(rows, batch);
   } else {
@@ -387,16 +387,15 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
 MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
                               const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
-  batch.rows = static_cast<std::int64_t>(rows.size());
+  batch.rows = std::ssize(rows);
   batch.length = pairs_;
   batch.num_targets = batch.rows * pairs_;
   batch.ids_N = at::empty({batch.num_targets}, at::kInt);
   batch.targets_N = at::empty({batch.num_targets}, at::kInt);
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     for (std::int64_t t = 0; t < pairs_; ++t) {
-      const auto id =
-          static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(rows[static_cast<std::size_t>(r)]), t) %
-                                    static_cast<std::uint64_t>(vocab_size_));
+      const auto id = static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(element(rows, r)), t) %
+                                                static_cast<std::uint64_t>(vocab_size_));
       batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
       batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
     }

@@ -9,10 +9,10 @@
 
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/layer.hpp"
-#include "lib/text/sources/split.hpp"
-#include "lib/text/token_files/row_packing.hpp"
-#include "lib/text/token_files/sampler.hpp"
-#include "lib/text/token_files/token_file.hpp"
+#include "lib/documents/split.hpp"
+#include "lib/token_files/row_packing.hpp"
+#include "lib/token_files/sampler.hpp"
+#include "lib/token_files/token_file.hpp"
 
 namespace fsdp {
 
@@ -24,12 +24,12 @@ using DocumentLengths = std::vector<std::int64_t>;
 /// Computes where documents and padding lie, without positions. On the host.
 /// \param rows    none empty; the sum of a row is at most `length`
 /// \param length  tokens of each row
-/// \throws UsageError when there are 2^31 tokens or more
+/// \throws RequestError when there are 2^31 tokens or more
 std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length);
 /// lay_out_documents() and the positions of all tokens.
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length);
 
-/// Limits for the length of a sequence, in tokens.
+/// Limits for the length of a sequence, in tokens: neither is negative.
 struct SequenceLimit {
   std::int64_t seq_len = 0;    ///< length asked for; 0: as long as model and data allow, documents up to 512 ids
   std::int64_t positions = 0;  ///< positions of the model
@@ -64,7 +64,7 @@ class TokenLoader final : public DataLoader {
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
   /// \param most  reads only the first rows or documents; where documents share rows, the first rows. 0: all
-  /// \throws UsageError when the limit is impossible; FormatError when the file has no samples
+  /// \throws RequestError when the limit is impossible; FormatError when the file has no samples
   TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
               std::int64_t most = 0);
 
@@ -78,9 +78,9 @@ class TokenLoader final : public DataLoader {
   /// Packs documents into rows of as many tokens as a document may have ids. Rows that documents share in the file stay
   /// as they are.
   /// \param records  packs only the first ones of the file; 0: all
-  /// \throws UsageError when the file holds rows
+  /// \throws RequestError when the file holds rows
   void pack(const RowPacking::Order& order, std::int64_t records = 0);
-  bool is_packed() const { return packing_.has_value() || stands_in_rows(); }
+  bool is_packed() const { return packing_.has_value() || has_shared_rows(); }
   /// The documents of a packed row that have pairs, in order.
   std::vector<std::int64_t> documents_of(std::int64_t row) const;
   /// Finds, among the micro-batches of packed rows that training reads one after the other on any rank, the one whose
@@ -132,7 +132,7 @@ class TokenLoader final : public DataLoader {
   std::int64_t pairs_of(std::int64_t record) const;
   /// \param counts  buffer for the loss mask
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
-  bool stands_in_rows() const { return tokens_->num_shared_rows() > 0; }
+  bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
   std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;
 

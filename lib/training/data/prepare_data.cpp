@@ -7,15 +7,16 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/log.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/text_format.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/documents/data_files.hpp"
+#include "lib/documents/tokenize.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/sources/data_files.hpp"
-#include "lib/text/sources/tokenize.hpp"
 #include "lib/training/data/token_cache.hpp"
 
 namespace fsdp {
@@ -23,50 +24,50 @@ void check_token_origin(const TokenFile& file, const Tokenizer* tokenizer, const
   const auto notes = file.notes();
   const auto origin =
       fmt::format("{}: its ids are {}'s ({})", file.file().string(), notes.tokenizer, notes.tokenizer_description);
-  const char* cure = "; encode the texts with the model's tokenizer, or insist with --allow-other-tokenizer";
   const bool same_size = tokenizer != nullptr && (notes.vocab_size == tokenizer->vocab_size() ||
                                                   notes.vocab_size == tokenizer->required_rows());
   if (notes.vocab_size > model.vocab_size && !(same_size && tokenizer->required_rows() <= model.vocab_size)) {
-    throw FormatError(fmt::format("{}, a vocabulary of {}, and the model's has {}{}", origin, notes.vocab_size,
-                                  model.vocab_size, cure));
+    throw FormatError(
+        fmt::format("{}, a vocabulary of {}, and the model's has {}", origin, notes.vocab_size, model.vocab_size),
+        Remedy::other_tokenizer);
   }
   if (tokenizer == nullptr || notes.tokenizer_description.empty()) return;
   const auto form = described_form(notes.tokenizer_description);
   const bool other_kind = form && !may_be_one_vocabulary(*form, tokenizer->form());
   if (other_kind || (notes.vocab_size > 0 && !same_size)) {
-    throw FormatError(fmt::format("{}, the model's tokenizer is {}{}", origin, tokenizer->description(), cure));
+    throw FormatError(fmt::format("{}, the model's tokenizer is {}", origin, tokenizer->description()),
+                      Remedy::other_tokenizer);
   }
 }
 
 namespace {
 
 /// Tells the user about options that have no effect because the token file was written with its own.
-void tell_of_settled_options(const TokenFile& file, const TextOptions& options, const Logger& log) {
+void log_settled_options(const TokenFile& file, const TextOptions& options, const Logger& log) {
   const auto notes = file.notes();
   const auto& asked = options.conversations;
   if (options.layout == TextLayout::stream && file.has_documents()) {
-    log.warning(file.file().string() +
-                " holds documents: --stream is passed over; to join them, encode the texts with fsdp-download tokens "
-                "--stream");
+    log.warning(file.file().string() + " holds documents, which are not joined to a stream",
+                Remedy::stream_passed_over);
   }
   if (asked.train_on == TrainOn::all && notes.masked) {
-    log.warning(file.file().string() + " was written with a loss_mask, which counts: --train-on all is passed over");
+    log.warning(file.file().string() + " was written with a loss_mask, which counts", Remedy::train_on_passed_over);
   }
   std::error_code error;
   const bool is_name = !asked.chat_template.empty() && !std::filesystem::exists(asked.chat_template, error);
   if (is_name && notes.chat_template != asked.chat_template) {
-    log.warning(fmt::format("{} was written {}: --chat-template {} is passed over", file.file().string(),
-                            notes.chat_template.empty() ? "without a chat template" : "by " + notes.chat_template,
-                            asked.chat_template));
+    log.warning(fmt::format("{} was written {}", file.file().string(),
+                            notes.chat_template.empty() ? "without a chat template" : "by " + notes.chat_template),
+                {Remedy::template_passed_over, asked.chat_template});
   }
 }
 
-void tell_of_answers(const TokenizeReport& report, const Logger& log) {
-  tell_of_ignored(report.ignored, log);
+void log_answers(const TokenizeReport& report, const Logger& log) {
+  log_ignored(report.ignored, log);
   if (report.chat_template.empty() && !report.masked) return;
   log.info(answers_line(report));
   if (report.skipped > 0) log.warning(skipped_line(report));
-  if (!report.learns_turn_ends) log.warning(turn_end_line(report));
+  if (!report.learns_turn_ends) log.warning(turn_end_line(report), Remedy::of_chat_template);
 }
 
 /// True when the cache has a readable entry. \param damage  set to the problem of an entry that cannot be read
@@ -128,7 +129,7 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   progress.finish();
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
   cache.remove_unused();
-  tell_of_answers(report, log);
+  log_answers(report, log);
   log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
                        format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
                        options.tokenizer->description(), progress.seconds(), how.output.string()));
@@ -137,7 +138,7 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
 
 }  // namespace
 
-void tell_of_unread_data(const TokenFile& file, const Logger& log) {
+void log_unread_data(const TokenFile& file, const Logger& log) {
   const auto unread = file.unread();
   if (unread.empty() || log.rank() != 0) return;
   log.warning(
@@ -154,12 +155,12 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
       const auto tokens = open_token_file(data);
       if (options.check_origin)
         check_token_origin(*tokens, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
-      tell_of_settled_options(*tokens, options, log);
-      tell_of_unread_data(*tokens, log);
+      log_settled_options(*tokens, options, log);
+      log_unread_data(*tokens, log);
       return data.string();
     }
     if (options.tokenizer == nullptr)
-      throw UsageError(data.string() + " holds texts, and no tokenizer is known: give --tokenizer gpt2 or a directory");
+      throw RequestError(data.string() + " holds texts, and no tokenizer is known", Remedy::give_tokenizer);
     return encode(data, options, log, stop_wanted).string();
   });
 }

@@ -5,14 +5,14 @@
 #include <functional>
 #include <string>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/documents/split.hpp"
+#include "lib/documents/text_layout.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/text/chat/conversation_options.hpp"
-#include "lib/text/sources/split.hpp"
-#include "lib/text/sources/text_layout.hpp"
-#include "lib/text/token_files/token_file.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/templates/chat/conversation_options.hpp"
+#include "lib/token_files/token_file.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 
 namespace fsdp {
 
@@ -42,7 +42,7 @@ struct TextOptions {
 };
 
 /// Warns of data in a token file that says which ids count and is not read here.
-void tell_of_unread_data(const TokenFile& file, const Logger& log);
+void log_unread_data(const TokenFile& file, const Logger& log);
 
 /// Returns `data` itself when it is a token file, see is_token_file(). Otherwise rank 0 encodes the documents of that
 /// file or directory of texts (JSON Lines, Parquet, CSV, plain), as documents or as rows of options.row_inputs + 1 ids
@@ -51,7 +51,8 @@ void tell_of_unread_data(const TokenFile& file, const Logger& log);
 /// continued run, or another run on the same data, finds it; of several jobs only one encodes. Collective: the same
 /// result on every rank.
 /// \param stop_wanted  polled on rank 0
-/// \throws RuntimeFailure after stop_wanted returned true; UsageError without a tokenizer; errors of tokenize(), on all
+/// \throws RuntimeFailure after stop_wanted returned true; RequestError without a tokenizer; errors of tokenize(), on
+/// all
 ///   ranks
 std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem::path& data, const TextOptions& options,
                                      const Logger& log, const std::function<bool()>& stop_wanted);

@@ -4,7 +4,7 @@
 #include <future>
 #include <vector>
 
-#include "lib/text/token_files/sampler.hpp"
+#include "lib/token_files/sampler.hpp"
 #include "lib/training/data/data_loader.hpp"
 
 namespace fsdp {

@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/shared_write.hpp"
-#include "lib/text/tokenizer/chat_templates.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/tokenizers/files/chat_templates.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 
 namespace fsdp {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/claim.hpp"
+#include "lib/base/files/claim.hpp"
 #include "lib/training/data/prepare_data.hpp"
 
 namespace fsdp {

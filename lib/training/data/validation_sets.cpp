@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -36,7 +36,7 @@ std::size_t end_of_path(const std::string& text, std::size_t begin) {
 
 }  // namespace
 
-std::vector<ValidationSet> parse_validation_sets(const std::string& text) {
+std::vector<ValidationSet> parse_validation_sets(const std::string& text, std::string_view option) {
   if (text.empty()) return {};
   std::error_code error;
   if (name_at(text, 0) == 0 || std::filesystem::exists(text, error)) return {{"", text}};
@@ -46,9 +46,9 @@ std::vector<ValidationSet> parse_validation_sets(const std::string& text) {
     const auto length = name_at(text, begin);
     const auto end = end_of_path(text, begin + length);
     ValidationSet set{text.substr(begin, length - 1), text.substr(begin + length, end - begin - length)};
-    if (set.path.empty()) throw UsageError(fmt::format("--val-data {}: {}= names no path", text, set.name));
+    if (set.path.empty()) throw RequestError(fmt::format("{} {}: {}= names no path", option, text, set.name));
     if (!names.insert(set.name).second)
-      throw UsageError(fmt::format("--val-data {}: the name {} is there twice", text, set.name));
+      throw RequestError(fmt::format("{} {}: the name {} is there twice", option, text, set.name));
     sets.push_back(std::move(set));
     begin = end + 1;
   }

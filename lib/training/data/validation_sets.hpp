@@ -13,8 +13,8 @@ struct ValidationSet {
 
 /// Parses PATH, or NAME=PATH,NAME=PATH,... A text that is the path of an existing file is that path, whatever it
 /// contains; a comma without a following NAME= belongs to a path. Empty text: no sets.
-/// \throws UsageError for a repeated name or an empty path
-std::vector<ValidationSet> parse_validation_sets(const std::string& text);
+/// \throws RequestError for a repeated name or an empty path
+std::vector<ValidationSet> parse_validation_sets(const std::string& text, std::string_view option = "val-data");
 
 /// Writes sets in the form that parse_validation_sets() reads.
 std::string validation_sets_text(const std::vector<ValidationSet>& sets);

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/training/evaluate/written_text.hpp"
 
@@ -21,7 +22,7 @@ Messages message(const char* role, const std::string& content) {
 std::size_t drop_oldest_turn(Messages& turns) {
   std::size_t count = 1;
   while (count < turns.size() && turns[count]["role"] != "user") ++count;
-  turns.erase(turns.begin(), turns.begin() + static_cast<std::ptrdiff_t>(count));
+  turns.erase(turns.begin(), iterator_at(turns, count));
   return count;
 }
 
@@ -49,7 +50,7 @@ ChatAnswer ChatSession::ask(const std::string& user, const std::function<void(co
   turns.push_back(message("user", user));
   for (;;) {
     answer.prompt = prompts_.encoder().encode_prompt(messages_with(turns));
-    const auto length = static_cast<std::int64_t>(answer.prompt.size());
+    const auto length = std::ssize(answer.prompt);
     if (length + room <= positions) break;
     if (turns.size() == 1) {
       throw FormatError(
@@ -60,7 +61,7 @@ ChatAnswer ChatSession::ask(const std::string& user, const std::function<void(co
     answer.forgotten += drop_oldest_turn(turns);
   }
   auto sampling = sampling_;
-  const auto left = positions - static_cast<std::int64_t>(answer.prompt.size());
+  const auto left = positions - std::ssize(answer.prompt);
   sampling.num_tokens = std::min(sampling.num_tokens, left);
   sequence_.replace(answer.prompt);
   WrittenText text(tokenizer_, sampling.stops);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/prompt.hpp"
 
 namespace fsdp {
 

@@ -15,7 +15,7 @@ namespace {
 MicroBatch one_sequence(std::span<const std::int32_t> ids, std::int64_t first_position, const Ops& ops) {
   MicroBatch batch;
   batch.rows = 1;
-  batch.length = static_cast<std::int64_t>(ids.size());
+  batch.length = std::ssize(ids);
   batch.first_position = first_position;
   batch.ids_N = at::empty({batch.length}, at::kInt);
   std::copy(ids.begin(), ids.end(), batch.ids_N.data_ptr<std::int32_t>());
@@ -37,7 +37,7 @@ void DecodedSequence::replace(std::vector<std::int32_t> new_ids) {
   const auto common = std::mismatch(ids.begin(), ids.end(), new_ids.begin(), new_ids.end()).first - ids.begin();
   ids = std::move(new_ids);
   // The last id is computed in any case: its logits are wanted.
-  cached = std::clamp<std::int64_t>(static_cast<std::int64_t>(ids.size()) - 1, 0, std::min(cached, common));
+  cached = std::clamp<std::int64_t>(std::ssize(ids) - 1, 0, std::min(cached, common));
   for (const auto& cache : caches) {
     if (cache.first_position > 0) cached = 0;
   }
@@ -53,7 +53,7 @@ at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> 
   const auto least_rows = options.alike ? RowwiseOps::kRowsAlike : 0;
   std::vector<DecodePart> parts;
   for (auto* sequence : sequences) {
-    const auto length = static_cast<std::int64_t>(sequence->ids.size());
+    const auto length = std::ssize(sequence->ids);
     sequence->caches.resize(num_blocks);
     // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
     // rotary frequencies depend on the length.
@@ -66,7 +66,7 @@ at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> 
     const auto embedding = engine.gathered(0);
     std::vector<at::Tensor> embedded;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const auto ids = std::span(sequences[i]->ids).last(static_cast<std::size_t>(parts[i].tokens));
+      const auto ids = std::span(sequences[i]->ids).last(parts[i].tokens);
       const auto batch = one_sequence(ids, parts[i].cache_length, runtime.ops());
       embedded.push_back(decoder.layers[0]->forward(embedding.params(), batch, {}, nullptr));
     }
@@ -85,9 +85,9 @@ at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> 
     for (const auto& part : parts) last.push_back(x_ND.narrow(0, (end += part.tokens) - 1, 1));
     if (!parts.empty()) logits_NV = decoder.loss->logits(head.params(), joined(std::move(last), least_rows));
   }
-  for (auto* sequence : sequences) sequence->cached = static_cast<std::int64_t>(sequence->ids.size());
+  for (auto* sequence : sequences) sequence->cached = std::ssize(sequence->ids);
   if (parts.empty()) return at::empty({0, decoder.config.vocab_size});
-  logits_NV = logits_NV.narrow(0, 0, static_cast<std::int64_t>(parts.size()));
+  logits_NV = logits_NV.narrow(0, 0, std::ssize(parts));
   return runtime.ops().to_host(logits_NV.contiguous());
 }
 

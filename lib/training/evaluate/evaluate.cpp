@@ -8,8 +8,9 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/training/step/sequence_losses.hpp"
 
 namespace fsdp {
@@ -20,7 +21,7 @@ namespace {
 /// whole micro-batch while the others have nothing.
 std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t first, std::int64_t count) {
   const auto [begin, end] = ranks.share(count);
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
+  std::vector<std::int64_t> rows(end - begin);
   std::iota(rows.begin(), rows.end(), first + begin);
   return rows;
 }
@@ -76,7 +77,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
     weigh(objective, runtime, batch);
     send_to(runtime.ops(), batch);
     loss += evaluate(objective, runtime, batch);
-    runtime.synchronize();  // a rank that died shows here, not behind a queue that is full
+    runtime.synchronize();  // reports a dead rank here rather than when the queue is full
   }
   runtime.ops().fetch(loss);
   std::vector<double> sums{loss.nats, loss.weight};
@@ -92,7 +93,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
 }
 
 std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records) {
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(reader.is_packed() ? reader.num_rows() : records));
+  std::vector<std::int64_t> rows(reader.is_packed() ? reader.num_rows() : records);
   std::iota(rows.begin(), rows.end(), 0);
   if (!reader.is_packed()) return rows;
   std::erase_if(rows, [&](std::int64_t row) {
@@ -111,17 +112,17 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
   scores.tokens.resize(size);
   if (options.tokenizer != nullptr) scores.bytes.resize(size);
   const auto wanted = rows_of_records(reader, options.records);
-  const auto num_rows = static_cast<std::int64_t>(wanted.size());
+  const auto num_rows = std::ssize(wanted);
   const auto per_round = options.micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < num_rows; first += per_round) {
     const auto count = std::min(per_round, num_rows - first);
     auto rows = rows_of_rank(ranks, first, count);
-    for (auto& row : rows) row = wanted[static_cast<std::size_t>(row)];
+    for (auto& row : rows) row = element(wanted, row);
     auto batch = reader.read(rows);
     const auto records = records_in(reader, rows);
     const auto wanted_of = [&](const auto& sequences, const auto& take) {
       for (std::size_t i = 0; i < sequences.size(); ++i) {
-        if (records.at(i) < options.records) take(static_cast<std::size_t>(records[i]), sequences[i]);
+        if (records.at(i) < options.records) take(to_index(records[i]), sequences[i]);
       }
     };
     if (options.tokenizer != nullptr) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lib/engine/runtime/model_runtime.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/step/objective.hpp"
 

@@ -2,11 +2,12 @@
 
 #include <set>
 
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/python_json.hpp"
-#include "lib/text/chat/messages.hpp"
-#include "lib/text/sources/documents.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/python_json.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/documents/documents.hpp"
+#include "lib/templates/chat/messages.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
 
 namespace fsdp {
 namespace {
@@ -101,7 +102,7 @@ PromptFile read_prompts(const std::filesystem::path& file, const Tokenizer& toke
     try {
       found.prompts.push_back(reader.read(parsed(line)));
     } catch (const FormatError& error) {
-      throw FormatError(lines->where() + ": " + error.what());
+      throw FormatError(lines->where() + ": " + error.what(), error.advice());
     }
   }
   if (found.prompts.empty()) throw FormatError(file.string() + ": holds no prompt");

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/ignored.hpp"
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/base/messages/ignored.hpp"
+#include "lib/training/evaluate/prompt.hpp"
 
 namespace fsdp {
 

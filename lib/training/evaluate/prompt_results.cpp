@@ -9,13 +9,14 @@
 #include <set>
 #include <system_error>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/hash_functions.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/progress.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/messages/progress.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/hash_functions.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/written_text.hpp"
@@ -73,7 +74,7 @@ class ResultFile {
       if (end == text.npos) {
         // A run that was killed while it wrote leaves a part of a line.
         if (of_line.starts_with(kLineBegin) || kLineBegin.starts_with(of_line)) break;
-        fail(line, "is no result of --prompts");
+        fail(line, "is no result of prompts");
       }
       take(of_line, line, keys);
       begin = end + 1;
@@ -85,7 +86,7 @@ class ResultFile {
     const auto result = parse_json_or_discard(text, path_.string());
     if (!result.is_object() || !result.value("index", nlohmann::json()).is_number_unsigned() ||
         !result.value("key", nlohmann::json()).is_string())
-      fail(line, "is no result of --prompts");
+      fail(line, "is no result of prompts");
     const auto index = result["index"].get<std::size_t>();
     if (index >= keys.size()) fail(line, fmt::format("is of prompt {}, and there are {}", index, keys.size()));
     if (result["key"].get_ref<const std::string&>() != keys[index])
@@ -94,10 +95,9 @@ class ResultFile {
   }
 
   [[noreturn]] void fail(std::int64_t line, const std::string& what) const {
-    throw FormatError(fmt::format(
-        "{}: line {} {}: results go on only after those of the same prompts and options; --overwrite begins the file "
-        "anew, another --output leaves it as it is",
-        path_.string(), line, what));
+    throw FormatError(fmt::format("{}: line {} {}: results go on only after those of the same prompts and options",
+                                  path_.string(), line, what),
+                      Remedy::results_anew);
   }
 
   std::filesystem::path path_;
@@ -155,7 +155,7 @@ class PromptQueue final : public TextQueue {
     auto& work = **found;
     const auto& prompt = prompts_[work.index];
     work.text.rest();
-    const auto first = static_cast<std::ptrdiff_t>(prompt.prompt.ids.size());
+    const auto first = std::ssize(prompt.prompt.ids);
     const std::vector<std::int32_t> ids(work.sequence.ids.begin() + first, work.sequence.ids.end());
     new_tokens_ += static_cast<double>(ids.size());
     nlohmann::ordered_json line{{"index", work.index}};

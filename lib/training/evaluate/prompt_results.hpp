@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/training/evaluate/generate.hpp"
 #include "lib/training/evaluate/prompt_file.hpp"
 
 namespace fsdp {
 
 struct PromptResultsOptions {
   std::filesystem::path output;  ///< empty: stdout
-  bool overwrite = false;        ///< begins `output` anew
+  bool overwrite = false;        ///< overwrites `output`
   std::int64_t batch_size = 8;   ///< prompts of a rank at a time
   SamplingOptions sampling;
   std::string made_with;  ///< all else that decides what is written: the model and how it computes

@@ -9,7 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace fsdp {
 namespace {
@@ -18,6 +18,40 @@ double spread(double squares, std::int64_t units) {
   if (units < 2) return std::numeric_limits<double>::quiet_NaN();
   const auto n = static_cast<double>(units);
   return std::sqrt(n / (n - 1) * squares);
+}
+
+constexpr std::array kMetrics{"loss", "perplexity", "bits_per_byte", "chess_accuracy", "chess_legal", "chess_result"};
+
+MetricComparison compare_metric(const Metric& a, const Metric& b) {
+  MetricComparison result;
+  result.metric = a.name;
+  result.a = a.estimate.value;
+  result.b = b.estimate.value;
+  result.difference = result.b - result.a;
+  result.standard_error = standard_error_of_difference(a.estimate, b.estimate);
+  const double reach = kNormalQuantile * result.standard_error;
+  result.interval = {result.difference - reach, result.difference + reach};
+  result.worsening = a.higher_is_better ? result.a - result.b : result.difference;
+  return result;
+}
+
+GateVerdict judge(const Gate& gate, const std::vector<MetricComparison>& metrics) {
+  GateVerdict verdict{gate, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), false};
+  const auto metric = std::ranges::find(metrics, gate.metric, &MetricComparison::metric);
+  if (metric == metrics.end()) return verdict;
+  verdict.allowed = gate.relative ? gate.limit * std::abs(metric->a) : gate.limit;
+  verdict.worsening = metric->worsening;
+  verdict.passed = verdict.worsening <= verdict.allowed;  // false with NaN
+  return verdict;
+}
+
+std::string explained(const GateVerdict& g) {
+  if (std::isnan(g.worsening)) return "could not be computed";
+  const auto found =
+      g.worsening == 0 ? std::string("A and B are equal")
+                       : fmt::format("B is {} by {:.4g}", g.worsening > 0 ? "worse" : "better", std::abs(g.worsening));
+  return fmt::format("{}, {} by {:.4g}", found, g.allowed < 0 ? "has to be better" : "may be worse",
+                     std::abs(g.allowed));
 }
 
 }  // namespace
@@ -79,45 +113,7 @@ Interval wilson_interval(std::int64_t successes, std::int64_t trials) {
   return {std::max(0.0, center - reach), std::min(1.0, center + reach)};
 }
 
-namespace {
-
-constexpr std::array kMetrics{"loss", "perplexity", "bits_per_byte", "chess_accuracy", "chess_legal", "chess_result"};
-
-MetricComparison compare_metric(const Metric& a, const Metric& b) {
-  MetricComparison result;
-  result.metric = a.name;
-  result.a = a.estimate.value;
-  result.b = b.estimate.value;
-  result.difference = result.b - result.a;
-  result.standard_error = standard_error_of_difference(a.estimate, b.estimate);
-  const double reach = kNormalQuantile * result.standard_error;
-  result.interval = {result.difference - reach, result.difference + reach};
-  result.worsening = a.higher_is_better ? result.a - result.b : result.difference;
-  return result;
-}
-
-GateVerdict judge(const Gate& gate, const std::vector<MetricComparison>& metrics) {
-  GateVerdict verdict{gate, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), false};
-  const auto metric = std::ranges::find(metrics, gate.metric, &MetricComparison::metric);
-  if (metric == metrics.end()) return verdict;
-  verdict.allowed = gate.relative ? gate.limit * std::abs(metric->a) : gate.limit;
-  verdict.worsening = metric->worsening;
-  verdict.passed = verdict.worsening <= verdict.allowed;  // false with NaN
-  return verdict;
-}
-
-std::string explained(const GateVerdict& g) {
-  if (std::isnan(g.worsening)) return "could not be computed";
-  const auto found =
-      g.worsening == 0 ? std::string("A and B are equal")
-                       : fmt::format("B is {} by {:.4g}", g.worsening > 0 ? "worse" : "better", std::abs(g.worsening));
-  return fmt::format("{}, {} by {:.4g}", found, g.allowed < 0 ? "has to be better" : "may be worse",
-                     std::abs(g.allowed));
-}
-
-}  // namespace
-
-Gate parse_gate(const std::string& text) {
+Gate parse_gate(const std::string& text, std::string_view option) {
   const auto colon = text.rfind(':');
   Gate gate{text, text.substr(0, colon), 0, false};
   auto number = colon == std::string::npos ? std::string() : text.substr(colon + 1);
@@ -126,8 +122,8 @@ Gate parse_gate(const std::string& text) {
   const auto parsed = std::from_chars(number.data(), number.data() + number.size(), gate.limit);
   const bool whole = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
   if (std::ranges::find(kMetrics, gate.metric) == kMetrics.end() || !whole || !std::isfinite(gate.limit)) {
-    throw UsageError(fmt::format("--gate is '{}', give METRIC:LIMIT, such as loss:0.01 or loss:1%; METRIC is one of {}",
-                                 text, fmt::join(kMetrics, ", ")));
+    throw RequestError(fmt::format("{} is '{}', give METRIC:LIMIT, such as loss:0.01 or loss:1%; METRIC is one of {}",
+                                   option, text, fmt::join(kMetrics, ", ")));
   }
   if (gate.relative) gate.limit /= 100;
   return gate;

@@ -54,7 +54,7 @@ struct Metric {
   Estimate estimate;
 };
 
-/// By how much B may be worse than A: "loss:0.01", "perplexity:1%", "chess_accuracy:0.02".
+/// The amount by which B may be worse than A: "loss:0.01", "perplexity:1%", "chess_accuracy:0.02".
 struct Gate {
   std::string text;
   std::string metric;
@@ -62,8 +62,8 @@ struct Gate {
   bool relative = false;  ///< limit is a share
 };
 
-/// \throws UsageError naming the metrics and the form
-Gate parse_gate(const std::string& text);
+/// \throws RequestError naming the metrics and the form
+Gate parse_gate(const std::string& text, std::string_view option = "gate");
 
 /// One figure of both.
 struct MetricComparison {

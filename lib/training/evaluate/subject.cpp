@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/checkpoints/model/adapter_plan.hpp"
+#include "lib/checkpoints/programs/fsdp_finetune/run_values.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/files/transform/adapter_plan.hpp"
-#include "lib/files/transform/run_values.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
-#include "lib/training/checkpoints/ignored_inputs.hpp"
-#include "lib/training/checkpoints/load.hpp"
-#include "lib/training/checkpoints/model_sizes.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/training/state/checkpoint.hpp"
+#include "lib/training/state/ignored_inputs.hpp"
+#include "lib/training/state/load/load.hpp"
+#include "lib/training/state/model_sizes.hpp"
 
 namespace fsdp {
 namespace {
@@ -78,10 +79,10 @@ EvaluationSubject open_subject(const std::filesystem::path& given, const std::st
 
 void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter, const std::string& tokenizer) {
   if (subject.lora.enabled())
-    throw UsageError(fmt::format("--adapter {}: the checkpoint {} has adapters of its own", adapter.string(),
-                                 subject.path.string()));
+    throw RequestError(
+        fmt::format("adapter {}: the checkpoint {} has adapters of its own", adapter.string(), subject.path.string()));
   if (subject.checkpoint != nullptr)
-    throw UsageError(fmt::format("--adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
+    throw RequestError(fmt::format("an adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
   auto plan = plan_adapter_of_model(adapter, subject.config, subject.quantize);
   subject.lora = std::move(plan.lora);
   if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;
@@ -94,9 +95,9 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what) {
   if (subject.tokenizer != nullptr) return;
   if (subject.tokenizer_name.empty()) {
-    throw UsageError(
-        fmt::format("{} needs a tokenizer, and none is known for {}{}: give --tokenizer gpt2, a directory or ORG/NAME",
-                    what, subject.path.string(), subject.tokenizer_remark));
+    throw RequestError(fmt::format("{} needs a tokenizer, and none is known for {}{}", what, subject.path.string(),
+                                   subject.tokenizer_remark),
+                       Remedy::give_tokenizer);
   }
   auto tokenizer = open_tokenizer(subject.tokenizer_name);
   check_vocabulary(*tokenizer, subject.tokenizer_name, subject.config);

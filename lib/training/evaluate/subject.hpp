@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/ignored.hpp"
+#include "lib/base/messages/ignored.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/model_config.hpp"
-#include "lib/text/tokenizer/tokenizer.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/tokenizers/vocabulary/tokenizer.hpp"
+#include "lib/training/state/checkpoint.hpp"
 
 namespace fsdp {
 
@@ -32,16 +32,16 @@ struct EvaluationSubject {
 /// Reads what the checkpoint says, no weights.
 /// \param model_config  config.json or its directory; empty: the checkpoint says what it needs
 /// \param tokenizer     "gpt2" or a directory; empty: tokenizer_of() it, else GPT-2's for minGPT
-/// \throws FormatError; MissingInput; UsageError
+/// \throws FormatError; MissingInput; RequestError
 EvaluationSubject open_subject(const std::filesystem::path& path, const std::string& model_config,
                                const std::string& tokenizer);
 
 /// The model with an adapter as peft writes it, and with the adapter's tokenizer where it has one.
-/// \param tokenizer  as for open_subject(). \throws FormatError; UsageError for a checkpoint that has its own
+/// \param tokenizer  as for open_subject(). \throws FormatError; RequestError for a checkpoint that has its own
 void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapter, const std::string& tokenizer);
 
 /// \param what  needs it, for the message: "--prompt"
-/// \throws UsageError when none is known; FormatError when it has more ids than the model
+/// \throws RequestError when none is known; FormatError when it has more ids than the model
 void open_subject_tokenizer(EvaluationSubject& subject, const std::string& what);
 
 /// Fills a runtime of subject.config, each rank reading only its rows, and subject.ignored; then lets the checkpoint

@@ -1,7 +1,10 @@
 #include "lib/training/evaluate/written_text.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "lib/base/text/json_text.hpp"
 
 namespace fsdp {
 namespace {
@@ -44,5 +47,7 @@ std::string WrittenText::rest() {
   const auto last = take(generated_.end());
   return last + show(pending_.size());
 }
+
+nlohmann::json json_text(const std::string& text) { return parse_json(printable_json(nlohmann::json(text)), "a text"); }
 
 }  // namespace fsdp

@@ -1,10 +1,11 @@
 #pragma once
 // The text of ids as they are generated.
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "lib/text/tokenizer/generated_text.hpp"
+#include "lib/tokenizers/vocabulary/generated_text.hpp"
 
 namespace fsdp {
 
@@ -36,5 +37,8 @@ class WrittenText {
   std::string text_, pending_;
   bool stopped_ = false;
 };
+
+/// For JSON, which is UTF-8: what a model writes need not be, and is replaced where it is not.
+nlohmann::json json_text(const std::string& text);
 
 }  // namespace fsdp

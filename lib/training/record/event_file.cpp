@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lib/base/output_file.hpp"
+#include "lib/base/files/output_file.hpp"
 #include "lib/reports/runs/step_report.hpp"
 
 namespace fsdp {
@@ -156,7 +156,7 @@ void EventFile::write(const std::string& event) {
   try {
     leave_removed_file();
     if (!file_.is_open()) file_ = File::create_new(path_);
-    // By its place: what a torn record has left behind the end is written over.
+    // Writes at a fixed offset, so an incomplete record from a crash is overwritten.
     file_.write_at(size_bytes_, std::as_bytes(std::span(waiting_.data(), waiting_.size())));
     size_bytes_ += waiting_.size();
     waiting_.clear();
@@ -203,6 +203,8 @@ void EventFile::add(const nlohmann::json& record) {
   };
   for (const auto& metric : kStepMetrics) add_value(record, metric.key, metric.tag);
   for (const auto& metric : kEvalMetrics) add_value(record, metric.key, metric.tag);
+  if (const auto ranks = record.find(kRanksKey); ranks != record.end())
+    add_value(*ranks, kWaitShareKey, "train/wait_share");
   if (const auto means = record.find(kMeansKey); means != record.end()) {
     for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(kMeansTag) + name);
   }

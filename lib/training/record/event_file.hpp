@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/file.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/messages/log.hpp"
 
 namespace fsdp {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/base/output_file.hpp"
+#include "lib/base/files/output_file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/reports/plots/loss_curve.hpp"
 
 namespace fsdp {

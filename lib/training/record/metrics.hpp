@@ -5,13 +5,13 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "lib/base/file.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/messages/log.hpp"
 
 namespace fsdp {
 
-/// Training is worth more than its protocol: where a line cannot be written (a full disk), this warns once, keeps what
-/// is missing in memory and writes it as soon as there is room. Where the file was removed, later lines make a new one.
+/// Logging never stops training: if a line cannot be written (a full disk), this warns once, keeps the line in memory
+/// and writes it as soon as there is room. Where the file was removed, later lines make a new one.
 class MetricsFile {
  public:
   /// Opens FILE for appending; with `resume_step` >= 0 lines of later steps (and a torn last line) are cut off first,

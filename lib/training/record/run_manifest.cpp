@@ -4,11 +4,11 @@
 #include <span>
 #include <utility>
 #include <vector>
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/json_text.hpp"
-#include "lib/files/formats/crc32.hpp"
-#include "lib/files/formats/run_json.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/programs/fsdp_finetune/run_json.hpp"
+#include "lib/formats/crc32.hpp"
 #include "lib/models/config/model_config_fields.hpp"
 
 namespace fsdp {
@@ -203,7 +203,7 @@ ValidationVerdict judge_validation(ValidationState& state, const ValidationRules
   state.set = found.set;
   state.count = found.count;
   const bool finite = std::isfinite(found.value);
-  // By how much the value is better than another one.
+  // The improvement of this value over another one; negative if it is worse.
   const auto gain = [&](double than) { return rules.higher_is_better ? found.value - than : than - found.value; };
   if (rules.keeps_best && found.may_be_best && finite && (state.best_step < 0 || gain(state.best_value) > 0)) {
     state.best_value = found.value;

@@ -50,8 +50,9 @@ struct RunManifest {
   int world_size = 1;
   std::string products;  ///< how matrices were multiplied, RunContext::products; "" in older checkpoints
   std::map<std::string, FileInfo> files;  ///< data files and .metadata
-  bool passing = false;        ///< of no use when another one is checkpoints/best, or newer; "only_as_best" in run.json
-  bool weights_alone = false;  ///< the optimizer's state was taken out (lib/files/write/weights_alone.hpp)
+  bool passing = false;  ///< of no use when another one is checkpoints/best, or newer; "only_as_best" in run.json
+  bool weights_alone =
+      false;  ///< the optimizer's state was taken out (lib/checkpoints/programs/fsdp_finetune/weights_alone.hpp)
 };
 
 /// The part of a manifest that belongs to the run rather than to one directory: everything but `files`. Checkpoints
@@ -101,7 +102,7 @@ struct ValidationVerdict {
 /// that was validated before (a restart does that) is not counted once more.
 ValidationVerdict judge_validation(ValidationState& state, const ValidationRules& rules, const DecidingValue& found);
 
-/// As many validations as it takes were no better.
+/// True after `patience` validations without improvement.
 bool out_of_patience(const ValidationState& state, const ValidationRules& rules);
 
 }  // namespace fsdp

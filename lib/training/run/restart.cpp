@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/files/transform/run_values.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/checkpoints/programs/fsdp_finetune/run_values.hpp"
 #include "lib/models/config/quantize_config.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
-#include "lib/training/checkpoints/model_sizes.hpp"
+#include "lib/training/state/checkpoint.hpp"
+#include "lib/training/state/model_sizes.hpp"
 
 namespace fsdp {
 namespace {
@@ -125,7 +126,8 @@ void finish_model(ModelConfig& config, const ModelOptions& wish) {
   config.dropout = wish.dropout;
   config.validate();
   if (const auto longest = longest_row(config); wish.seq_len > longest) {
-    throw UsageError(fmt::format("--seq-len {} is longer than the {} positions of the model", wish.seq_len, longest));
+    throw RequestError(fmt::format("{} tokens are longer than the {} positions of the model", wish.seq_len, longest),
+                       Remedy::of_seq_len);
   }
 }
 
@@ -147,7 +149,7 @@ GrownTokenizer plan_new_tokens(const ModelOptions& options, const std::string& t
 void refuse_new_tokens(const LoraConfig& lora) {
   for (const auto& [module, ids] : lora.token_rows) {
     if (std::find(ids.begin(), ids.end(), kNewTokens) != ids.end())
-      throw UsageError("--trainable-tokens new means those of --add-tokens, which is not given");
+      throw RequestError("the new tokens are to be trained, and there are none", Remedy::of_new_tokens);
   }
 }
 

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/text/tokenizer/new_tokens.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/tokenizers/files/new_tokens.hpp"
 #include "lib/training/record/run_manifest.hpp"
+#include "lib/training/state/checkpoint.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {
@@ -42,15 +42,15 @@ std::optional<RestartPoint> find_restart(ProcessGroup& world, const TrainOptions
                                          const std::filesystem::path& checkpoints, const Logger& log);
 
 /// Adds the tokens of --add-tokens to a tokenizer, and rows for them to a model and its adapters; --trainable-tokens
-/// new gets their numbers. \param tokenizer  as open_tokenizer() takes it. \throws FormatError; UsageError
+/// new gets their numbers. \param tokenizer  as open_tokenizer() takes it. \throws FormatError; RequestError
 GrownTokenizer plan_new_tokens(const ModelOptions& options, const std::string& tokenizer, ModelConfig& config,
                                LoraConfig& lora);
-/// \throws UsageError for --trainable-tokens new where no tokens are added
+/// \throws RequestError for --trainable-tokens new where no tokens are added
 void refuse_new_tokens(const LoraConfig& lora);
 
 /// The model's configuration from a checkpoint, a directory or the options.
 ModelConfig plan_model(const TrainOptions& options, const std::optional<RestartPoint>& restart);
-/// Sets what the options say about a model whose sizes are known. \throws UsageError for a --seq-len that it cannot
+/// Sets what the options say about a model whose sizes are known. \throws RequestError for a --seq-len that it cannot
 /// have
 void finish_model(ModelConfig& config, const ModelOptions& wish);
 

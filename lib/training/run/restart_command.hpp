@@ -1,21 +1,9 @@
 #pragma once
 // The command that resumes a run that was stopped.
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "lib/training/step/train_options.hpp"
-
-namespace fsdp {
-
-// Paths in checkpoints, from which a run goes on in whatever folder it is started.
-
-/// `path` as a checkpoint keeps it: absolute; the original of a copy below FSDP_STAGED, the folder of the nodes to
-/// which job scripts copy inputs; as it stands where only the working folder's name is no UTF-8, which strings in
-/// checkpoints must be. Nothing when `path` itself is none.
-std::optional<std::string> saved_path(const std::string& path);
-
-}  // namespace fsdp
 
 namespace fsdp::detail {
 

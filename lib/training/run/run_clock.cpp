@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/scheduler.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/types/elapsed.hpp"
 
 namespace fsdp::detail {
 
@@ -31,9 +31,11 @@ void RunClock::after_save(double seconds) { save_seconds_ = std::max(save_second
 
 void RunClock::after_validation(double seconds) { validation_seconds_ = std::max(validation_seconds_, seconds); }
 
+void RunClock::after_verification(double seconds) { verification_seconds_ = std::max(verification_seconds_, seconds); }
+
 bool RunClock::stop_wanted(std::size_t steps_under_way) const {
   const auto steps = 1.5 + static_cast<double>(steps_under_way);
-  return signalled() || seconds_left() < steps * slowest_step_seconds_ + seconds_to_save();
+  return signalled() || seconds_left() < steps * slowest_step_seconds_ + verification_seconds_ + seconds_to_save();
 }
 
 double RunClock::seconds_left() const {

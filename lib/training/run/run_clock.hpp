@@ -1,11 +1,11 @@
 #pragma once
-// When a run has to end: a signal, --time-limit, or the scheduler's end of the job. What is not started any more is
-// foreseen by what took longest until now.
+// When a run has to end: a signal, --time-limit, or the scheduler's end of the job. Estimates from the slowest step so
+// far whether another one still fits.
 #include <chrono>
 #include <optional>
 #include <string>
 
-#include "lib/base/stop_signal.hpp"
+#include "lib/base/process/stop_signal.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/run/step_observer.hpp"
 
@@ -22,7 +22,7 @@ class RunClock final : public StepObserver {
   /// Keeps time for what follows the end of the run: each limit is so much earlier.
   void reserve(double seconds) { reserved_seconds_ = seconds; }
   bool signalled() const { return signal_.received() != 0; }
-  /// This rank's word: a signal, or too little time for another step and the last save.
+  /// This rank's vote to stop: a signal, or too little time for another step and the last save.
   /// \param steps_under_way  that must end first
   bool stop_wanted(std::size_t steps_under_way = 0) const;
   /// True if the run must end during a validation: the step is done, so only the last save must still fit.
@@ -38,6 +38,7 @@ class RunClock final : public StepObserver {
   void after_step(const StepReport& step, bool) override;
   void after_save(double seconds);
   void after_validation(double seconds);
+  void after_verification(double seconds);
 
  private:
   double seconds_left() const;
@@ -52,6 +53,7 @@ class RunClock final : public StepObserver {
   double slowest_step_seconds_ = 0;
   double save_seconds_ = 0;
   double validation_seconds_ = 0;
+  double verification_seconds_ = 0;
 };
 
 }  // namespace fsdp::detail

@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/flight/flight_recorder.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
@@ -47,6 +48,8 @@ void RunExecutor::execute(const RunAction& action) {
   using enum RunActionKind;
   using namespace run_event;
   run_.log.debug("action    " + to_string(action));
+  const bool computes = action.kind == validate || action.kind == probe;
+  const FlightWork work(run_.world.recorder(), to_string(action.kind), computes ? WorkKind::compute : WorkKind::write);
   switch (action.kind) {
     case open: {
       const auto best = run_.folder.open();

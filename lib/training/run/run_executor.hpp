@@ -2,8 +2,8 @@
 // Does what run_schedule.hpp decides: validations, checkpoints, links, exports.
 #include <optional>
 
-#include "lib/base/log.hpp"
-#include "lib/base/progress.hpp"
+#include "lib/base/messages/log.hpp"
+#include "lib/base/messages/progress.hpp"
 #include "lib/training/run/run_parts.hpp"
 #include "lib/training/run/run_schedule.hpp"
 #include "lib/training/step/trainer.hpp"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "lib/training/checkpoints/best.hpp"
 #include "lib/training/run/run_schedule.hpp"
+#include "lib/training/state/best.hpp"
 
 namespace fsdp {
 

@@ -85,7 +85,7 @@ class Decision {
   void operator()(const SaveWritten& e) {
     const auto written = *std::exchange(life_.pending, std::nullopt);
     life_.save_failed = !e.saved;
-    settle_best(e.saved, written);
+    record_best_save(e.saved, written);
     if (!e.saved) return;
     life_.newest_step = written.step;
     life_.has_latest = true;
@@ -96,7 +96,7 @@ class Decision {
     if (e.done) life_.latest_step = e.step;
   }
   void operator()(const Amended& e) {
-    settle_best(e.done, {life_.step, life_.validation});
+    record_best_save(e.done, {life_.step, life_.validation});
     if (!e.done) return;
     if (life_.validation.best_step == life_.step) add(point_best, life_.step);
     if (life_.step == life_.newest_step) add_prune();
@@ -203,7 +203,7 @@ class Decision {
     life_.is_saved = life_.is_here = true;
   }
   /// Takes note of a checkpoint that was to state a best. A later best may have been found meanwhile.
-  void settle_best(bool saved, const PendingSave& save) {
+  void record_best_save(bool saved, const PendingSave& save) {
     if (save.validation.best_step != save.step) return;
     if (saved) {
       life_.saved_best = save.validation;
@@ -228,7 +228,7 @@ class Decision {
       if (life_.pending && life_.pending->step == life_.step) life_.pending->validation = life_.validation;
       add(amend, life_.step);
     } else {
-      settle_best(false, {life_.step, life_.validation});
+      record_best_save(false, {life_.step, life_.validation});
     }
   }
 
@@ -275,61 +275,66 @@ class Decision {
   std::vector<RunAction> out_;
 };
 
+bool validates_after(std::int64_t step, const RunRules& rules) {
+  return rules.has_validation && falls_on(step, rules.eval_every);
+}
+
 }  // namespace
 
+const char* to_string(RunActionKind kind) {
+  switch (kind) {
+    case open:
+      return "open";
+    case warn:
+      return "warn";
+    case save:
+      return "save";
+    case save_for_best:
+      return "save for best";
+    case save_for_now:
+      return "save for now";
+    case poll_save:
+      return "poll save";
+    case finish_save:
+      return "finish save";
+    case amend:
+      return "amend";
+    case point_latest:
+      return "latest";
+    case point_best:
+      return "best";
+    case keep_for_good:
+      return "keep for good";
+    case prune:
+      return "prune";
+    case strip:
+      return "strip";
+    case finish_strip:
+      return "finish strip";
+    case roll_back:
+      return "roll back";
+    case validate:
+      return "validate";
+    case tell_validation:
+      return "tell validation";
+    case probe:
+      return "probe";
+    case give_up:
+      return "give up";
+    case require_saved:
+      return "require saved";
+    case write_adapter:
+      return "write adapter";
+    case export_files:
+      return "export";
+    case go_on:
+      return "go on";
+  }
+  return "";
+}
+
 std::string to_string(const RunAction& action) {
-  const auto text = [](RunActionKind kind) -> const char* {
-    switch (kind) {
-      case open:
-        return "open";
-      case warn:
-        return "warn";
-      case save:
-        return "save";
-      case save_for_best:
-        return "save for best";
-      case save_for_now:
-        return "save for now";
-      case poll_save:
-        return "poll save";
-      case finish_save:
-        return "finish save";
-      case amend:
-        return "amend";
-      case point_latest:
-        return "latest";
-      case point_best:
-        return "best";
-      case keep_for_good:
-        return "keep for good";
-      case prune:
-        return "prune";
-      case strip:
-        return "strip";
-      case finish_strip:
-        return "finish strip";
-      case roll_back:
-        return "roll back";
-      case validate:
-        return "validate";
-      case tell_validation:
-        return "tell validation";
-      case probe:
-        return "probe";
-      case give_up:
-        return "give up";
-      case require_saved:
-        return "require saved";
-      case write_adapter:
-        return "write adapter";
-      case export_files:
-        return "export";
-      case go_on:
-        return "go on";
-    }
-    return "";
-  };
-  return action.step < 0 ? text(action.kind) : fmt::format("{} {}", text(action.kind), action.step);
+  return action.step < 0 ? to_string(action.kind) : fmt::format("{} {}", to_string(action.kind), action.step);
 }
 
 std::vector<RunAction> links_of_pending(const RunLife& life) {
@@ -337,14 +342,6 @@ std::vector<RunAction> links_of_pending(const RunLife& life) {
   if (life.pending->validation.best_step == life.pending->step) links.push_back({point_best, life.pending->step, {}});
   return links;
 }
-
-namespace {
-
-bool validates_after(std::int64_t step, const RunRules& rules) {
-  return rules.has_validation && falls_on(step, rules.eval_every);
-}
-
-}  // namespace
 
 bool validates_here(const RunLife& life, const RunRules& rules) { return validates_after(life.step, rules); }
 
@@ -354,7 +351,7 @@ bool ends_early(const RunLife& life, const RunRules& rules) {
 
 bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules) {
   return !life.is_open || life.nonfinite.any() || life.save_waits || falls_on(step, rules.save_every) ||
-         validates_after(step, rules);
+         falls_on(step, rules.verify_every) || validates_after(step, rules);
 }
 
 std::vector<RunAction> next_actions(RunLife& life, const RunEvent& event, const RunRules& rules) {

@@ -23,6 +23,7 @@ struct RunRules {
   double save_interval_minutes = 0;  ///< between saves, too; 0: any
   bool saves_pass = false;           ///< a checkpoint that is not the last one goes when a newer one is there
   double eval_every = 0;             ///< steps between validations; 0: none but the last
+  double verify_every = 0;           ///< steps between comparisons of the ranks' state; 0: none
   bool has_validation = false;       ///< a validation has something to compute or to write
   bool final_save = true;            ///< the last state is saved; a run that is stopped saves its state in any case
   bool exports = false;              ///< files are written from the last state
@@ -102,7 +103,7 @@ struct FisherBatch {
 struct Ready {
   bool steps_left;
 };
-/// A step was computed; nobody was told yet.
+/// A step was computed and not reported yet.
 struct StepMeasured {
   StepReport report;
 };
@@ -193,6 +194,8 @@ struct RunAction {
   std::string text = {};
 };
 
+/// "save", "latest", ...
+const char* to_string(RunActionKind kind);
 /// "save 4", "latest 4", ... for the log and for tests.
 std::string to_string(const RunAction& action);
 

@@ -4,22 +4,22 @@
 
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/shared_write.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/training/state/checkpoint.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
 namespace {
-
 namespace fs = std::filesystem;
 constexpr auto kPoll = std::chrono::milliseconds(200);
 
 [[noreturn]] void refuse(const fs::path& run, const std::string& holder) {
   throw Error(ExitCode::bad_input,
-              fmt::format("{} belongs to a job that is running: {}; wait for it, end it, or choose another --run-name",
-                          run.string(), holder));
+              fmt::format("{} belongs to a job that is running: {}; wait for it or end it", run.string(), holder),
+              Remedy::another_run_name);
 }
 
 /// Nothing but the claims in it.
@@ -29,6 +29,22 @@ bool holds_nothing(const fs::path& run) {
     if (entry->path().filename() != ".owner") return false;
   }
   return !error;
+}
+
+std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& options, const detail::RunClock& clock,
+                                   const Logger& log) {
+  if (!trains(options) || options.dry_run) return nullptr;
+  // A path that leads nowhere is told before the folder is claimed; a job that is about to end may still make a latest.
+  run_agreed(world, [&] {
+    const auto& restart = options.restart_checkpoint;
+    if (world.rank() == 0 && !restart.empty() && !names_latest(restart))
+      checkpoint_candidates(restart, run_directory(options) / "checkpoints");
+  });
+  const auto takeover = std::chrono::duration<double>(options.takeover_after_seconds);
+  return RunOwner::take(world,
+                        {run_directory(options), std::chrono::duration_cast<std::chrono::milliseconds>(takeover),
+                         [&clock] { return clock.signalled(); }},
+                        log);
 }
 
 }  // namespace
@@ -71,7 +87,7 @@ std::unique_ptr<RunOwner> RunOwner::take(ProcessGroup& world, const Options& opt
     try {
       owner->claim(options, log);
     } catch (const IoError& error) {
-      throw Error(error.code(), std::string(error.what()) + " (see --out-dir)");
+      throw Error(error.code(), error.what(), Remedy::of_out_dir);
     }
   });
   return owner;
@@ -108,26 +124,6 @@ void RunOwner::check(bool now) {
                   "written here",
                   run_.string(), owner_words(run_ / ".owner", claim_->generation() + 1)));
 }
-
-namespace {
-
-std::unique_ptr<RunOwner> take_run(ProcessGroup& world, const TrainOptions& options, const detail::RunClock& clock,
-                                   const Logger& log) {
-  if (!trains(options) || options.dry_run) return nullptr;
-  // A path that leads nowhere is told before the folder is claimed; a job that is about to end may still make a latest.
-  run_agreed(world, [&] {
-    const auto& restart = options.restart_checkpoint;
-    if (world.rank() == 0 && !restart.empty() && !names_latest(restart))
-      checkpoint_candidates(restart, run_directory(options) / "checkpoints");
-  });
-  const auto takeover = std::chrono::duration<double>(options.takeover_after_seconds);
-  return RunOwner::take(world,
-                        {run_directory(options), std::chrono::duration_cast<std::chrono::milliseconds>(takeover),
-                         [&clock] { return clock.signalled(); }},
-                        log);
-}
-
-}  // namespace
 
 RunStart::RunStart(ProcessGroup& world, const TrainOptions& options, const Logger& log)
     : clock(options.time_limit_seconds),

@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "lib/base/claim.hpp"
-#include "lib/base/log.hpp"
+#include "lib/base/files/claim.hpp"
+#include "lib/base/messages/log.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/run_clock.hpp"
@@ -17,8 +17,8 @@ namespace fsdp {
 
 // A run's folder has one owner: the job that may save, cut and move things in it.
 
-/// Held by all ranks of a job; rank 0 has the claim (lib/base/claim.hpp) on OUT/RUN/.owner, without file locks. It is
-/// given back at the end, and can be taken over from an owner that was killed.
+/// Held by all ranks of a job; rank 0 has the claim (lib/base/files/claim.hpp) on OUT/RUN/.owner, without file locks.
+/// It is given back at the end, and can be taken over from an owner that was killed.
 class RunOwner {
  public:
   struct Options {

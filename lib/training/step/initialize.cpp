@@ -9,7 +9,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "lib/base/hash_functions.hpp"
+#include "lib/base/types/hash_functions.hpp"
+#include "lib/base/types/index.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
@@ -75,12 +76,11 @@ void fill_magnitudes(ModelRuntime& runtime) {
   for (std::size_t l = 0; l < decoder.layers.size(); ++l) {
     const auto& params = decoder.layers[l]->parameters();
     std::map<std::string, std::size_t> names;
-    for (std::size_t i = 0; i < params.size(); ++i)
-      names.emplace(decoder.parameters[static_cast<std::size_t>(params[i])].name, i);
+    for (std::size_t i = 0; i < params.size(); ++i) names.emplace(element(decoder.parameters, params[i]).name, i);
     const auto layer = engine.gathered(l);
-    runtime.synchronize();  // what is copied below would wait behind the gather without a limit
+    runtime.synchronize();  // the copies below would wait for the gather without a limit
     for (const int param : params) {
-      const auto i = static_cast<std::size_t>(param);
+      const auto i = to_index(param);
       const auto& spec = decoder.parameters[i];
       const auto range = engine.range(i);
       if (spec.init != Init::row_norms || range.num_rows == 0) continue;
@@ -101,7 +101,7 @@ void fill_token_rows(ModelRuntime& runtime) {
   for (const auto& [module, ids] : trained_rows(decoder.config, decoder.options.lora)) {
     const bool is_head = module == "lm_head";
     const auto& params = is_head ? decoder.loss->parameters() : decoder.layers.front()->parameters();
-    const auto name_of = [&](int param) { return decoder.parameters[static_cast<std::size_t>(param)].name; };
+    const auto name_of = [&](int param) { return element(decoder.parameters, param).name; };
     const auto place = [&](const std::string& name) {
       return std::find_if(params.begin(), params.end(), [&](int param) { return name_of(param) == name; });
     };
@@ -112,10 +112,10 @@ void fill_token_rows(ModelRuntime& runtime) {
     const auto range = engine.range(rows);
     const auto layer = engine.gathered(is_head ? decoder.layers.size() : 0);
     runtime.synchronize();  // as in fill_magnitudes()
-    const auto& whole = layer.params()[static_cast<std::size_t>(weight - params.begin())];
+    const auto& whole = element(layer.params(), weight - params.begin());
     auto shard = engine.shard(rows, Access::update);
     for (std::int64_t i = 0; i < range.num_rows; ++i) {
-      const auto id = ids[static_cast<std::size_t>(range.first_row + i)];
+      const auto id = element(ids, range.first_row + i);
       shard.values().select(0, i).copy_(whole.select(0, id));
     }
     shard.finish();

@@ -1,6 +1,7 @@
 #pragma once
 // The plan of a training run, derived from its options and checked before anything is allocated. Each option by itself
-// is in the range that its row in the programs' tables states; here stands what options say together.
+// is in the range that its row in the programs' tables states, and goes with the others
+// (apps/common/check_options.hpp); this file combines them with ranks and rows.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -24,29 +25,23 @@ struct BatchPlan {
 bool trains(const TrainOptions& options);
 
 /// \param ranks  of the job
-/// \throws UsageError naming the numbers that do not fit together and the nearest that do
+/// \throws RequestError naming the numbers that do not fit together and the nearest that do
 BatchPlan plan_batches(const TrainOptions& options, int ranks);
 
 /// Optimizer steps of the whole run (those before a restart included).
 std::int64_t plan_steps(const TrainOptions& options, std::int64_t num_rows, std::int64_t rows_per_step);
 
-/// \throws UsageError naming the option
+/// \throws RequestError about settings of the optimizer that contradict each other
 OptimizerOptions plan_optimizer(const TrainOptions& options);
 /// \return the function that the job's steps minimize
 std::shared_ptr<const Objective> plan_objective(const TrainOptions& options);
 /// Describes the job's steps for the engine.
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches);
 
-/// Types of products that do not go with how weights are kept. \throws UsageError
-void check_compute_dtype(const TrainOptions& options);
-
-/// Options of adapters that contradict each other, or what else was asked for. \throws UsageError
-void check_adapter_options(const TrainOptions& options);
-
-/// \throws UsageError
+/// \throws RequestError when warm-up and decay are longer than the schedule
 LrSchedule plan_schedule(const TrainOptions& options, std::int64_t total_steps);
 
-/// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws UsageError
+/// OUT/RUN, which may be deeper (a/b) but is below OUT. \throws RequestError
 std::filesystem::path run_directory(const TrainOptions& options);
 
 }  // namespace fsdp

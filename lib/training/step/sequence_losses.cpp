@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/base/types/index.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {
@@ -17,7 +18,7 @@ void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at:
     const auto begin = std::max(first, one->first);
     const auto count = std::min(end, one->first + one->length) - begin;
     auto logits = logits_NV.narrow(0, begin - first, count);
-    auto& sum = sums[static_cast<std::size_t>(one - sequences.begin())];
+    auto& sum = element(sums, one - sequences.begin());
     ops.cross_entropy(sum, logits, batch.targets().narrow(begin, count), vocab, 0.0);
   }
 }
@@ -26,7 +27,7 @@ void add_losses(const Ops& ops, const MicroBatch& batch, std::int64_t first, at:
 
 void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const LogitsBody& body) {
   const WithoutAutograd guard;
-  // As many as the loss of training takes at once: fewer rows slow the matrix product down.
+  // Same chunk size as the training loss: fewer rows slow the matrix product down.
   constexpr std::int64_t kRows = 512, kSmall_bytes = std::int64_t{16} << 20;
   const auto row_bytes = runtime.decoder().config.vocab_size * static_cast<std::int64_t>(sizeof(float));
   const auto piece = std::max(kRows, kSmall_bytes / row_bytes);

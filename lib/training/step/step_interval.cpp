@@ -34,7 +34,7 @@ std::optional<StepInterval> parse_step_interval(std::string_view text) {
 }
 
 bool falls_on(std::int64_t step, double every) {
-  // A multiple that rounding has put a little behind its step counts as reached.
+  // A multiple that rounding has put a little past its step counts as reached.
   constexpr double kRounding = 1e-9;
   const auto reached = [every](std::int64_t at) { return std::floor(static_cast<double>(at) / every + kRounding); };
   return every > 0 && reached(step) > reached(step - 1);

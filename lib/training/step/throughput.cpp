@@ -9,10 +9,10 @@
 #include <cmath>
 #include <string>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/variables.hpp"
+#include "lib/base/process/variables.hpp"
+#include "lib/base/types/elapsed.hpp"
 #include "lib/compute/device/gpus.hpp"
-#include "lib/compute/ops/gemm.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 
 namespace fsdp {

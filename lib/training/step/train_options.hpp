@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/job_options.hpp"
-#include "lib/engine/collectives/device_wish.hpp"
+#include "lib/base/messages/job_options.hpp"
+#include "lib/checkpoints/transform/grow_vocabulary.hpp"
+#include "lib/engine/collectives/requested_device.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/sharding_options.hpp"
-#include "lib/files/transform/grow_vocabulary.hpp"
-#include "lib/text/chat/conversation_options.hpp"
+#include "lib/templates/chat/conversation_options.hpp"
 #include "lib/training/data/validation_sets.hpp"
 #include "lib/training/step/step_interval.hpp"
 
@@ -53,10 +53,10 @@ struct ValidationOptions {
   std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
   double min_delta = 0;       ///< of an improvement, in the unit of what decides
   std::vector<std::string> sample_prompts;  ///< that are continued
-  bool sample_chat = false;                 ///< they are what a user says
+  bool sample_chat = false;                 ///< they are messages of a user, in the chat template
   std::int64_t sample_tokens = 64;          ///< at the most
   bool ends_with_best = false;              ///< what is written at the end is of checkpoints/best
-  /// By step: losses of earlier runs of a sweep. Where a step has two or more, a run ends at its validation there if
+  /// Losses of earlier runs of a sweep, by step. Where a step has two or more, a run ends at its validation there if
   /// its own loss is above their median.
   std::map<std::int64_t, std::vector<double>> losses_to_beat;
 
@@ -127,7 +127,10 @@ struct TrainOptions {
   StepInterval eval_every;         ///< never: at the end only
   ValidationOptions validation;
   std::int64_t log_every = 10;
-  double time_limit_seconds = 0;  ///< from the start of the program; 0: the scheduler's, where it tells
+  std::string exclude_file;             ///< receives the nodes that the next job is to leave out; empty: none
+  std::int64_t verify_every = 0;        ///< steps between comparisons of the ranks' state; 0: none
+  double straggler_every_seconds = 10;  ///< between comparisons of the ranks' pace; 0: none
+  double time_limit_seconds = 0;        ///< from the start of the program; 0: the scheduler's, where it tells
   bool dry_run = false;
 
   std::string prompt;  ///< generated from after training or evaluation

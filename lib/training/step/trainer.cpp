@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "lib/base/elapsed.hpp"
-#include "lib/base/error.hpp"
-#include "lib/compute/ops/clip_divisor.hpp"
+#include "lib/base/types/elapsed.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/compute/ops/updates/clip_divisor.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/ranks/agree.hpp"
 
@@ -22,7 +22,7 @@ constexpr double kFirstLossScale = 65536.0;
 constexpr std::int64_t kScaleGrowthSteps = 2000;
 
 /// Replaces figures of this rank by the maximum over all ranks: the longest wait, the most memory.
-void take_worst(ProcessGroup& world, StepReport& report) {
+void reduce_to_worst(ProcessGroup& world, StepReport& report) {
   std::vector<double> worst;
   for (const auto& metric : kStepMetrics) {
     if (metric.worst_of_ranks) worst.push_back(metric.value(report));
@@ -40,7 +40,7 @@ StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& op
           decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
 }
 
-/// Nothing moved where nothing is on a disk.
+/// Zero unless parameters are stored on disk.
 StoreStats stats_of(const TensorStore* store) { return store == nullptr ? StoreStats() : store->stats(); }
 
 }  // namespace
@@ -66,8 +66,8 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerO
 
 /// Loads the micro-batches of the report's step onto the device, and fills the report's tokens and weight with those of
 /// this rank. With a device that computes, the samples of the next step are read meanwhile.
-/// \param behind  samples of the next step; 0 if unknown
-std::vector<MicroBatch> Trainer::load(StepReport& report, std::int64_t behind) {
+/// \param next_samples  samples of the next step; 0 if unknown
+std::vector<MicroBatch> Trainer::load(StepReport& report, std::int64_t next_samples) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   auto batches = reader_.read(report.first_sample, report.samples);
   for (auto& batch : batches) {
@@ -76,20 +76,22 @@ std::vector<MicroBatch> Trainer::load(StepReport& report, std::int64_t behind) {
     if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
     send_to(runtime_.ops(), batch);
   }
-  if (behind > 0 && runtime_.has_values() && !runtime_.ops().on_host())
-    reader_.read_ahead(report.first_sample + report.samples, behind);
+  if (next_samples > 0 && runtime_.has_values() && !runtime_.ops().on_host())
+    reader_.read_ahead(report.first_sample + report.samples, next_samples);
   return batches;
 }
 
 /// Computes gradients of the samples that the step's report names, and fills the report's tokens and weight. \return
 /// the sums of this rank, or nullopt when asked to stop
-std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int64_t behind,
+std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int64_t next_samples,
                                                    const std::function<bool()>& stop_wanted) {
   const auto start = Clock::now();
   auto& report = step.report;
   auto& world = runtime_.world();
   const auto& objective = *options_.objective;
-  auto batches = load(report, behind);
+  const auto& observers = runtime_.engine().observers();
+  observers.place(report.step, 0);
+  auto batches = load(report, next_samples);
   report.data_wait_seconds = seconds_since(start);
 
   // The count scales every gradient, so it is known before the first backward.
@@ -102,6 +104,7 @@ std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int6
   auto sums = sums_of(objective, runtime_.engine());
   step.first_forward = runtime_.ops().mark_time();
   for (std::size_t m = 0; m < batches.size(); ++m) {
+    observers.place(report.step, static_cast<std::int64_t>(m) + 1);
     if (any_rank(world, stop_wanted())) return std::nullopt;
     const MicroBatchPosition place{m == 0, m + 1 == batches.size()};
     sums += forward_backward(objective, runtime_, batches[m], place, share * state_.loss_scale);
@@ -129,13 +132,14 @@ bool Trainer::begin_step(std::int64_t max_samples, const std::function<bool()>& 
   report.step = state_.step + 1;
   report.first_sample = state_.samples;
   report.samples = std::min(options_.batches.rows_per_step, max_samples);
-  const auto behind = std::min(options_.batches.rows_per_step, max_samples - report.samples);
-  const auto sums = compute_gradients(step, behind, stop_wanted);
+  const auto next_samples = std::min(options_.batches.rows_per_step, max_samples - report.samples);
+  const auto sums = compute_gradients(step, next_samples, stop_wanted);
   if (!sums) {
     reader_.wait();
     return false;
   }
   report.lr = options_.schedule.at(report.step);
+  runtime_.engine().observers().place(report.step, 0);
   update(*sums, step);
   state_.step += 1;
   state_.samples += report.samples;
@@ -172,11 +176,11 @@ StepReport Trainer::finish_step() {
   report.offload_bytes_read = after.bytes_read - step.store.bytes_read;
   report.offload_bytes_written = after.bytes_written - step.store.bytes_written;
   read_memory(report);
-  take_worst(runtime_.world(), report);
+  reduce_to_worst(runtime_.world(), report);
   return std::move(step.report);
 }
 
-/// Steps behind one that was skipped: the device has skipped them, too, by StepToDecide::before.
+/// Undoes later steps that were already queued: the device has skipped them, too (StepToDecide::before).
 void Trainer::undo_later_steps() {
   for (const auto& step : under_way_) {
     state_.step -= 1;
@@ -193,7 +197,7 @@ StepReport Trainer::step(std::int64_t max_samples, const std::function<bool()>& 
   return report;
 }
 
-/// Between steps nobody else reads the data set.
+/// Waits until the thread that reads ahead is done with the data set, which is not shared with another thread then.
 void Trainer::wait_for_reader(StepReport& report) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "wait for tokens", "input");
   const auto start = Clock::now();
@@ -314,8 +318,9 @@ bool Trainer::measure_fisher(const std::function<bool()>& stop_wanted) {
   return true;
 }
 
-double Trainer::probe_loss() {
-  const auto& ranks = runtime_.data_ranks();
+/// Sums of this rank, on the host.
+StepSums Trainer::next_sums(int data_rank) {
+  const DataRanks ranks{data_rank, runtime_.data_ranks().size};
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * ranks.size, 0, ranks, rows);
   auto batch = reader_.read_micro_batch(slice);
@@ -324,6 +329,13 @@ double Trainer::probe_loss() {
   auto sums = evaluate(*options_.objective, runtime_, batch);
   runtime_.synchronize();
   runtime_.ops().fetch(sums);
+  return sums;
+}
+
+double Trainer::next_loss(int data_rank) { return next_sums(data_rank).nats; }
+
+double Trainer::probe_loss() {
+  const auto sums = next_sums(runtime_.data_ranks().rank);
   std::array<double, 2> loss{sums.nats, sums.weight};
   runtime_.world().all_reduce(loss, Reduce::sum);
   return loss[1] > 0 ? loss[0] / loss[1] : 0.0;

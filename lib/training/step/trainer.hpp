@@ -40,7 +40,7 @@ class Trainer {
   RunState& state() { return state_; }
 
   /// Begins the next step over at most `max_samples` samples: asks the device for all of it. Collective.
-  /// \param stop_wanted  asked on every rank before each micro-batch; any rank's yes ends the step undone
+  /// \param stop_wanted  asked on every rank before each micro-batch; if any rank returns true, the step is abandoned
   /// \return false if it was asked to stop
   bool begin_step(std::int64_t max_samples, const std::function<bool()>& stop_wanted);
   /// True if a step may begin while the step before it is under way, since nothing of its result is needed for that.
@@ -58,12 +58,15 @@ class Trainer {
   /// Measures one of them. Collective. \return false: asked to stop, it is not measured
   /// \throws RuntimeFailure when loss or gradients are not finite
   bool measure_fisher(const std::function<bool()>& stop_wanted);
-  /// By what has been measured. Collective.
+  /// Chooses the elements to train by the measured Fisher information. Collective.
   ChildSummary choose_child() { return optimizer_->choose_child(*runtime_.mesh().shard.ranks); }
 
   /// Mean loss of the state as it is now, on the samples that come next: a forward pass of one micro-batch. 0 where
   /// they have no tokens. Collective.
   double probe_loss();
+  /// Sum of the losses of the micro-batch that a rank of the data would get next, computed here. Each rank may ask for
+  /// that of another. Collective.
+  double next_loss(int data_rank);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -76,8 +79,8 @@ class Trainer {
     std::function<StepOutcome()> outcome;          ///< waits for the step's end
   };
 
-  std::vector<MicroBatch> load(StepReport& report, std::int64_t behind);
-  std::optional<StepSums> compute_gradients(StepUnderWay& step, std::int64_t behind,
+  std::vector<MicroBatch> load(StepReport& report, std::int64_t next_samples);
+  std::optional<StepSums> compute_gradients(StepUnderWay& step, std::int64_t next_samples,
                                             const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);
   void undo_later_steps();
@@ -88,6 +91,7 @@ class Trainer {
   void take_outcome(const StepOutcome& outcome, StepReport& report);
   void adjust_loss_scale(bool overflow);
   void read_memory(StepReport& report) const;
+  StepSums next_sums(int data_rank);
 
   ModelRuntime& runtime_;
   const DataLoader& loader_;

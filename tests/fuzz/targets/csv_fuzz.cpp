@@ -1,7 +1,7 @@
 // CSV and TSV as training data.
 #include "fuzz_support.hpp"
-#include "lib/text/sources/documents.hpp"
-#include "lib/text/sources/unpacked_file.hpp"
+#include "lib/documents/documents.hpp"
+#include "lib/documents/unpacked_file.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "fuzz_support.hpp"
-#include "lib/base/little_endian.hpp"
-#include "lib/files/formats/crc32.hpp"
+#include "lib/base/types/little_endian.hpp"
+#include "lib/formats/crc32.hpp"
 
 namespace fsdp::fuzz {
 

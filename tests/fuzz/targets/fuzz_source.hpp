@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "fuzz_support.hpp"
-#include "lib/base/dtype.hpp"
-#include "lib/files/read/source.hpp"
+#include "lib/base/types/dtype.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
+#include "lib/checkpoints/source/source.hpp"
 
 namespace fsdp::fuzz {
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "memory_files.hpp"
 
 namespace fsdp::fuzz {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
-#include "lib/text/tokenizer/gguf_vocabulary.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/tokenizers/gguf/vocabulary_for_gguf.hpp"
 
 namespace fsdp::fuzz {
 
@@ -16,9 +16,9 @@ inline void use_tokenizer(const std::filesystem::path& directory) {
     GgufVocabularyOptions options;
     options.num_rows = 400;
     try {
-      const auto vocabulary = read_gguf_vocabulary(directory, {{"eos_token_id", 2}}, options);
+      const auto vocabulary = make_gguf_vocabulary(directory, {{"eos_token_id", 2}}, options);
       if (vocabulary.tokens.size() != 400 || vocabulary.types.size() != 400) std::abort();
-    } catch (const UsageError&) {  // llama.cpp has no name for the pattern
+    } catch (const RequestError&) {  // llama.cpp has no name for the pattern
     }
   });
   refusal_is_fine([&] {

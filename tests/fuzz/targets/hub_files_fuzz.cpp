@@ -2,7 +2,7 @@
 #include <array>
 
 #include "fuzz_folder.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 #include "lib/hub/partial_file.hpp"
 #include "lib/hub/repo.hpp"
 #include "lib/hub/snapshot_store.hpp"

@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
-#include "lib/base/utf8.hpp"
-#include "lib/text/jinja/jinja.hpp"
+#include "lib/base/text/utf8.hpp"
+#include "lib/templates/jinja/jinja.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

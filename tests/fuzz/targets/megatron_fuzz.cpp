@@ -3,7 +3,7 @@
 
 #include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
-#include "lib/files/transform/model_source.hpp"
+#include "lib/checkpoints/model/model_source.hpp"
 
 namespace {
 constexpr std::array<std::string_view, 5> names = {".metadata", "__0_0.distcp", "__1_0.distcp", "common.pt",
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::read_source_of([&] {
     try {
       return open_model_source(path);
-    } catch (const UsageError& error) {  // sizes that the user should name
+    } catch (const RequestError& error) {  // sizes that the user should name
       throw FormatError(error.what());
     }
   });

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 
 namespace fsdp::fuzz {
 namespace {
@@ -26,7 +26,7 @@ bool is_ours(const char* path) {
 }
 bool is_ours(int descriptor) { return descriptor >= kFirstDescriptor; }
 
-/// The C library's function behind the one of this file.
+/// The C library's function that the one of this file replaces.
 template <typename Function>
 Function* real(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
@@ -133,7 +133,8 @@ std::size_t MemoryFiles::find(std::string_view path) const {
 
 }  // namespace fsdp::fuzz
 
-// The calls that lib/base/file.cpp and std::filesystem make. These definitions come before those of the C library.
+// The calls that lib/base/files/file.cpp and std::filesystem make. These definitions come before those of the C
+// library.
 extern "C" {
 
 // NOLINTBEGIN(cert-dcl50-cpp,cert-dcl58-cpp): their types are the C library's

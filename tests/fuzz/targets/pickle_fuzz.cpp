@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fuzz_support.hpp"
-#include "lib/files/formats/pickle_reader.hpp"
-#include "lib/files/formats/torch_blob.hpp"
+#include "lib/formats/pickle/pickle_reader.hpp"
+#include "lib/formats/torch_blob.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

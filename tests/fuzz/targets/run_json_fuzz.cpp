@@ -1,11 +1,12 @@
-// A checkpoint's run.json, as it is and with a matching checksum, so that the parser behind the checksum is tested too.
+// A checkpoint's run.json, as it is and with a matching checksum, so that the parser is tested, too, after the check of
+// the sum.
 #include <zlib.h>
 
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "fuzz_folder.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 #include "lib/training/record/run_manifest.hpp"
 
 namespace {

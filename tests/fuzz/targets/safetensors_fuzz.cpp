@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "fuzz_source.hpp"
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/formats/safetensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

@@ -3,7 +3,7 @@
 
 #include "fuzz_folder.hpp"
 #include "fuzz_source.hpp"
-#include "lib/files/read/trainer_source.hpp"
+#include "lib/checkpoints/programs/trainers/trainer_source.hpp"
 
 namespace {
 constexpr std::array<std::string_view, 21> names = {"model.safetensors",

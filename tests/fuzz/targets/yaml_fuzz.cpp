@@ -1,5 +1,5 @@
 // YAML of config files.
-#include "apps/common/yaml_value.hpp"
+#include "apps/common/config_files/yaml_value.hpp"
 #include "fuzz_support.hpp"
 
 namespace {

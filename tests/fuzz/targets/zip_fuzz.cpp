@@ -1,7 +1,7 @@
 // A zip archive: its directory and every entry.
 #include "fuzz_support.hpp"
-#include "lib/base/file.hpp"
-#include "lib/files/formats/zip.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/formats/zip.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace fsdp;

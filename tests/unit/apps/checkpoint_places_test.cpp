@@ -47,7 +47,7 @@ TEST_SUITE("jobs/checkpoint_places") {
     const auto told = runs.train("copied", "--max-steps 6 --save-every 1 --restart latest").log;
     CHECK(has_all(told, {"step-00000005", "   step 5,"}));
     CHECK(fs::last_write_time(folder / "step-00000004") == written);
-    CHECK(fs::is_regular_file(folder / "latest/run.json"));  // nobody's folder is removed
+    CHECK(fs::is_regular_file(folder / "latest/run.json"));  // a folder that no run made is not removed
     runs.train("here", "--max-steps 6 --restart latest");
     const auto truth = runs.evaluate(runs.folder("here") / "checkpoints/latest", runs.rows);
     for (const auto& path : {folder / "latest", folder, runs.folder("copied")})

@@ -1,8 +1,6 @@
 // Checkpoints of whole jobs: resuming on the same and on other ranks, options that a resume restores, housekeeping.
 #include "tests/support/finetune_rig.hpp"
 
-#include "lib/training/checkpoints/save.hpp"
-
 using fsdp::ExitCode;
 using fsdp::test::has_all;
 using fsdp::test::Runs;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "tests/support/environment.hpp"
 #include "tests/support/temp_files.hpp"
@@ -32,7 +32,7 @@ TEST_SUITE("jobs/device") {
     const auto device = choose_device(RequestedDevice::cpu, *alone, *alone);
     CHECK((at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST));
     CHECK(std::getenv("NVIDIA_TF32_OVERRIDE") == nullptr);
-    CHECK_THROWS_WITH_AS(allow_tf32(device), doctest::Contains("--tf32"), UsageError);
+    CHECK_THROWS_WITH_AS(allow_tf32(device), doctest::Contains("TF32"), RequestError);
     CHECK((at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST));
   }
 }

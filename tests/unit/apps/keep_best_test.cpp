@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "lib/training/checkpoints/save.hpp"
+#include "lib/training/state/checkpoint_names.hpp"
 
 using fsdp::ExitCode;
 using fsdp::test::has_all;
@@ -145,7 +145,7 @@ TEST_SUITE("jobs/keep_best") {
     CHECK(runs.steps_validated("ends") == Steps{2, 4, 6});
     // At its end a run is whole.
     CHECK_FALSE(runs.train("whole", "--max-steps 6 --patience 2" + runs.on_noise).report.contains("ended_early"));
-    // Another run is compared with none; with other data the count begins anew, with a larger --patience it continues.
+    // Another run is compared with none; with other data the count starts over, with a larger --patience it continues.
     runs.train("second", "--max-steps 10 --restart " + runs.step("ends", 6).string());
     CHECK(runs.steps_validated("second") == Steps{8, 10});
     runs.train("ends", "--max-steps 20 --patience 3 --restart latest");
@@ -185,10 +185,10 @@ TEST_SUITE("jobs/keep_best") {
     const auto mine = runs.folder("taken") / "checkpoints/best";
     fs::create_directories(mine / "notes");
     const auto taken = runs.train("taken", "--max-steps 4 --restart latest --keep-best --save-every 2");
-    CHECK(has_all(taken.log, {"warning", mine.string(), "--keep-best"}));
+    CHECK(has_all(taken.log, {"warning", mine.string(), "best checkpoint"}));
     CHECK(taken.report["best_checkpoint"] == runs.step("taken", 4).string());
     const auto later = runs.train("taken", "--max-steps 8 --restart latest --final best --save-final-full " + full);
-    CHECK(has_all(later.log, {"warning", mine.string(), "--keep-best"}));
+    CHECK(has_all(later.log, {"warning", mine.string(), "best checkpoint"}));
     CHECK(runs.state("taken").validation.best_step == 4);
     CHECK(Runs::same_tensors(runs.step("taken", 4), full));
     CHECK(fs::exists(mine / "notes"));
@@ -197,7 +197,7 @@ TEST_SUITE("jobs/keep_best") {
     fs::create_directories(runs.folder("late") / "checkpoints/best");
     const auto late = runs.train("late", "--max-steps 4 --restart latest --keep-best --final best --val-data " +
                                              runs.rows.string() + " --overwrite --save-final-full " + full);
-    CHECK(has_all(late.log, {"warning", "--keep-best"}));
+    CHECK(has_all(late.log, {"warning", "best checkpoint"}));
     CHECK(Runs::same_tensors(runs.step("late", 4), full));
   }
 }

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "apps/memprobe/memprobe_job.hpp"
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace {
 

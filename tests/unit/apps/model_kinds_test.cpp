@@ -1,8 +1,9 @@
 // Whole jobs with Falcon, rotary scaling beyond the trained length, and the language model of a multimodal Gemma 3.
+#include "lib/checkpoints/programs/hf/hf_names.hpp"
 #include "tests/support/finetune_rig.hpp"
 #include "tests/unit/engine/fsdp/recipe_files.hpp"
 
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/formats/safetensors.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

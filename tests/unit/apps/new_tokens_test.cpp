@@ -2,7 +2,7 @@
 #include "tests/support/finetune_rig.hpp"
 
 #include "lib/models/config/model_config.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/evaluate/subject.hpp"
 
 using namespace fsdp;
@@ -107,7 +107,8 @@ TEST_SUITE("jobs/new tokens") {
       options.job.json = true;
       nlohmann::json report;
       test::CapturedStderr captured(runs.dir / "stderr.txt");
-      CHECK(run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning), report) == ExitCode::ok);
+      CHECK(run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning, words_of_advice), report) ==
+            ExitCode::ok);
       CHECK(captured.text().empty());
       const auto merged = open_tokenizer(runs.dir / "merged");
       CHECK(merged->named_id("<|tool|>") == 273);
@@ -137,7 +138,7 @@ TEST_SUITE("jobs/new tokens") {
     options.overwrite = options.job.json = true;
     options.input.merge_adapter = elsewhere;
     nlohmann::json report;
-    run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning), report);
+    run_convert_job(*make_single_group(), options, Logger(0, LogLevel::warning, words_of_advice), report);
     CHECK(has_all(captured.text(), {"has rows for 274 tokens", "for 272", "--config-from DIR"}));
   }
 

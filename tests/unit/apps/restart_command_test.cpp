@@ -8,6 +8,8 @@
 #include "tests/support/environment.hpp"
 #include "tests/support/temp_files.hpp"
 
+#include "lib/training/run/saved_path.hpp"
+
 using namespace fsdp;
 
 TEST_SUITE("jobs/restart_command") {

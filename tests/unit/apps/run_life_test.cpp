@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "lib/training/checkpoints/save.hpp"
+#include "lib/training/state/checkpoint_names.hpp"
 
 using fsdp::ExitCode;
 using fsdp::test::FinetuneOutcome;

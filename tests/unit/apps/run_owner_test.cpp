@@ -77,7 +77,7 @@ TEST_SUITE("jobs/run_owner") {
     const auto claim = runs.claim_of_another_host("beating");
     std::atomic<bool> done = false;
     std::thread heart([&] {
-      for (; !done; std::this_thread::sleep_for(std::chrono::milliseconds(300)))
+      for (; !done; std::this_thread::sleep_for(std::chrono::milliseconds(20)))
         fs::last_write_time(claim, fs::file_time_type::clock::now());
     });
     const auto refused = runs.train("beating", "--max-steps 2 --takeover-after 20", 2);

@@ -1,17 +1,34 @@
-#include "lib/base/claim.hpp"
+#include "lib/base/files/claim.hpp"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
+
+namespace {
+
+/// A clock that stands still until a test moves it. Copies share their time.
+class HandClock {
+ public:
+  std::chrono::steady_clock::time_point operator()() const { return *now_; }
+  void advance(std::chrono::milliseconds time) const { *now_ += time; }
+
+ private:
+  std::shared_ptr<std::chrono::steady_clock::time_point> now_ =
+      std::make_shared<std::chrono::steady_clock::time_point>();
+};
+
+}  // namespace
 
 TEST_SUITE("base/claim") {
   TEST_CASE("ProcessIdentity: identifies itself, a dead process and an unknown one") {
@@ -106,15 +123,19 @@ TEST_SUITE("base/claim") {
   TEST_CASE("ClaimWatch: another host's claim holds while its heartbeat continues, and then until the timeout") {
     const test::TempDir directory;
     test::write_file(directory / "claim.1", test::elsewhere().to_json());
-    ClaimWatch watch(directory.path(), 300ms);
+    const HandClock clock;
+    ClaimWatch watch(directory.path(), 300ms, clock);
+    const auto first_beat = fs::file_time_type::clock::now();
     for (int i = 0; i < 5; ++i) {
-      std::this_thread::sleep_for(100ms);
-      fs::last_write_time(directory / "claim.1", fs::file_time_type::clock::now());
+      clock.advance(100ms);
+      fs::last_write_time(directory / "claim.1", first_beat + i * 100ms);
       REQUIRE_FALSE(watch.try_take());
       CHECK(watch.owner_lives() == (i > 0));
     }
     CHECK(watch.holder() == "process 7 on far");
-    std::this_thread::sleep_for(350ms);
+    clock.advance(299ms);
+    CHECK_FALSE(watch.try_take());
+    clock.advance(1ms);
     CHECK(watch.try_take() == 2);
   }
 
@@ -131,19 +152,25 @@ TEST_SUITE("base/claim") {
     beat(1h - 1s);
     CHECK_FALSE(lively.try_take());
     CHECK(lively.owner_lives());
-    ClaimWatch quiet(directory.path(), 1s);
+    const HandClock clock;
+    ClaimWatch quiet(directory.path(), 1s, clock);
     REQUIRE_FALSE(quiet.try_take());
-    std::this_thread::sleep_for(600ms);
+    clock.advance(499ms);
+    CHECK_FALSE(quiet.try_take());
+    clock.advance(1ms);
     CHECK(quiet.try_take() == 2);
   }
 
   TEST_CASE("ClaimWatch: an unreadable claim counts as a claim of an unknown process") {
     const test::TempDir directory;
     test::write_file(directory / "claim.1", "");
-    ClaimWatch watch(directory.path(), 200ms);
+    const HandClock clock;
+    ClaimWatch watch(directory.path(), 200ms, clock);
     CHECK_FALSE(watch.try_take());
     CHECK(watch.holder() == "an unknown process");
-    std::this_thread::sleep_for(250ms);
+    clock.advance(199ms);
+    CHECK_FALSE(watch.try_take());
+    clock.advance(1ms);
     CHECK(watch.try_take() == 2);
   }
 

@@ -1,4 +1,4 @@
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace {
 struct TempDir {

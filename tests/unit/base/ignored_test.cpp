@@ -1,4 +1,4 @@
-#include "lib/base/ignored.hpp"
+#include "lib/base/messages/ignored.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
-#include "lib/base/json_text.hpp"
+#include "lib/base/text/json_text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 TEST_SUITE("base/json_text") {
   TEST_CASE("parse_json: accepts up to 64 levels of nesting, whatever strings contain") {

@@ -1,4 +1,4 @@
-#include "lib/base/output_file.hpp"
+#include "lib/base/files/output_file.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <string>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {

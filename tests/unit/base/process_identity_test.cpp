@@ -1,4 +1,4 @@
-#include "lib/base/process_identity.hpp"
+#include "lib/base/process/process_identity.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>

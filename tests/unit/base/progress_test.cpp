@@ -1,4 +1,4 @@
-#include "lib/base/progress.hpp"
+#include "lib/base/messages/progress.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

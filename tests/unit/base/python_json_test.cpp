@@ -1,4 +1,4 @@
-#include "lib/base/python_json.hpp"
+#include "lib/base/text/python_json.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "lib/base/recent.hpp"
+#include "lib/base/types/recent.hpp"
 
 #include <doctest/doctest.h>
 

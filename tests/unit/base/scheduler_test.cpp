@@ -1,4 +1,4 @@
-#include "lib/base/scheduler.hpp"
+#include "lib/base/process/scheduler.hpp"
 
 #include <doctest/doctest.h>
 

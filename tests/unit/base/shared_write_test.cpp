@@ -1,4 +1,4 @@
-#include "lib/base/shared_write.hpp"
+#include "lib/base/files/shared_write.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 using namespace fsdp;

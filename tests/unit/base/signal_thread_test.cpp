@@ -1,4 +1,4 @@
-#include "lib/base/signal_thread.hpp"
+#include "lib/base/process/signal_thread.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -134,7 +134,7 @@ TEST_SUITE("base/signal_thread") {
       ::signal(SIGHUP, SIG_IGN);
       const SignalThread signals;
       shared->ready = 1;
-      ::sleep(1000);
+      ::pause();
       return 7;
     };
     for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGALRM, SIGRTMIN}) {

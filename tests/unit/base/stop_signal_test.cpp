@@ -1,4 +1,4 @@
-#include "lib/base/stop_signal.hpp"
+#include "lib/base/process/stop_signal.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <optional>
 
-#include "lib/base/signal_thread.hpp"
+#include "lib/base/process/signal_thread.hpp"
 
 using namespace fsdp;
 

@@ -1,4 +1,4 @@
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/process/usable_resources.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "lib/base/utf8.hpp"
+#include "lib/base/text/utf8.hpp"
 
 #include <doctest/doctest.h>
 

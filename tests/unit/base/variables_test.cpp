@@ -1,5 +1,5 @@
 // The project's environment variables: the values that each takes, and the names that nothing reads.
-#include "lib/base/variables.hpp"
+#include "lib/base/process/variables.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/environment.hpp"
 
 using namespace fsdp;

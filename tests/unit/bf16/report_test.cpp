@@ -1,4 +1,4 @@
-#include "lib/bf16/bf16_report.hpp"
+#include "apps/bf16check/bf16_report.hpp"
 
 #include <doctest/doctest.h>
 

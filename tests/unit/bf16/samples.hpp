@@ -40,7 +40,7 @@ inline RankFacts on_processor(int rank) {
   facts.host = "cpu" + std::to_string(facts.node + 1);
   facts.processor.name = "AMD EPYC 9654";
   facts.processor.avx512_bf16 = true;
-  facts.gemm = {0.42, 0.2, 0.1, 0.42, 1024, "brg_matmul:avx512_core_bf16", false, ""};
+  facts.gemm = {0.42, 0.2, 0.1, 0.42, 1024, "brg_matmul:avx512_core_bf16", false, "", ""};
   return facts;
 }
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/hub/file_download.hpp"
 #include "lib/hub/http_client.hpp"
 #include "lib/hub/hub_failure.hpp"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/file.hpp"
-#include "lib/base/process_identity.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/process/process_identity.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace fsdp::test {

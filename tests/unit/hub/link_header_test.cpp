@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using fsdp::next_link;
 

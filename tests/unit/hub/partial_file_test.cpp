@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;

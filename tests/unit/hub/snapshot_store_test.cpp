@@ -6,8 +6,8 @@
 #include <chrono>
 #include <thread>
 
-#include "lib/base/error.hpp"
-#include "lib/base/shared_write.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/unit/hub/hub_test_support.hpp"
 
 using namespace fsdp;

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/thread_group.hpp"
 
 using fsdp::ProcessGroup;
@@ -58,7 +58,7 @@ TEST_SUITE("mpi/agree") {
         fsdp::require_equal_ranks(world, {{"their program", "1.0"},
                                           {"their device", is_other ? "the CPU" : "a GPU"},
                                           {"the model", world.rank() == 1 ? "a" : "b"}});
-      } catch (const fsdp::UsageError& error) {
+      } catch (const fsdp::RequestError& error) {
         const std::string text = error.what();
         const auto has = [&](const char* part) { return text.find(part) != std::string::npos; };
         if (has("their device: rank 0 (") && has("has a GPU, rank 2 (") && has("has the CPU (so does 1 other)"))
@@ -66,6 +66,25 @@ TEST_SUITE("mpi/agree") {
       }
     });
     CHECK(refused == 4);
+  }
+
+  TEST_CASE("an error keeps its advice on all ranks") {
+    const std::string subject = "a 1 b\n";
+    const fsdp::Advice advice(static_cast<fsdp::Remedy>(7), subject);
+    std::atomic<int> kept = 0;
+    fsdp::run_thread_ranks(3, 3, [&](ProcessGroup& world) {
+      try {
+        fsdp::run_agreed(world, [&] {
+          if (world.rank() == 1) throw fsdp::RequestError("2 c", advice);
+        });
+      } catch (const fsdp::RequestError& error) {
+        if (error.what() == std::string("2 c") && error.advice().remedy == advice.remedy &&
+            error.advice().subject == subject) {
+          ++kept;
+        }
+      }
+    });
+    CHECK(kept == 3);
   }
 
   TEST_CASE("an error keeps its class on all ranks") {

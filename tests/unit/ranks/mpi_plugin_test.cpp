@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 namespace {
 

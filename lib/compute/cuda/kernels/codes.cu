@@ -1,4 +1,4 @@
-// Casts to fp8 (lib/compute/ops/fp8.hpp) and dequantization of NF4, bit for bit as plain operators and the CPU kernels.
+// Casts to fp8 (lib/compute/ops/products/fp8.hpp) and dequantization of NF4, bit for bit as plain operators and the CPU kernels.
 #include <algorithm>
 
 #include "lib/compute/cuda/kernels/device.cuh"

@@ -4,7 +4,7 @@
 
 #include "lib/compute/cuda/kernels/device.cuh"
 #include "lib/compute/cuda/kernels/launched_kernels.hpp"
-#include "lib/compute/ops/clip_divisor.hpp"
+#include "lib/compute/ops/updates/clip_divisor.hpp"
 
 namespace fsdp::cuda {
 

@@ -11,88 +11,20 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <string_view>
-#include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/text_format.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/compute/cuda/cuda_ops.hpp"
 #include "lib/engine/collectives/cuda/collectives_library.hpp"
+#include "lib/engine/collectives/cuda/connection_watch.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
-
-namespace fsdp::detail {
-namespace {
-
-/// Makes the host wait for a device. A collective whose peer has died never ends, so the device's connections are
-/// polled while waiting. Only one thread at a time may wait for a device.
-class ConnectionWatch {
- public:
-  void add(const std::shared_ptr<DeviceConnection>& connection);
-  /// Waits until `device`, which must be current, is idle. \throws RuntimeFailure naming the collective that failed or
-  /// made no progress within its group's timeout
-  void wait_for_all(int device);
-  /// Waits for the event, but not for collectives that the event does not depend on. \throws RuntimeFailure like
-  /// wait_for_all()
-  void wait_for(const UniqueEvent& event, int device);
-
- private:
-  std::vector<std::shared_ptr<DeviceConnection>> connections_on(int device);
-
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<DeviceConnection>> connections_;
-};
-
-/// Polls until all submitted collectives have run or enough() returns true.
-template <typename Enough>
-void watch(const std::vector<std::shared_ptr<DeviceConnection>>& connections, const Enough& enough) {
-  for (bool idle = false; !idle && !enough();) {
-    idle = true;
-    for (const auto& connection : connections) idle = connection->poll() && idle;
-    if (!idle) std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-}
-
-void ConnectionWatch::add(const std::shared_ptr<DeviceConnection>& connection) {
-  const std::scoped_lock lock(mutex_);
-  std::erase_if(connections_, [](const auto& old) { return old.expired(); });
-  connections_.push_back(connection);
-}
-
-void ConnectionWatch::wait_for_all(int device) {
-  const auto connections = connections_on(device);
-  // cudaDeviceSynchronize would wait forever for a collective whose peer has died.
-  watch(connections, [] { return false; });
-  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  for (const auto& connection : connections) connection->check();
-}
-
-void ConnectionWatch::wait_for(const UniqueEvent& event, int device) {
-  const auto connections = connections_on(device);
-  watch(connections, [&] { return event.reached(); });
-  check_cuda(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
-  for (const auto& connection : connections) connection->check();
-}
-
-std::vector<std::shared_ptr<DeviceConnection>> ConnectionWatch::connections_on(int device) {
-  const std::scoped_lock lock(mutex_);
-  std::vector<std::shared_ptr<DeviceConnection>> connections;
-  for (const auto& weak : connections_) {
-    if (auto connection = weak.lock(); connection != nullptr && connection->device() == device)
-      connections.push_back(std::move(connection));
-  }
-  return connections;
-}
-
-}  // namespace
-}  // namespace fsdp::detail
 
 namespace fsdp {
 namespace {
@@ -207,8 +139,8 @@ class CudaBackend final : public DeviceBackend {
  private:
   c10::DeviceIndex checked(int device) const {
     if (device < 0 || device >= device_count_) {
-      throw UsageError(fmt::format("device {} does not exist: {} visible, numbered from 0 (CUDA_VISIBLE_DEVICES)",
-                                   device, device_count_));
+      throw RequestError(fmt::format("device {} does not exist: {} visible, numbered from 0 (CUDA_VISIBLE_DEVICES)",
+                                     device, device_count_));
     }
     return static_cast<c10::DeviceIndex>(device);
   }

@@ -51,12 +51,6 @@ class LoneCollectives final : public TensorCollectives {
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor>) override { return done(); }
 };
 
-}  // namespace
-
-std::unique_ptr<TensorCollectives> make_lone_collectives() { return std::make_unique<LoneCollectives>(); }
-
-namespace {
-
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
@@ -224,6 +218,8 @@ class HostCollectives final : public TensorCollectives {
 };
 
 }  // namespace
+
+std::unique_ptr<TensorCollectives> make_lone_collectives() { return std::make_unique<LoneCollectives>(); }
 
 std::unique_ptr<TensorCollectives> make_host_collectives(ProcessGroup& group, const Ops& ops) {
   return std::make_unique<HostCollectives>(group, ops);

@@ -34,11 +34,12 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/usable_resources.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/cuda/cuda_handles.hpp"
 #include "lib/engine/collectives/cuda/collectives_library.hpp"
 #include "lib/engine/collectives/nccl/nccl_advice.hpp"
+#include "lib/flight/flight_recorder.hpp"
 #include "lib/ranks/process_group.hpp"
 
 // nccl.h includes CUDA's 8- and 16-bit float headers without using their types. These headers need <nv/target>, which
@@ -54,9 +55,11 @@ ncclDataType_t nccl_type(c10::ScalarType type);
 
 /// Describes a collective in messages.
 struct CollectiveLabel {
-  const char* kind = "";  ///< "all-gather"
+  FlightKind kind = FlightKind::all_gather;
   std::size_t tensors = 0;
   std::int64_t bytes = 0;  ///< sent by this rank
+
+  std::string_view name() const { return kFlightKinds[static_cast<std::size_t>(kind)]; }
 };
 
 /// Not thread-safe. The communicator is non-blocking (NCCL calls return at once and are polled for completion), so a
@@ -96,6 +99,7 @@ class NcclComm final : public DeviceConnection {
     std::shared_ptr<UniqueEvent> done;
     CollectiveLabel label;
     std::uint64_t number;
+    std::uint64_t record;  ///< see FlightRecorder::begin()
   };
   using Clock = std::chrono::steady_clock;
   struct Limit {
@@ -134,8 +138,8 @@ class NcclComm final : public DeviceConnection {
   int size_;
   int device_;
   std::chrono::milliseconds timeout_;
-  Limit connecting_;                      ///< of NCCL's start, and of the first collective of each kind
-  std::set<std::string_view> connected_;  ///< kinds of collectives
+  Limit connecting_;  ///< of NCCL's start, and of the first collective of each kind
+  std::set<FlightKind> connected_;
   std::vector<int> world_ranks_;
   int exceptions_at_birth_;
   bool failed_ = false;
@@ -255,11 +259,10 @@ using c10::cuda::CUDAStream;
 /// A transfer in progress. The buffers usually need no recordStream. All buffers come from the caching allocator under
 /// the compute stream. When a tensor is freed, the allocator may hand its memory to that stream's next kernel at once,
 /// although the communicator's stream still uses it. Three orderings make this safe:
-///   - the communicator's stream starts after an event recorded behind all compute queued when the collective is
-///   issued,
-///     so older kernels no longer use memory that was recycled for these buffers;
+///   - the communicator's stream starts after an event recorded after all compute queued when the collective is
+///     issued, so older kernels no longer use memory that was recycled for these buffers;
 ///   - until wait(), this object holds the tensors, so they cannot be freed;
-///   - wait() queues the compute stream behind the transfer, so memory recycled afterwards is used afterwards.
+///   - wait() makes the compute stream wait for the transfer, so memory recycled afterwards is used afterwards.
 /// Peak memory then depends on the schedule alone, not on the device's timing. Only this object's own buffers need
 /// recordStream, and only when wait() is called under another stream than the issue; see below.
 class NcclWork final : public Work {
@@ -334,7 +337,7 @@ class NcclCollectives final : public TensorCollectives {
   std::unique_ptr<Work> all_gather(std::span<const TensorGather> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
-    CollectiveLabel label{"all-gather", tensors.size(), 0};
+    CollectiveLabel label{FlightKind::all_gather, tensors.size(), 0};
     for (const auto& [shard, full] : tensors) {
       require_ours(shard);
       require_ours(full);
@@ -356,7 +359,7 @@ class NcclCollectives final : public TensorCollectives {
   std::unique_ptr<Work> reduce_scatter(std::span<const TensorReduce> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
-    CollectiveLabel label{"reduce-scatter", tensors.size(), 0};
+    CollectiveLabel label{FlightKind::reduce_scatter, tensors.size(), 0};
     for (const auto& [full, shard, accumulate] : tensors) {
       require_ours(full);
       require_ours(shard);
@@ -386,7 +389,7 @@ class NcclCollectives final : public TensorCollectives {
   std::unique_ptr<Work> all_to_all(std::span<const TensorExchange> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
-    CollectiveLabel label{"all-to-all", tensors.size(), 0};
+    CollectiveLabel label{FlightKind::all_to_all, tensors.size(), 0};
     for (const auto& [in, out] : tensors) {
       require_ours(in);
       require_ours(out);
@@ -407,7 +410,7 @@ class NcclCollectives final : public TensorCollectives {
   std::unique_ptr<Work> all_reduce(std::span<const at::Tensor> tensors) override {
     auto work = new_work();
     std::vector<Transfer> transfers;
-    CollectiveLabel label{"all-reduce", tensors.size(), 0};
+    CollectiveLabel label{FlightKind::all_reduce, tensors.size(), 0};
     for (const auto& tensor : tensors) {
       require_ours(tensor);
       const auto type = tensor.scalar_type();
@@ -546,6 +549,10 @@ void NcclComm::connect(ProcessGroup& group) {
 std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, const UniqueEvent& ready,
                                               const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& calls) {
   drop_finished();
+  auto* const recorder = group_.recorder();
+  const auto record = recorder == nullptr
+                          ? std::uint64_t{0}
+                          : recorder->begin(label.kind, group_.recorded_as(), static_cast<std::uint64_t>(label.bytes));
   for (const auto start = Clock::now(); pending_.size() >= kMostAhead && !poll();) pause(Clock::now() - start);
   ready.make_wait(stream_.get());
   check();
@@ -556,20 +563,21 @@ std::shared_ptr<UniqueEvent> NcclComm::submit(const CollectiveLabel& label, cons
     // Close the group even after a failed call; otherwise the open group would absorb all later calls.
     const auto closed = ncclGroupEnd();
     if (!accepted(queued) || !accepted(closed)) {
-      fail(fmt::format("the {} was refused: {}", label.kind, nccl_text(accepted(queued) ? closed : queued, comm_)));
+      fail(fmt::format("the {} was refused: {}", label.name(), nccl_text(accepted(queued) ? closed : queued, comm_)));
     }
   }
   // An event recorded on the stream follows the collective's kernels only once NCCL has queued them.
   const Limit usual{timeout_, "--collective-timeout"};
   const bool is_first = !connected_.contains(label.kind);
-  wait_while_in_progress(is_first ? fmt::format("connecting the ranks for the first {}", label.kind)
-                                  : fmt::format("queueing the {}", label.kind),
+  wait_while_in_progress(is_first ? fmt::format("connecting the ranks for the first {}", label.name())
+                                  : fmt::format("queueing the {}", label.name()),
                          is_first ? connecting_ : usual);
   connected_.insert(label.kind);
   auto done = std::make_shared<UniqueEvent>();
   done->record(stream_.get());
+  if (recorder != nullptr) recorder->wait(record);  // the device waits from now on, whenever the host does
   const std::scoped_lock lock(mutex_);
-  pending_.push_back({done, label, ++num_submitted_});
+  pending_.push_back({done, label, ++num_submitted_, record});
   return done;
 }
 
@@ -596,6 +604,7 @@ void NcclComm::check_group(Clock::duration waited) {
     group_.check_wait();
   } catch (...) {
     failed_ = true;
+    if (auto* recorder = group_.recorder()) recorder->freeze();
     throw;
   }
 }
@@ -633,6 +642,8 @@ void NcclComm::check() {
 
 void NcclComm::drop_finished() {
   const auto running = std::find_if(pending_.begin(), pending_.end(), [](const auto& p) { return !p.done->reached(); });
+  if (auto* recorder = group_.recorder())
+    std::for_each(pending_.begin(), running, [&](const auto& p) { recorder->end(p.record); });
   const std::scoped_lock lock(mutex_);
   looked_ = true;
   pending_.erase(pending_.begin(), running);
@@ -703,13 +714,14 @@ void NcclComm::watch_host(const std::stop_token& stop) {
 void NcclComm::fail_without_progress(const Pending& stuck) {
   const auto missing = group_.missing_ranks();
   fail(fmt::format("{} number {} ({} tensors, {} bytes) made no progress within {} s (--collective-timeout){}",
-                   stuck.label.kind, stuck.number, stuck.label.tensors, stuck.label.bytes, seconds(timeout_),
+                   stuck.label.name(), stuck.number, stuck.label.tensors, stuck.label.bytes, seconds(timeout_),
                    missing.empty() ? "" : fmt::format("; did not answer: rank {}", fmt::join(missing, ", "))));
 }
 
 void NcclComm::fail(const std::string& what) {
   failed_ = true;
-  throw RuntimeFailure(
+  if (auto* recorder = group_.recorder()) recorder->freeze();
+  throw StuckFailure(
       fmt::format("NCCL on device {}, among world ranks {}: {}", device_, fmt::join(world_ranks_, ","), what));
 }
 

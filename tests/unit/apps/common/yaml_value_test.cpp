@@ -1,4 +1,4 @@
-#include "apps/common/yaml_value.hpp"
+#include "apps/common/config_files/yaml_value.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using namespace fsdp;
 

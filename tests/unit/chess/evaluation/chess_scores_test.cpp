@@ -13,7 +13,7 @@
 
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "tests/support/temp_files.hpp"
 

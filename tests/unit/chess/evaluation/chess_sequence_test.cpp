@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "lib/base/error.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace {

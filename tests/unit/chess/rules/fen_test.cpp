@@ -5,7 +5,8 @@
 #include <random>
 #include <string>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "tests/support/chess_fen.hpp"
 
 using namespace fsdp;
 using namespace fsdp::chess;
@@ -36,11 +37,11 @@ TEST_SUITE("chess/fen") {
   }
 
   TEST_CASE("Position: names the en-passant square only where a pawn can take") {
-    CHECK(Position::from_fen("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1").fen() ==
+    CHECK(fen_of(position_of("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1")) ==
           "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1");
-    CHECK(Position::from_fen("4k3/8/8/8/3pP3/8/8/4K3 b - e3 0 1").fen() == "4k3/8/8/8/3pP3/8/8/4K3 b - e3 0 1");
+    CHECK(fen_of(position_of("4k3/8/8/8/3pP3/8/8/4K3 b - e3 0 1")) == "4k3/8/8/8/3pP3/8/8/4K3 b - e3 0 1");
     // The queen can go to e3, but only a pawn would take there.
-    CHECK(Position::from_fen("4k3/8/8/8/4P3/7q/8/4K3 b - e3 0 1").fen() == "4k3/8/8/8/4P3/7q/8/4K3 b - - 0 1");
+    CHECK(fen_of(position_of("4k3/8/8/8/4P3/7q/8/4K3 b - e3 0 1")) == "4k3/8/8/8/4P3/7q/8/4K3 b - - 0 1");
   }
 
   TEST_CASE("parse_fen: errors tell what is wrong with a field") {
@@ -102,8 +103,8 @@ TEST_SUITE("chess/fen") {
         if (way == 2) fen.erase(at, 1);
       }
       try {
-        const auto position = Position::from_fen(fen);
-        REQUIRE(Position::from_fen(position.fen()).legal_moves() == position.legal_moves());
+        const auto position = position_of(fen);
+        REQUIRE(position_of(fen_of(position)).legal_moves() == position.legal_moves());
         ++read;
       } catch (const FormatError&) {
         ++refused;

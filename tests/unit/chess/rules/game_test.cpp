@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lib/chess/rules/position.hpp"
+#include "tests/support/chess_fen.hpp"
 
 using namespace fsdp::chess;
 
@@ -13,7 +14,7 @@ namespace {
 Replay replay_text(std::string_view text) { return replay(split_game(text).moves); }
 
 std::string problem_from(const char* fen, std::string_view move) {
-  return replay(std::vector{move}, Position::from_fen(fen)).problem;
+  return replay(std::vector{move}, position_of(fen)).problem;
 }
 
 }  // namespace
@@ -43,22 +44,22 @@ TEST_SUITE("chess/game") {
     const auto done = replay_text("e2e4 e7e5 d1h5 b8c6 f1c4 g8f6 h5f7 1-0");
     CHECK(done.legal_moves == 7);
     CHECK(done.problem.empty());
-    CHECK(done.position.fen() == "r1bqkb1r/pppp1Qpp/2n2n2/4p3/2B1P3/8/PPPP1PPP/RNB1K1NR b KQkq - 0 4");
-    CHECK(done.position.outcome() == Outcome{Termination::checkmate, GameResult::white_wins});
+    CHECK(fen_of(done.position) == "r1bqkb1r/pppp1Qpp/2n2n2/4p3/2B1P3/8/PPPP1PPP/RNB1K1NR b KQkq - 0 4");
+    CHECK(outcome_of(done.position) == Outcome{Termination::checkmate, GameResult::white_wins});
   }
 
   TEST_CASE("replay: no moves leave the start position") {
     const auto done = replay({});
     CHECK(done.legal_moves == 0);
     CHECK(done.problem.empty());
-    CHECK(done.position.fen() == start_fen);
+    CHECK(fen_of(done.position) == start_fen);
   }
 
   TEST_CASE("replay: stops at the first illegal move and says which and why") {
     const auto done = replay_text("e2e4 e7e5 g1f3 b8c6 e1g1 g8f6");
     CHECK(done.legal_moves == 4);
     CHECK(done.problem == "move 5 'e1g1' is not legal here: the king on e1 cannot do that");
-    CHECK(done.position.fen() == "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3");
+    CHECK(fen_of(done.position) == "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3");
   }
 
   TEST_CASE("replay: reports every kind of reason") {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lib/chess/rules/position.hpp"
+#include "tests/support/chess_fen.hpp"
 
 using namespace fsdp::chess;
 
@@ -42,7 +43,7 @@ TEST_SUITE("chess/perft") {
              Count{"r4rk1/1pp1qppp/p1np1n2/2b1p1B1/2B1P1b1/P1NP1N2/1PP1QPPP/R4RK1 w - - 0 10", 3, 89890},
          }) {
       CAPTURE(count.fen);
-      CHECK(perft(Position::from_fen(count.fen), count.depth) == count.games);
+      CHECK(perft(position_of(count.fen), count.depth) == count.games);
     }
   }
 }

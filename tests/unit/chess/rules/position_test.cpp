@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/support/chess_fen.hpp"
+
 using namespace fsdp::chess;
 
 namespace {
@@ -23,20 +25,18 @@ std::string moves_from(const Position& position, std::string_view square) {
   return text;
 }
 
-std::string moves_from(const char* fen, std::string_view square) { return moves_from(Position::from_fen(fen), square); }
+std::string moves_from(const char* fen, std::string_view square) { return moves_from(position_of(fen), square); }
 
 std::string after(const char* fen, const std::string& moves) {
-  auto position = Position::from_fen(fen);
+  auto position = position_of(fen);
   std::istringstream words(moves);
   for (std::string word; words >> word;) position.play(parse_uci(word).value());
-  return position.fen();
+  return fen_of(position);
 }
 
-bool is_legal(const char* fen, std::string_view move) {
-  return Position::from_fen(fen).is_legal(parse_uci(move).value());
-}
+bool is_legal(const char* fen, std::string_view move) { return position_of(fen).is_legal(parse_uci(move).value()); }
 
-Outcome outcome_of(const char* fen) { return Position::from_fen(fen).outcome().value(); }
+Outcome outcome_of(const char* fen) { return outcome_of(position_of(fen)).value(); }
 
 }  // namespace
 
@@ -44,10 +44,10 @@ TEST_SUITE("chess/position") {
   TEST_CASE("Position: starts with twenty moves") {
     const Position start;
     CHECK(start.legal_moves().size() == 20);
-    CHECK(start.fen() == start_fen);
+    CHECK(fen_of(start) == start_fen);
     CHECK(start.to_move() == Color::white);
     CHECK_FALSE(start.in_check());
-    CHECK_FALSE(start.outcome());
+    CHECK_FALSE(outcome_of(start));
   }
 
   TEST_CASE("pawns: one or two squares ahead from their first rank, never through or onto a piece") {
@@ -69,7 +69,7 @@ TEST_SUITE("chess/position") {
     CHECK(moves_from(fen, "b7") == "b7a8b b7a8n b7a8q b7a8r b7b8b b7b8n b7b8q b7b8r");
     CHECK_FALSE(is_legal(fen, "b7b8"));
     CHECK_FALSE(is_legal(fen, "e1e2q"));
-    CHECK_FALSE(Position::from_fen(fen).is_legal({*parse_square("b7"), *parse_square("b8"), Kind::king}));
+    CHECK_FALSE(position_of(fen).is_legal({*parse_square("b7"), *parse_square("b8"), Kind::king}));
     CHECK(after(fen, "b7a8n") == "N3k3/8/8/8/8/8/8/4K3 b - - 0 1");
     CHECK(after("4k3/8/8/8/8/8/6p1/4K3 b - - 3 9", "g2g1r") == "4k3/8/8/8/8/8/8/4K1r1 w - - 0 10");
   }
@@ -92,12 +92,12 @@ TEST_SUITE("chess/position") {
   TEST_CASE("en passant: not when both pawns leaving the rank opens it to the king") {
     const char* fen = "8/8/8/K2pP2r/8/8/8/4k3 w - d6 0 2";
     CHECK(moves_from(fen, "e5") == "e5e6");
-    CHECK(Position::from_fen(fen).fen() == "8/8/8/K2pP2r/8/8/8/4k3 w - - 0 2");
+    CHECK(fen_of(position_of(fen)) == "8/8/8/K2pP2r/8/8/8/4k3 w - - 0 2");
   }
 
   TEST_CASE("en passant: takes the pawn that gives check") {
     const char* fen = "8/8/8/2k5/3Pp3/8/8/4K3 b - d3 0 1";
-    CHECK(Position::from_fen(fen).in_check());
+    CHECK(position_of(fen).in_check());
     CHECK(moves_from(fen, "e4") == "e4d3");
   }
 
@@ -178,7 +178,7 @@ TEST_SUITE("chess/position") {
   TEST_CASE("Position: play rejects illegal moves and leaves the position unchanged") {
     Position position;
     CHECK_THROWS_AS(position.play(*parse_uci("e2e5")), std::invalid_argument);
-    CHECK(position.fen() == start_fen);
+    CHECK(fen_of(position) == start_fen);
   }
 
   TEST_CASE("Position: is_legal agrees with legal_moves for every possible move") {
@@ -186,7 +186,7 @@ TEST_SUITE("chess/position") {
          {"r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
           "r2q1rk1/pP1p2pp/Q4n2/bbp1p3/Np6/1B3NBn/pPPP1PPP/R3K2R b KQ - 0 1",
           "r3k2r/Pppp1ppp/1b3nbN/nPP5/BB2P3/q4N2/Pp1P2PP/R2Q1RK1 b kq - 0 1", "8/8/8/K2pP2r/8/8/8/4k3 w - d6 0 2"}) {
-      const auto position = Position::from_fen(fen);
+      const auto position = position_of(fen);
       const auto legal = position.legal_moves();
       std::size_t found = 0;
       for (Square from = 0; from < num_squares; ++from) {
@@ -208,19 +208,19 @@ TEST_SUITE("chess/position") {
     const Outcome mate = outcome_of("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3");
     CHECK(mate == Outcome{Termination::checkmate, GameResult::black_wins});
     CHECK(outcome_of("R3k3/8/4K3/8/8/8/8/8 b - - 0 1") == Outcome{Termination::checkmate, GameResult::white_wins});
-    CHECK(Position::from_fen("R3k3/8/4K3/8/8/8/8/8 b - - 0 1").is_checkmate());
-    CHECK_FALSE(Position::from_fen("R3k3/8/4K3/8/8/8/8/8 b - - 0 1").is_stalemate());
-    CHECK_FALSE(Position::from_fen("R3k3/8/3K4/8/8/8/8/8 b - - 0 1").outcome());  // Kf7
+    CHECK(position_of("R3k3/8/4K3/8/8/8/8/8 b - - 0 1").is_checkmate());
+    CHECK_FALSE(position_of("R3k3/8/4K3/8/8/8/8/8 b - - 0 1").is_stalemate());
+    CHECK_FALSE(outcome_of(position_of("R3k3/8/3K4/8/8/8/8/8 b - - 0 1")));  // Kf7
   }
 
   TEST_CASE("outcome: stalemate") {
     const char* fen = "k7/2Q5/8/8/8/8/8/4K3 b - - 0 1";
     CHECK(outcome_of(fen) == Outcome{Termination::stalemate, GameResult::draw});
-    CHECK(Position::from_fen(fen).is_stalemate());
-    CHECK_FALSE(Position::from_fen(fen).is_checkmate());
-    CHECK(Position::from_fen(fen).legal_moves().empty());
-    CHECK_FALSE(Position::from_fen("8/8/8/8/8/1k6/6p1/K7 w - - 0 1").outcome());  // the one move is on the first square
-    CHECK_FALSE(Position::from_fen("7k/8/6K1/8/8/8/1P6/8 b - - 0 1").outcome());  // or the last
+    CHECK(position_of(fen).is_stalemate());
+    CHECK_FALSE(position_of(fen).is_checkmate());
+    CHECK(position_of(fen).legal_moves().empty());
+    CHECK_FALSE(outcome_of(position_of("8/8/8/8/8/1k6/6p1/K7 w - - 0 1")));  // the one move is on the first square
+    CHECK_FALSE(outcome_of(position_of("7k/8/6K1/8/8/8/1P6/8 b - - 0 1")));  // or the last
   }
 
   TEST_CASE("outcome: too little material to mate with") {
@@ -234,12 +234,12 @@ TEST_SUITE("chess/position") {
          {"4k3/8/8/8/8/8/8/2NNK3", "4kn2/8/8/8/8/8/8/3NK3", "4kb2/8/8/8/8/8/8/3NK3", "4k1b1/8/8/8/8/8/8/2B1K3",
           "4k3/8/8/8/8/8/P7/4K3", "4k3/8/8/8/8/8/8/R3K3", "4k3/q7/8/8/8/8/8/4K3"}) {
       CAPTURE(pieces);
-      CHECK_FALSE(Position::from_fen(pieces + std::string(" w - - 0 1")).outcome());
+      CHECK_FALSE(outcome_of(position_of(pieces + std::string(" w - - 0 1"))));
     }
   }
 
   TEST_CASE("outcome: seventy-five moves without capture or pawn move, unless the last one mates") {
-    CHECK_FALSE(Position::from_fen("4k3/8/8/8/8/8/8/R3K3 w - - 149 100").outcome());
+    CHECK_FALSE(outcome_of(position_of("4k3/8/8/8/8/8/8/R3K3 w - - 149 100")));
     CHECK(outcome_of("4k3/8/8/8/8/8/8/R3K3 w - - 150 100") ==
           Outcome{Termination::seventyfive_moves, GameResult::draw});
     CHECK(outcome_of("R3k3/8/4K3/8/8/8/8/8 b - - 150 100").termination == Termination::checkmate);

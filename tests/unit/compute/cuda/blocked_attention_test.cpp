@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lib/compute/ops/query_blocks.hpp"
+#include "lib/compute/ops/attention/query_blocks.hpp"
 #include "tests/support/attention_truth.hpp"
 #include "tests/support/emulated_ops.hpp"
 #include "tests/support/packed_rows.hpp"

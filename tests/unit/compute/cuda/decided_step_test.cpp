@@ -98,7 +98,7 @@ TEST_SUITE("cuda/decided steps") {
     }
   }
 
-  TEST_CASE("a step behind one that was skipped is skipped, and keeps its norm and loss") {
+  TEST_CASE("a step after one that was skipped is skipped, and keeps its norm and loss") {
     const EmulatedOps ops(Order::forward);
     const auto good = decide(ops, 36.0, 5.0, 1, 1.0, 1.0);
     const auto bad = decide(ops, 36.0, std::numeric_limits<double>::infinity(), 1, 1.0, 1.0);

@@ -213,7 +213,7 @@ TEST_SUITE("cuda/fused trainer") {
       // These gathers belong to the next step: every step has the same number.
       rank.step();
       CHECK(engine.counts().shard.all_gathers - gathers == 2 * per_step);
-      // An evaluation between two steps uses the gathers, too, and leaves none behind.
+      // An evaluation between two steps uses the gathers, too, and leaves none open.
       MicroBatch batch = rank.loader.read(std::vector<std::int64_t>{0});
       engine.evaluate(batch);
       rank.step();

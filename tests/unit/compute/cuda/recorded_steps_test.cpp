@@ -7,7 +7,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -206,15 +206,15 @@ TEST_SUITE("cuda/recorded steps") {
       run_thread_ranks(ranks, ranks, [&](ProcessGroup& world) {
         try {
           const SmallJobRank rank(world, job);
-        } catch (const UsageError& error) {
+        } catch (const RequestError& error) {
           if (world.rank() == 0) problem = error.what();
         }
       });
       return problem;
     };
-    CHECK(make(2).find("--cuda-graphs on: parameters and gradients of 2 ranks") == 0);
+    CHECK(make(2).find("steps as CUDA graphs: parameters and gradients of 2 ranks") == 0);
     job.device = {};
-    CHECK(make(1).find("--cuda-graphs on: it needs a GPU") == 0);
+    CHECK(make(1).find("steps as CUDA graphs: it needs a GPU") == 0);
   }
 
   TEST_CASE("replicas capture all micro-batches except the last, after which gradients are summed") {

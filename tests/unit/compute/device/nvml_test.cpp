@@ -22,6 +22,11 @@ TEST_SUITE("device/nvml") {
       CHECK(reading.used_bytes == 12.0 * (1 << 30));
       CHECK(reading.watts == 312.5);
       CHECK(reading.celsius == 61);
+      CHECK(reading.megahertz == 1410);
+      CHECK(reading.limits == 0x40);
+      CHECK(reading.ecc_corrected == 4);
+      CHECK(reading.ecc_uncorrected == 1);
+      CHECK(reading.remapped_rows == 3);
     }
     CHECK(users() == 0);
     CHECK(NvmlGpu::open("GPU-unknown", "0000:3b:00.0", FSDP_STUB_NVML_LIBRARY) != nullptr);

@@ -2,10 +2,10 @@
 
 #include <ATen/Parallel.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/compute/ops/attention/gpu_attention.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/ops/device_ops.hpp"
-#include "lib/compute/ops/gpu_attention.hpp"
 #include "tests/support/attention_truth.hpp"
 #include "tests/support/environment.hpp"
 #include "tests/support/packed_rows.hpp"

@@ -12,10 +12,10 @@
 #include <limits>
 #include <string>
 
-#include "lib/compute/ops/companion.hpp"
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/ops.hpp"
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/compute/ops/updates/companion.hpp"
+#include "lib/formats/safetensors.hpp"
 #include "tests/support/fp8_checks.hpp"
 #include "tests/support/read_tensor.hpp"
 #include "tests/support/tensor_compare.hpp"

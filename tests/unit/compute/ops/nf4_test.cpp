@@ -15,7 +15,7 @@
 
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/compute/ops/ops.hpp"
-#include "lib/files/formats/safetensors.hpp"
+#include "lib/formats/safetensors.hpp"
 #include "tests/support/read_tensor.hpp"
 
 using namespace fsdp;

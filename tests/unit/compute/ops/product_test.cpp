@@ -14,8 +14,8 @@
 #include <array>
 #include <cstdint>
 
-#include "lib/compute/ops/gemm.hpp"
-#include "lib/compute/ops/wide_product.hpp"
+#include "lib/compute/ops/products/gemm.hpp"
+#include "lib/compute/ops/products/wide_product.hpp"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 #include "tests/support/torch_doctest.hpp"
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/tensor/scalar_type.hpp"
 
 using namespace fsdp;

@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "tests/support/group_checks.hpp"
 
@@ -51,7 +51,7 @@ TEST_SUITE("comm/thread_group") {
 
   TEST_CASE("failure: the first error is thrown, and wakes ranks that wait in a collective") {
     const auto [what, time] = failure(3, 60s, [](ProcessGroup& group) {
-      if (group.rank() == 1) throw UsageError("rank 1 broke");
+      if (group.rank() == 1) throw RequestError("rank 1 broke");
       group.barrier();
     });
     CHECK(what == "rank 1 broke");
@@ -61,7 +61,7 @@ TEST_SUITE("comm/thread_group") {
   TEST_CASE("failure: wakes ranks that wait in peer memory") {
     const auto [what, time] = failure(3, 60s, [](ProcessGroup& group) {
       const auto memory = group.peer_memory(64, 3);
-      if (group.rank() == 1) throw UsageError("rank 1 broke");
+      if (group.rank() == 1) throw RequestError("rank 1 broke");
       wait_for_counter(group, memory->counter(1), 1, 1, "a test");
     });
     CHECK(what == "rank 1 broke");

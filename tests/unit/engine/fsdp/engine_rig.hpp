@@ -5,9 +5,9 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "lib/engine/fsdp/trace.hpp"
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
+#include "lib/engine/sharding/trace.hpp"
 #include "lib/ranks/thread_group.hpp"
 
 namespace fsdp::test {

@@ -22,10 +22,6 @@
 
 namespace fsdp::test {
 
-inline constexpr Sharding kShardings[] = {Sharding::full_shard,        Sharding::grad_shard,
-                                          Sharding::optimizer_shard,   Sharding::no_shard,
-                                          Sharding::hybrid_full_shard, Sharding::hybrid_grad_shard};
-
 /// The rows of one optimizer step, for all ranks and micro-batches.
 struct StepRows {
   at::Tensor ids;      ///< int32 [R, L]

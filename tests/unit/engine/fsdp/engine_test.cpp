@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -270,7 +270,7 @@ TEST_SUITE("fsdp/engine") {
       const auto rows = setup.rows;
       std::atomic<int> calls{0};
       setup.rows = [&](int step) {
-        if (step == 1 && ++calls == 3) throw UsageError("no more data");
+        if (step == 1 && ++calls == 3) throw RequestError("no more data");
         return rows(step);
       };
       const auto start = std::chrono::steady_clock::now();

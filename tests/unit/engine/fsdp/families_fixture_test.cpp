@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/rope.hpp"
 
 using namespace fsdp;

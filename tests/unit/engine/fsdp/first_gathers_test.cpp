@@ -12,7 +12,7 @@
 #include <string>
 
 #include "lib/engine/fsdp/engine.hpp"
-#include "lib/engine/fsdp/wrap.hpp"
+#include "lib/engine/sharding/wrap.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/ranks/thread_group.hpp"
 

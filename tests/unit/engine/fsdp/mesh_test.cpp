@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/engine/sharding/mesh.hpp"
 #include "lib/ranks/thread_group.hpp"
 
 using namespace fsdp;
@@ -88,12 +88,12 @@ TEST_SUITE("fsdp/mesh") {
   TEST_CASE("make_mesh: refuses groups that do not fit, naming numbers and option") {
     CHECK_THROWS_WITH_AS(
         run_thread_ranks(4, 4, [](ProcessGroup& world) { make_mesh(world, Sharding::hybrid_full_shard, 3); }),
-        "--shard-group-size 3 does not divide the 4 ranks of this job", UsageError);
+        "a shard group of 3 ranks does not divide the 4 ranks of this job", RequestError);
     CHECK_THROWS_AS(
         run_thread_ranks(2, 2, [](ProcessGroup& world) { make_mesh(world, Sharding::hybrid_full_shard, -1); }),
-        UsageError);
+        RequestError);
     CHECK_THROWS_WITH_AS(
         run_thread_ranks(3, 2, [](ProcessGroup& world) { make_mesh(world, Sharding::hybrid_grad_shard, 0); }),
-        doctest::Contains("(1 to 2 here); set --shard-group-size"), UsageError);
+        doctest::Contains("(1 to 2 here)"), RequestError);
   }
 }

@@ -94,7 +94,8 @@ class Recipe {
       setup.optimizer.weight_decay = 0.01;
       const auto got = train(setup);
       CHECK(largest_difference(losses, got.losses) < 1e-5);
-      for (std::size_t i = 0; i < norms.size(); ++i) CHECK(relative(got.norms[i], norms[i]) < 2e-5);
+      // After four updates: rounding differs by processor, by 2.2e-5 on one with AVX2 alone.
+      for (std::size_t i = 0; i < norms.size(); ++i) CHECK(relative(got.norms[i], norms[i]) < 4e-5);
     }
   }
 

@@ -1,7 +1,7 @@
 // Rotary scaling against transformers: tests/fixtures/rope (its README says how the files were made).
 #include "tests/unit/engine/fsdp/recipe_files.hpp"
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;

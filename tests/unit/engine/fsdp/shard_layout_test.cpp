@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
-#include "lib/engine/fsdp/shard_layout.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 
 using namespace fsdp;
 
@@ -46,10 +46,10 @@ TEST_SUITE("fsdp/shard_layout") {
   }
 
   TEST_CASE("shard_range: rejects impossible arguments and names them") {
-    CHECK_THROWS_WITH_AS(shard_range(8, 4, 4), "rank 4 not in [0, 4)", UsageError);
-    CHECK_THROWS_WITH_AS(shard_range(8, 4, -1), "rank -1 not in [0, 4)", UsageError);
-    CHECK_THROWS_AS(shard_range(0, 4, 0), UsageError);
-    CHECK_THROWS_AS(shard_range(8, 0, 0), UsageError);
+    CHECK_THROWS_WITH_AS(shard_range(8, 4, 4), "rank 4 not in [0, 4)", RequestError);
+    CHECK_THROWS_WITH_AS(shard_range(8, 4, -1), "rank -1 not in [0, 4)", RequestError);
+    CHECK_THROWS_AS(shard_range(0, 4, 0), RequestError);
+    CHECK_THROWS_AS(shard_range(8, 0, 0), RequestError);
   }
 
   TEST_CASE("ParamLayout: buffers hold the padded shards and the aligned rows") {

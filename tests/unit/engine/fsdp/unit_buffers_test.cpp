@@ -1,4 +1,4 @@
-#include "lib/engine/fsdp/shard_layout.hpp"
+#include "lib/engine/sharding/shard_layout.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 #include <ATen/ops/zeros.h>

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "lib/base/error.hpp"
-#include "lib/engine/fsdp/policy.hpp"
-#include "lib/engine/fsdp/wrap.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/engine/sharding/policy.hpp"
+#include "lib/engine/sharding/wrap.hpp"
 
 using namespace fsdp;
 
@@ -39,9 +39,9 @@ TEST_SUITE("fsdp/wrap") {
     for (const char* text :
          {"", "blocks", "size:", "size:0", "size:-3", "size:3x", "size: 3", "size:99999999999999999999"}) {
       CAPTURE(text);
-      CHECK_THROWS_AS(parse_wrap(text), UsageError);
+      CHECK_THROWS_AS(parse_wrap(text), RequestError);
     }
-    CHECK_THROWS_WITH(parse_wrap("all"), "--wrap is 'all', choose from block, none, size:N (N parameters per unit)");
+    CHECK_THROWS_WITH(parse_wrap("all"), "wrap is 'all', choose from block, none, size:N (N parameters per unit)");
   }
 }
 
@@ -71,6 +71,6 @@ TEST_SUITE("fsdp/policy") {
     CHECK(parse_activation_checkpointing("false") == 0);
     CHECK(parse_activation_checkpointing("true") == 1);
     for (const char* text : {"every:", "every:0", "every:-1", "every:2x", "every:1000001", "some"})
-      CHECK_THROWS_AS(parse_activation_checkpointing(text), UsageError);
+      CHECK_THROWS_AS(parse_activation_checkpointing(text), RequestError);
   }
 }

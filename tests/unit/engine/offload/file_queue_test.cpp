@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/engine/offload/file_queue.hpp"
 #include "tests/support/temp_files.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "tests/support/temp_files.hpp"

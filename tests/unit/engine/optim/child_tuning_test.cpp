@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/ops/cpu_ops.hpp"
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/engine/optim/optimizer.hpp"

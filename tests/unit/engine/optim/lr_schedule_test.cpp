@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 
 using namespace fsdp;

@@ -135,12 +135,12 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
 /// Largest difference of parameters. If the moments are codes, a difference in the last bit of a moment may select the
 /// neighbouring code, which changes the update by less than kOfCode; two such elements are ignored.
 double parameter_difference(const at::Tensor& mine, const at::Tensor& rows, const std::string& kind) {
-  constexpr std::int64_t kFew = 2;
+  constexpr std::int64_t kIgnored = 2;
   constexpr double kOfCode = 1e-3;
   const auto largest = largest_difference(mine, rows);
-  if (!optimizer_type(kind).has("min-8bit-size") || mine.numel() <= kFew || largest >= kOfCode) return largest;
+  if (!optimizer_type(kind).has("min-8bit-size") || mine.numel() <= kIgnored || largest >= kOfCode) return largest;
   const auto apart = (mine.to(at::kDouble) - rows.to(at::kDouble)).abs().flatten();
-  return std::get<0>(apart.sort(0, true))[kFew].item<double>();
+  return std::get<0>(apart.sort(0, true))[kIgnored].item<double>();
 }
 
 /// Compares some rows of a whole tensor, as a fraction of the tolerance. torch rounds the last numel % 32 elements of a

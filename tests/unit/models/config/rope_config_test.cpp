@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/models/config/model_config.hpp"
 #include "lib/models/config/rope.hpp"
 

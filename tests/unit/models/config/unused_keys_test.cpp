@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 using namespace fsdp;

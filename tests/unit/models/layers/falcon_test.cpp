@@ -1,7 +1,7 @@
 // Runs Falcon's layers without an engine: gradients against finite differences, decoding.
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/ops/device_ops.hpp"
 #include "lib/models/config/rope.hpp"
 #include "tests/support/small_model.hpp"
@@ -66,6 +66,6 @@ TEST_SUITE("model/falcon") {
     config.traits.alibi = false;
     CHECK(longest_row(config) == config.block_size);
     config.dropout = 0.1;
-    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("--dropout"), UsageError);
+    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("dropout"), RequestError);
   }
 }

@@ -9,7 +9,7 @@ using namespace fsdp;
 TEST_SUITE("model/linear_group") {
   TEST_CASE("a bias in bf16 is added before the product is rounded, also behind a matrix that joins others") {
     // Between 1 and 2 numbers of bf16 are 2^-7 apart. The product, 1 + 2^-9, rounds to 1, and the bias alone is less
-    // than half a step, so that it would be lost behind the rounding; with the bias the sum is past the middle.
+    // than half a step, so that it would be lost after the rounding; with the bias the sum is past the middle.
     const double bias = 0x1p-9 + 0x1p-10;
     const auto bf16 = at::TensorOptions().dtype(at::kBFloat16);
     const auto row = at::tensor({1.0, 0x1p-9}).to(at::kBFloat16);

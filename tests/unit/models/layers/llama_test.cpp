@@ -2,7 +2,7 @@
 #include "lib/compute/ops/device_ops.hpp"
 #include "tests/unit/models/layers/decoder_rig.hpp"
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -122,7 +122,7 @@ TEST_SUITE("model/llama") {
     CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("ntk"), FormatError);
     config = small_llama();
     config.dropout = 0.1;
-    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("--dropout"), UsageError);
+    CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("dropout"), RequestError);
     config = small_llama();
     config.head_size = 5;
     CHECK_THROWS_WITH_AS(make_decoder(config, host_ops()), doctest::Contains("odd"), FormatError);

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::calibrate_memory;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/engine/fsdp/mesh.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/engine/sharding/mesh.hpp"
 #include "lib/ranks/thread_group.hpp"
 
 using fsdp::Mesh;
@@ -57,7 +57,7 @@ TEST_SUITE("memory/ranks") {
     const auto make = [](ProcessGroup& world) { fsdp::make_mesh(world, Sharding::hybrid_full_shard, 0); };
     const auto world = fsdp::make_fake_world({6, 4, 1}, make);
 
-    CHECK_THROWS_AS(make(*world), fsdp::UsageError);
+    CHECK_THROWS_AS(make(*world), fsdp::RequestError);
   }
 
   TEST_CASE("only ranks on one node share memory") {
@@ -79,6 +79,6 @@ TEST_SUITE("memory/ranks") {
   }
 
   TEST_CASE("a rank outside its job is rejected") {
-    CHECK_THROWS_AS(fsdp::make_fake_world({2, 1, 2}, [](ProcessGroup&) {}), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::make_fake_world({2, 1, 2}, [](ProcessGroup&) {}), fsdp::RequestError);
   }
 }

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/planning/memory/measurement.hpp"
 #include "lib/ranks/fake_group.hpp"

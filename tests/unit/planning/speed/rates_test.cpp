@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/compute/device/gpus.hpp"
 #include "lib/planning/speed/speed_outcome.hpp"
 #include "tests/support/temp_files.hpp"

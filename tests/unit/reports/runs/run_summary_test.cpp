@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/reports/runs/watch.hpp"
 #include "tests/support/temp_files.hpp"
 
@@ -207,7 +207,7 @@ TEST_SUITE("runs/run_summary") {
     comparison = fsdp::compare_runs(fsdp::find_runs({folder.path().string()}), false);
     CHECK(order("sharding") == "cba");
     CHECK(order("lr") == "bca");
-    CHECK_THROWS_WITH_AS(fsdp::sort_runs(comparison, "loss"), doctest::Contains("last-loss, lr"), fsdp::UsageError);
+    CHECK_THROWS_WITH_AS(fsdp::sort_runs(comparison, "loss"), doctest::Contains("last-loss, lr"), fsdp::RequestError);
   }
 
   TEST_CASE("a job that resumes a run has the run's model and adapters, not its own options' defaults") {

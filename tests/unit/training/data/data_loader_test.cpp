@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/text/token_files/token_file_writer.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/token_files/token_file_writer.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::TokenLoader;
@@ -52,7 +52,7 @@ TEST_SUITE("train/data_loader") {
     {
       const auto writer = fsdp::write_overlapping_rows(file, 5, notes());
       Ids ids;
-      for (std::int32_t i = 0; i < 43; ++i) ids.push_back(i);  // 10 rows, and 2 ids behind them
+      for (std::int32_t i = 0; i < 43; ++i) ids.push_back(i);  // 10 rows, and 2 ids after them
       writer->add(ids);
       writer->finish();
     }
@@ -216,7 +216,7 @@ TEST_SUITE("train/data_loader") {
   TEST_CASE("rows cannot be packed again") {
     const TempDir dir;
     TokenLoader loader(write_rows(dir, 4, {1, 2, 3, 4, 0}), {0, 100}, 50);
-    CHECK_THROWS_WITH_AS(loader.pack({}), doctest::Contains("rows.h5"), fsdp::UsageError);
+    CHECK_THROWS_WITH_AS(loader.pack({}), doctest::Contains("rows.h5"), fsdp::RequestError);
   }
 
   TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
@@ -292,8 +292,7 @@ TEST_SUITE("train/data_loader") {
   TEST_CASE("nothing to predict is refused") {
     const TempDir dir;
     CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
-    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::UsageError);
-    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {-1, 100}, 50), fsdp::UsageError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::RequestError);
   }
 
   TEST_CASE("random rows are the vocabulary's, and the same each time") {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/watched_loader.hpp"
 
 namespace fsdp {
@@ -77,6 +77,6 @@ TEST_SUITE("train/step_reader") {
     CHECK_THROWS_WITH_AS(reader.read(4, 4), "row 7 is damaged", FormatError);
     reader.read_ahead(4, 4);
     CHECK_NOTHROW(reader.read(8, 4));
-    reader.read_ahead(4, 4);  // and nobody asks
+    reader.read_ahead(4, 4);  // and its rows are not read
   }
 }

@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/base/shared_write.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/files/shared_write.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/process_group.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::TextOptions;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/text/token_files/token_file_writer.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/token_files/token_file_writer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "tests/support/temp_files.hpp"
 
 using fsdp::test::TempDir;

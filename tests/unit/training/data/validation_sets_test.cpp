@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 using namespace fsdp;
@@ -54,8 +54,8 @@ TEST_SUITE("config/validation_sets") {
   }
 
   TEST_CASE("parse_validation_sets: names twice and empty paths are refused, a name that cannot be gives a hint") {
-    CHECK_THROWS_WITH_AS(parse_validation_sets("a=x,a=y"), "--val-data a=x,a=y: the name a is there twice", UsageError);
-    CHECK_THROWS_WITH_AS(parse_validation_sets("a=,b=y"), "--val-data a=,b=y: a= names no path", UsageError);
+    CHECK_THROWS_WITH_AS(parse_validation_sets("a=x,a=y"), "val-data a=x,a=y: the name a is there twice", RequestError);
+    CHECK_THROWS_WITH_AS(parse_validation_sets("a=,b=y"), "val-data a=,b=y: a= names no path", RequestError);
     const auto slash = parse_validation_sets("a/b=x.h5");
     REQUIRE(slash.size() == 1);
     CHECK(hint_about_names(slash[0]).find("NAME=PATH") != std::string::npos);

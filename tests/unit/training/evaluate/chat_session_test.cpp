@@ -3,10 +3,10 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "tests/support/small_model.hpp"
 #include "tests/support/temp_files.hpp"

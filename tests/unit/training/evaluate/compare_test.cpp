@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/error.hpp"
+#include "lib/base/types/error.hpp"
 
 using fsdp::Metric;
 
@@ -78,7 +78,7 @@ TEST_SUITE("eval/compare") {
     for (const char* text :
          {"", "loss", "loss:", "loss:x", "loss:1x", "loss:nan", "loss:inf", "loss:%", "lose:1", "loss:1%%", ":1"}) {
       CAPTURE(text);
-      CHECK_THROWS_WITH_AS(fsdp::parse_gate(text), doctest::Contains("chess_accuracy"), fsdp::UsageError);
+      CHECK_THROWS_WITH_AS(fsdp::parse_gate(text), doctest::Contains("chess_accuracy"), fsdp::RequestError);
     }
   }
 }

@@ -1,9 +1,9 @@
-#include "lib/training/evaluate/generate.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
 
 #include <doctest/doctest.h>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
 #include "tests/support/temp_files.hpp"
 
 using Ids = std::vector<std::int32_t>;

@@ -2,9 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include "lib/base/utf8.hpp"
+#include "lib/base/text/utf8.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/text/tokenizer/open_tokenizer.hpp"
+#include "lib/tokenizers/files/open_tokenizer.hpp"
 
 using namespace fsdp;
 

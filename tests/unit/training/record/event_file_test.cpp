@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lib/base/log.hpp"
+#include "lib/base/messages/log.hpp"
 #include "tests/support/temp_files.hpp"
 
 using namespace fsdp;

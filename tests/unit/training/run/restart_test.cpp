@@ -7,12 +7,12 @@
 #include <set>
 #include <span>
 
-#include "lib/base/error.hpp"
-#include "lib/base/file.hpp"
-#include "lib/files/formats/dcp.hpp"
-#include "lib/files/transform/run_values.hpp"
+#include "lib/base/files/file.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/checkpoints/programs/dcp/dcp.hpp"
+#include "lib/checkpoints/programs/fsdp_finetune/run_values.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/training/checkpoints/checkpoint.hpp"
+#include "lib/training/state/checkpoint.hpp"
 #include "tests/support/temp_files.hpp"
 
 namespace fs = std::filesystem;
@@ -49,7 +49,7 @@ std::string refusal(const std::string& text, const fs::path& checkpoints) {
   try {
     fsdp::checkpoint_candidates(text, checkpoints);
   } catch (const fsdp::MissingInput& error) {
-    return error.what();
+    return error.what() + (" " + error.advice().subject);
   }
   return "";
 }
@@ -143,9 +143,9 @@ TEST_SUITE("run/restart") {
     // Another name was meant: those that have checkpoints are listed.
     const auto lost = refusal("latest", dir / "other/checkpoints");
     CHECK(lost.find("moved") == std::string::npos);
-    CHECK(lost.find(dir.path().string() + " that have some: run;") != std::string::npos);
-    CHECK(lost.find("--run-name") != std::string::npos);
-    CHECK(refusal("latest", dir / "moved/checkpoints/x/checkpoints").find("--out-dir") != std::string::npos);
+    CHECK(lost.find(dir.path().string() + " that have some: run") != std::string::npos);
+    CHECK(refusal("latest", dir / "moved/checkpoints/x/checkpoints").find("holds no run that has any") !=
+          std::string::npos);
     fs::create_directories(dir / "empty");
     fsdp::replace_file(dir / "empty/metrics.jsonl", "{}\n");
     CHECK(refusal((dir / "empty").string(), checkpoints).find("a run without checkpoints") != std::string::npos);
@@ -172,7 +172,7 @@ TEST_SUITE("run/restart") {
     CHECK(config.num_layers == 3);
     CHECK(config.dropout == 0.25);
     options.model.seq_len = 65;
-    CHECK_THROWS_AS(fsdp::plan_model(options, point), fsdp::UsageError);
+    CHECK_THROWS_AS(fsdp::plan_model(options, point), fsdp::RequestError);
     options.model.seq_len = 12;
     CHECK(fsdp::plan_model(options, std::nullopt).block_size == 12);
   }

@@ -1,0 +1,220 @@
+#include "apps/finetune/reports/describe.hpp"
+
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/finetune/reports/left_out.hpp"
+#include "apps/finetune/reports/memory_reporter.hpp"
+#include "apps/finetune/reports/speed_reporter.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/bf16/processor.hpp"
+#include "lib/checkpoints/programs/formats.hpp"
+#include "lib/checkpoints/source/source.hpp"
+#include "lib/compute/ops/products/fp8.hpp"
+#include "lib/engine/runtime/model_text.hpp"
+#include "lib/engine/sharding/mesh.hpp"
+#include "lib/planning/memory/device.hpp"
+#include "lib/ranks/agree.hpp"
+#include "lib/ranks/fake_group.hpp"
+#include "lib/training/step/throughput.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+std::string products_of(const ModelRuntime& runtime) {
+  auto products = runtime.ops().gemm_description(runtime.policy().precision.param_dtype);
+  if (asks_for_fp8(runtime.decoder().options.compute_dtype))
+    products += ", blocks' " + runtime.ops().fp8_gemm_description();
+  return products;
+}
+
+std::string validation_words(const RunSetup& setup) {
+  std::string text;
+  for (const auto& set : setup.validation) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "   validation " : ", ", set.name, set.name.empty() ? "" : " ",
+                        format_count_of(set.rows.num_rows(), "row"));
+  }
+  return text;
+}
+
+void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+  const auto& data = *setup.train_data;
+  const auto rows = data.num_rows();
+  const auto length = data.tokens_per_row();
+  const bool documents = data.has_documents();
+  log.info(fmt::format(
+      "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
+      documents && !data.is_packed() ? format_count_of(rows, "text") + " of up to"
+                                     : format_count_of(rows, "row") + " x",
+      length, format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
+      setup.batches.micro_batch_size,
+      setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
+      format_count_of(setup.total_steps, "step"), validation_words(setup)));
+  if (data.is_packed()) {
+    log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone",
+                         format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));
+  }
+  if (data.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
+  if (setup.options.pack && data.is_stream())
+    log.info("packed    the rows of a stream are full: --pack changes nothing");
+  if (!data.has_loss_mask() || data.ids_left_out(data.num_records()) == 0) return;
+  if (const auto none = world.rank() == 0 ? data.documents_without_targets(data.num_records()) : 0; none > 0) {
+    const auto ids_read = data.longest_sequence() + 1;
+    log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
+                            format_count(none), format_count_of(data.num_records(), "text"), ids_read,
+                            ids_read >= setup.config.block_size
+                                ? ""
+                                : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
+  }
+}
+
+/// True when the usual micro-batches are small enough for CUDA graphs.
+bool uses_graphs(const RunSetup& setup, const ModelRuntime& runtime) {
+  if (!setup.train_data || setup.train_data->is_packed()) return false;
+  return setup.batches.micro_batch_size * setup.train_data->tokens_per_row() <= runtime.policy().graph_max_tokens;
+}
+
+/// Logs how many parameters are trained; nothing when all of them are.
+void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const Logger& log) {
+  const auto& table = runtime.decoder().parameters;
+  const auto all = num_parameters(table), trained = num_trained(table, runtime.trainable());
+  if (trained == all) return;
+  const auto& [train_only, freeze] = setup.options.sharding.freeze;
+  const auto& lora = runtime.decoder().options.lora;
+  if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
+    log.info("weights   " + quantization_text(quantize) + " in the matrices of the blocks");
+  if (lora.enabled()) {
+    log.info(fmt::format(
+        "adapters  {} of rank {}, alpha {:g}{}, of {}{}",
+        lora.dora     ? "DoRA"
+        : lora.rslora ? "rsLoRA"
+                      : "LoRA",
+        lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
+        fmt::join(lora_targets(setup.config, lora), " "),
+        lora.modules_to_save.empty() ? "" : fmt::format("   and whole {}", fmt::join(lora.modules_to_save, " "))));
+  }
+  log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
+                       100.0 * static_cast<double>(trained) / static_cast<double>(all),
+                       train_only.empty() ? "" : fmt::format("   only {}", fmt::join(train_only, " ")),
+                       freeze.empty() ? "" : fmt::format("   frozen {}", fmt::join(freeze, " "))));
+}
+
+void say_whether_weights_are_there(const RunSetup& setup, const Logger& log) {
+  if (setup.restart || setup.options.model.directory.empty()) return;
+  try {
+    open_weights(setup.options.model.directory);
+  } catch (const Error& error) {
+    log.warning(fmt::format("the weights are not there yet, training will need them: {}", error.what()),
+                error.advice());
+  }
+}
+
+/// Says on rank 0 whether the job fits into memory, and if not, what would help. \return false when it does not fit
+bool tell_whether_it_fits(const MemoryReporter& memory, const Logger& log) {
+  const auto room = memory.room();
+  if (room == MemoryReporter::Room::unknown || room == MemoryReporter::Room::enough) return true;
+  log.warning("the job does not fit: " + memory.what_helps());
+  return false;
+}
+
+}  // namespace
+
+std::string describe_arithmetic(const RunSetup& setup, const ModelRuntime& runtime) {
+  return fmt::format("{}, {}, {} on {} threads with {}", read_processor().name, setup.device.description,
+                     products_of(runtime), setup.threads, at::get_cpu_capability());
+}
+
+std::string agree_on_products(ProcessGroup& world, const ModelRuntime& runtime, const Logger& log) {
+  const auto products = products_of(runtime);
+  const auto first = text_of_root(world, [&] { return products; });
+  const auto other = first_problem(world, products == first ? "" : products);
+  if (other && world.rank() == 0) {
+    log.warning(fmt::format("processors differ: rank {} multiplies {}, rank 0 {}; the slowest sets the pace",
+                            other->rank, other->text, first));
+  }
+  return first;
+}
+
+void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runtime, const std::string& products,
+                  const Logger& log) {
+  const auto& device = setup.device;
+  const auto& mesh = runtime.mesh();
+  log.info(fmt::format("fsdp-finetune {}   {} on {}   {}, {} per rank   {}", FSDP_VERSION,
+                       format_count_of(world.size(), "rank"), format_count_of(mesh.num_nodes, "node"),
+                       device.description, format_count_of(setup.threads, "thread"),
+                       device.backend != nullptr ? device.backend->info(device.device.index()).collectives
+                       : world.size() == 1       ? "no collectives"
+                       : runtime.engine().uses_peer_memory() && mesh.shard.size() > 1 ? "shared-memory collectives"
+                                                                                      : "MPI collectives"));
+  const auto& policy = runtime.policy();
+  log.info(
+      fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",
+                  architecture_name(setup.config), setup.config.num_layers, setup.config.embed_size,
+                  static_cast<double>(num_parameters(runtime.decoder().parameters)) / 1e6,
+                  format_count_of(static_cast<std::int64_t>(runtime.num_units()), "unit"), to_string(policy.sharding),
+                  is_hybrid(policy.sharding) ? fmt::format(" ({} x {})", format_count_of(mesh.shard.size(), "shard"),
+                                                           format_count_of(mesh.replicate.size(), "replica"))
+                                             : "",
+                  to_string(policy.backward_prefetch), policy.forward_prefetch ? " + forward" : "",
+                  policy.limit_all_gathers ? ", 2 gathers in flight" : "",
+                  uses_graphs(setup, runtime) ? ", CUDA graphs" : "", float_type_name(policy.precision.param_dtype),
+                  !asks_for_fp8(runtime.decoder().options.compute_dtype) ? ""
+                  : runtime.ops().on_host()                              ? ", blocks multiply in fp8, emulated"
+                                                                         : ", blocks multiply in fp8",
+                  products.find("TF32") != std::string::npos        ? ", multiplied in TF32"
+                  : products.find(" through ") == std::string::npos ? ""
+                  : policy.wide_weights ? ", multiplied through float32, in which weights are kept"
+                                        : ", multiplied through float32"));
+  if (setup.options.sharding.wide_weights && !policy.wide_weights) {
+    log.info("--wide-weights changes nothing here: " + products);
+  }
+  if (setup.train_data) {
+    describe_training(setup, runtime, log);
+    describe_data(world, setup, log);
+  }
+  log_left_out(setup, log);
+}
+
+ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, nlohmann::json& report) {
+  report["dry_run"] = true;
+  auto sharding = setup.options.sharding;
+  sharding.lora = setup.lora;
+  (void)plan_optimizer(setup.options);  // refuses what training would refuse
+  std::optional<GpuSpec> gpu;
+  if (setup.device.backend != nullptr) gpu = gpu_of(setup.device.backend->info(setup.device.device.index()));
+  const auto fake_world = make_fake_world({world.size(), setup.ranks_on_node, world.rank()},
+                                          [&](ProcessGroup& group) { make_mesh(group, sharding); });
+  {
+    const MemoryRecorder recorder(setup.device.backend != nullptr);
+    ModelRuntime runtime(*fake_world, setup.config, sharding,
+                         make_meta_device(gpu, recorder.tape(), std::make_shared<WorkLog>(), 1),
+                         plan_step(setup.options, setup.batches));
+    describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
+  }
+  if (world.rank() == 0) say_whether_weights_are_there(setup, log);
+  if (!setup.train_data) return ExitCode::ok;
+  MemoryReporter memory(world, setup, log);
+  memory.predict();
+  memory.tell();
+  const PartTimer timer;
+  Progress progress(log, /*enabled=*/false, 0);
+  SpeedReporter speed(world, setup, memory, timer, log, progress);
+  const auto done = setup.restart ? setup.restart->manifest.state.step : 0;
+  const auto steps_to_go = std::max<std::int64_t>(0, setup.total_steps - done);
+  speed.predict(peak_flops(setup.device, sharding.param_dtype.value_or(sharding.precision)), steps_to_go);
+  if (auto predicted = speed.predicted(steps_to_go); !predicted.is_null()) report["predicted"] = std::move(predicted);
+  if (!speed.why_not().empty()) report["not_predicted"] = speed.why_not();
+  if (const auto* prediction = memory.prediction()) report["predicted_peak_bytes"] = prediction->total_bytes();
+  bool fits = true;
+  run_agreed(world, [&] { fits = tell_whether_it_fits(memory, log); });
+  report["fits"] = fits = world.all_reduce(fits ? 1.0 : 0.0, Reduce::min) > 0;
+  return fits ? ExitCode::ok : ExitCode::answer_no;
+}
+
+}  // namespace fsdp::detail

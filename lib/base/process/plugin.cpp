@@ -1,0 +1,56 @@
+#include "lib/base/process/plugin.hpp"
+
+#include <dlfcn.h>
+
+#include <system_error>
+
+#include "lib/base/types/error.hpp"
+
+namespace fsdp {
+
+std::vector<std::filesystem::path> plugin_candidates(const std::filesystem::path& program_directory,
+                                                     const std::string& file) {
+  const auto lib = program_directory.parent_path() / "lib";
+  return {lib / "fsdp" / file, lib / file};
+}
+
+std::optional<std::filesystem::path> find_plugin(const PluginKind& kind,
+                                                 std::vector<std::filesystem::path>& looked_at) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    throw RuntimeFailure("cannot tell where this program lies (/proc/self/exe: " + error.message() +
+                         "), and so not where its " + kind.support + " is");
+  }
+  looked_at = plugin_candidates(program.parent_path(), kind.file);
+  for (const auto& candidate : looked_at) {
+    if (std::filesystem::exists(candidate, error)) return candidate;
+  }
+  return std::nullopt;
+}
+
+std::vector<void*> open_plugin(const PluginKind& kind, const std::filesystem::path& library, const std::string& abi) {
+  // Never unloaded, because these libraries keep threads and state.
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_NODELETE | (kind.global ? RTLD_GLOBAL : RTLD_LOCAL));
+  if (handle == nullptr) {
+    const char* text = ::dlerror();
+    throw RuntimeFailure("the " + kind.support + " does not load: " + (text != nullptr ? text : "unknown reason"));
+  }
+  auto* abi_of = reinterpret_cast<const char* (*)()>(::dlsym(handle, kind.abi_symbol));
+  const char* missing = abi_of == nullptr ? kind.abi_symbol : nullptr;
+  std::vector<void*> addresses;
+  for (const char* symbol : kind.symbols) {
+    addresses.push_back(::dlsym(handle, symbol));
+    if (addresses.back() == nullptr && missing == nullptr) missing = symbol;
+  }
+  if (missing != nullptr) {
+    throw RuntimeFailure(library.string() + " is not the " + kind.support + " of this toolkit: it lacks " + missing);
+  }
+  if (abi != abi_of()) {
+    throw RuntimeFailure(library.string() + " belongs to another build: it is for \"" + abi_of() +
+                         "\", this program is \"" + abi + "\"; install both together");
+  }
+  return addresses;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,321 @@
+#include "lib/documents/documents.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "lib/base/files/file.hpp"
+#include "lib/base/process/usable_resources.hpp"
+#include "lib/base/text/json_text.hpp"
+#include "lib/base/text/python_json.hpp"
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/documents/data_files.hpp"
+#include "lib/documents/file_kind.hpp"
+#include "lib/documents/parquet_documents.hpp"
+#include "lib/documents/unpacked_file.hpp"
+#include "lib/templates/chat/messages.hpp"
+
+namespace fsdp {
+namespace {
+
+/// The forms of which a sample has the keys.
+struct Forms {
+  explicit Forms(const std::vector<std::string>& all) : keys(all) {}
+  bool has(std::string_view key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+
+  const std::vector<std::string>& keys;
+  bool messages = has("messages") || has(kShareGptField) || (has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]));
+  bool pair = has("prompt") && has("completion");
+  bool text = has("text");
+
+  int count() const { return messages + pair + text; }
+  /// The one that is there; text where none is.
+  DataForm form() const { return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text; }
+};
+
+DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
+  const Forms forms(keys);
+  if (forms.count() > 1) {
+    throw RequestError(file.string() + ": has " +
+                           (!forms.messages             ? "'prompt' and 'completion'"
+                            : forms.has("messages")     ? "'messages'"
+                            : forms.has(kShareGptField) ? "'conversations'"
+                                                        : "'instruction' and 'output'") +
+                           " and " + (forms.text ? "'text'" : "'prompt' and 'completion'") +
+                           "; say which of them to read: text, prompt-completion or messages",
+                       Remedy::of_form);
+  }
+  return forms.form();
+}
+
+/// The columns of Parquet that hold messages, in any layout.
+std::vector<std::string> message_columns(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto columns = parquet_columns(file);
+  const auto has = [&](std::string_view name) {
+    return std::find(columns.begin(), columns.end(), name) != columns.end();
+  };
+  const auto field = messages_field(selection);
+  if (!selection.field.empty() || has(field)) return {field, "?system"};
+  if (has(kShareGptField)) return {kShareGptField, "?system"};
+  if (!has(kAlpacaKeys[0]) || !has(kAlpacaKeys[1])) return {field};
+  std::vector<std::string> fields;
+  for (const auto* key : kAlpacaKeys) fields.push_back((fields.size() < 2 ? "" : "?") + std::string(key));
+  return fields;
+}
+
+std::string first_bytes(const std::filesystem::path& file) {
+  const auto handle = File::open_read(file);
+  std::string bytes(std::min<std::uint64_t>(detail::kHead_bytes, handle.size_bytes()), '\0');
+  handle.read_at(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+/// Returns the first bytes of the content of a compressed file.
+std::string first_unpacked_bytes(const std::filesystem::path& file) {
+  detail::UnpackedFile stream(file);
+  std::string bytes;
+  for (std::string block; bytes.size() < detail::kHead_bytes && stream.read(block);) bytes += block;
+  bytes.resize(std::min<std::size_t>(bytes.size(), detail::kHead_bytes));
+  return bytes;
+}
+
+/// True if the first line of the file, or the first element of a list, is a JSON object with a key, whatever the file's
+/// name is.
+bool holds_json_samples(const std::filesystem::path& file, std::string_view head) {
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  auto brace = head.find_first_not_of(" \t\r\n");
+  if (brace != head.npos && head[brace] == '[') brace = head.find_first_not_of(" \t\r\n", brace + 1);
+  if (brace == head.npos || head[brace] != '{') return false;
+  const auto quote = head.find_first_not_of(" \t\r\n", brace + 1);
+  if (quote == head.npos || head[quote] != '"') return false;
+  return !detail::first_json_keys(file).empty();
+}
+
+/// True if the first sample of prompts and completions has messages.
+bool begins_with_message_pair(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto records = open_records(file, selection);
+  std::string text;
+  if (!records->next(text)) return false;
+  return is_message_pair(parse_data_or_discard(PythonJson(text).plain_text(), records->where()));
+}
+
+/// A column of texts of an Arrow stream.
+class ArrowTexts : public Documents {
+ public:
+  ArrowTexts(const std::filesystem::path& file, const std::string& field)
+      : field_(field.empty() ? usual_field(file) : field), rows_(open_parquet_records(file, {field_})) {}
+
+  bool next(std::string& text) override {
+    if (!rows_->next(row_)) return false;
+    text.clear();
+    const auto row = nlohmann::json::parse(row_, nullptr, false);
+    if (row.is_discarded()) fail("is no UTF-8");
+    const auto& value = row[field_];
+    if (value.is_null()) return true;
+    if (value.is_string()) {
+      text = value.get<std::string>();
+      return true;
+    }
+    if (!value.is_array()) fail("holds something else than strings or lists of strings");
+    for (const auto& part : value) {
+      if (!part.is_string()) fail("holds a list of something else than strings");
+      text += (&part == &value.front() ? "" : " ") + part.get<std::string>();
+    }
+    return true;
+  }
+  std::string where() const override { return rows_->where(); }
+  std::int64_t bytes_read() const override { return rows_->bytes_read(); }
+  std::vector<std::string> unread() const override { return rows_->unread(); }
+
+ private:
+  static std::string usual_field(const std::filesystem::path& file) {
+    const auto columns = parquet_columns(file);
+    const bool games = std::find(columns.begin(), columns.end(), "text") == columns.end() &&
+                       std::find(columns.begin(), columns.end(), "Moves") != columns.end();
+    return games ? "Moves" : "text";
+  }
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw FormatError(where() + ": column '" + field_ + "' " + problem);
+  }
+
+  std::string field_;
+  std::unique_ptr<Documents> rows_;
+  std::string row_;
+};
+
+class PlainText : public Documents {
+ public:
+  PlainText(const std::filesystem::path& file, std::uint64_t most_bytes) : file_(file), most_bytes_(most_bytes) {}
+
+  bool next(std::string& text) override {
+    if (done_) return false;
+    done_ = true;
+    text.clear();
+    for (std::string block; file_.read(block);) {
+      text += block;
+      if (text.size() > most_bytes_) {
+        throw FormatError(where() + ": is one text of more than " + format_bytes(static_cast<double>(most_bytes_)) +
+                          ", half of the memory here: cut it into files, or into lines of JSON (X.jsonl)");
+      }
+    }
+    size_ = file_.bytes_read();
+    if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
+    return !text.empty();
+  }
+  std::string where() const override { return file_.path().string(); }
+  std::int64_t bytes_read() const override { return size_; }
+
+ private:
+  detail::UnpackedFile file_;
+  std::uint64_t most_bytes_;
+  bool done_ = false;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace
+
+std::optional<DataForm> form_of_keys(const std::vector<std::string>& keys) {
+  const Forms forms(keys);
+  return forms.count() == 1 ? std::optional(forms.form()) : std::nullopt;
+}
+
+const char* detail::name_with_article(DataForm form) {
+  return form == DataForm::messages            ? "a conversation"
+         : form == DataForm::prompt_completion ? "a prompt with a completion"
+                                               : "a text";
+}
+
+DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection) {
+  const auto kind = data_file_kind(file);
+  const bool has_columns = kind == DataFileKind::parquet || kind == DataFileKind::arrow;
+  const bool has_records = kind == DataFileKind::json_lines || has_columns;
+  if (selection.form == DataForm::automatic) {
+    if (!selection.field.empty() || !has_records) return DataForm::text;
+    return form_of(has_columns ? parquet_columns(file) : detail::first_json_keys(file), file);
+  }
+  if (selection.form == DataForm::text || has_records) return selection.form;
+  throw RequestError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
+                     std::string(name_of(kDataFormNames, selection.form)) + " are read from JSON Lines and Parquet");
+}
+
+DataFileKind data_file_kind(const std::filesystem::path& file) {
+  using detail::NamedKind;
+  auto head = first_bytes(file);
+  if (head.starts_with("PAR1")) return DataFileKind::parquet;
+  if (head.starts_with("\xff\xff\xff\xff")) return DataFileKind::arrow;
+  if (head.starts_with("PARE")) {
+    throw FormatError(file.string() + ": is encrypted Parquet, for which no key can be given: decrypt it first");
+  }
+  const auto named = detail::kind_by_name(file);
+  if (detail::is_packed(head) && named != NamedKind::other) head = first_unpacked_bytes(file);
+  detail::refuse_foreign_format(file, head);
+  if (named == NamedKind::parquet) {
+    throw FormatError(file.string() + ": is not a Parquet file (it does not begin with PAR1); was it copied whole?");
+  }
+  if (named == NamedKind::arrow)
+    throw FormatError(file.string() + ": is no Arrow stream, as datasets.save_to_disk writes it; was it copied whole?");
+  if (named == NamedKind::json_lines || named == NamedKind::json) return DataFileKind::json_lines;
+  detail::refuse_binary(file, head);
+  if (named == NamedKind::csv) return DataFileKind::csv;
+  if (holds_json_samples(file, head)) {
+    throw FormatError(file.string() +
+                      ": would be read as plain text, and it begins with a JSON object: give it the suffix .jsonl "
+                      "(ln -s will do), and each line, or each element of a list, is a document");
+  }
+  return DataFileKind::text;
+}
+
+const char* name_of(DataFileKind kind) {
+  switch (kind) {
+    case DataFileKind::json_lines:
+      return "JSON Lines";
+    case DataFileKind::csv:
+      return "CSV";
+    case DataFileKind::parquet:
+      return "Parquet";
+    case DataFileKind::arrow:
+      return "Arrow";
+    default:
+      return "plain text";
+  }
+}
+
+std::unique_ptr<Documents> detail::open_plain_text(const std::filesystem::path& file, std::uint64_t most_bytes) {
+  return std::make_unique<PlainText>(file, most_bytes);
+}
+
+std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field) {
+  switch (data_file_kind(file)) {
+    case DataFileKind::json_lines:
+      return detail::open_json_lines(file, field.empty() ? "text" : field);
+    case DataFileKind::csv:
+      return detail::open_csv(file, field.empty() ? "text" : field,
+                              detail::lower_suffix(detail::unpacked_name(file)) == ".tsv" ? '\t' : ',');
+    case DataFileKind::parquet:
+      return open_parquet(file, field);
+    case DataFileKind::arrow:
+      return std::make_unique<ArrowTexts>(file, field);
+    default: {
+      const auto memory = static_cast<std::uint64_t>(machine_memory_bytes());
+      return detail::open_plain_text(file, memory > 0 ? memory / 2 : std::numeric_limits<std::uint64_t>::max());
+    }
+  }
+}
+
+std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
+  if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
+  auto fields = selection.form == DataForm::messages ? message_columns(file, selection)
+                                                     : std::vector<std::string>{"prompt", "completion", "?system"};
+  for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
+  for (const auto* name : kLossBeside) fields.push_back("?" + std::string(name));
+  fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
+  return open_parquet_records(file, fields);
+}
+
+DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection,
+                               std::int64_t max_documents)
+    : files_(std::move(files)),
+      selection_(std::move(selection)),
+      documents_left_(max_documents > 0 ? max_documents : std::numeric_limits<std::int64_t>::max()) {
+  for (const auto& file : files_) {
+    forms_.push_back(find_data_form(file, selection_));  // all now, so that errors come at once
+    needs_template_ = needs_template_ || forms_.back() == DataForm::messages ||
+                      (forms_.back() == DataForm::prompt_completion &&
+                       begins_with_message_pair(file, {forms_.back(), selection_.field}));
+    file_bytes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(file)));
+    bytes_total_ += file_bytes_.back();
+  }
+}
+
+bool DocumentStream::next(std::string& text) {
+  const auto note_unread = [&] {
+    if (documents_ != nullptr) ignored_.add(files_[next_file_ - 1].string(), documents_->unread());
+  };
+  if (documents_left_ == 0) {
+    note_unread();
+    return false;
+  }
+  while (documents_ == nullptr || !documents_->next(text)) {
+    if (documents_ != nullptr) bytes_before_ += file_bytes_[next_file_ - 1];
+    note_unread();
+    documents_.reset();
+    if (next_file_ == files_.size()) return false;
+    const auto& file = files_[next_file_++];
+    documents_ = form() == DataForm::text ? open_documents(file, selection_.field)
+                                          : open_records(file, {form(), selection_.field});
+  }
+  --documents_left_;
+  return true;
+}
+
+bool DocumentStream::has(DataForm form) const { return std::find(forms_.begin(), forms_.end(), form) != forms_.end(); }
+
+std::int64_t DocumentStream::bytes_read() const {
+  return bytes_before_ + (documents_ != nullptr ? documents_->bytes_read() : 0);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,525 @@
+#include "lib/documents/plugin/parquet_columns.hpp"
+
+#include <arrow/io/file.h>
+#include <arrow/ipc/reader.h>
+#include <arrow/memory_pool.h>
+#include <arrow/record_batch.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/column_reader.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/schema.h>
+#include <parquet/types.h>
+
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lib/base/types/index.hpp"
+#include "lib/documents/plugin/json_value.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// A leaf column of byte strings, with one value or one list per row. The definition levels (Dremel encoding) count the
+/// optional or repeated nodes on the way from the root to the leaf.
+struct ColumnChoice {
+  int leaf = 0;                  ///< index among all leaves of the file
+  bool list = false;             ///< values are elements of a list; otherwise cells
+  bool json = false;             ///< values are JSON, as datasets' type Json is stored
+  std::int16_t list_level = 0;   ///< lowest definition level of an element
+  std::int16_t value_level = 0;  ///< definition level of a value that is not null
+  std::string name;
+};
+
+/// Lists the names of columns for messages: "'text', 'Moves'".
+std::string column_names(const parquet::schema::GroupNode& root) {
+  std::string names;
+  for (int i = 0; i < root.field_count() && names.size() < 200; ++i) {
+    names += (names.empty() ? "'" : ", '") + root.field(i)->name() + "'";
+  }
+  return names.empty() ? "none" : names;
+}
+
+/// Index of the top-level column `name`; -1 when there is none. \throws std::runtime_error when there are two
+int find_column(const parquet::schema::GroupNode& root, const std::string& name) {
+  int found = -1;
+  for (int i = 0; i < root.field_count(); ++i) {
+    if (root.field(i)->name() != name) continue;
+    if (found >= 0) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    found = i;
+  }
+  return found;
+}
+
+int find_field(const parquet::schema::GroupNode& root, const std::string& field) {
+  if (!field.empty()) return find_column(root, field);
+  const int text = find_column(root, "text");
+  return text >= 0 ? text : find_column(root, "Moves");
+}
+
+/// True when the leaf is the member of a record. A record with one member has one leaf, like a string; the two groups
+/// of a list do not count.
+bool is_within_record(const parquet::ColumnDescriptor& leaf, const parquet::schema::Node& root) {
+  const auto is_list = [](const parquet::schema::Node& node) {
+    return node.logical_type() != nullptr && node.logical_type()->is_list();
+  };
+  for (const auto* node = leaf.schema_node()->parent(); node != nullptr && node != &root; node = node->parent()) {
+    const auto* above = node->parent();
+    if (!is_list(*node) && !(node->is_repeated() && above != nullptr && is_list(*above))) return true;
+  }
+  return false;
+}
+
+/// Writers give a column this type where every value is null, as no other is known.
+bool is_null_type(const parquet::ColumnDescriptor& leaf) {
+  return leaf.logical_type() != nullptr && leaf.logical_type()->is_null();
+}
+
+bool is_null_type(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::NA) return true;
+  return arrow::is_list_like(type.id()) && is_null_type(*type.field(0)->type());
+}
+
+/// \param expected  what a column of values would have
+[[noreturn]] void refuse_null_type(const std::string& column, const char* expected) {
+  throw std::runtime_error("column '" + column + "' has no values: its type is null, expected " + expected);
+}
+
+bool holds_text(const parquet::ColumnDescriptor& leaf) {
+  if (leaf.physical_type() != parquet::Type::BYTE_ARRAY) return false;
+  const auto& type = leaf.logical_type();
+  return type == nullptr || type->is_none() || type->is_string() || type->is_enum() || type->is_JSON();
+}
+
+std::string type_name(const parquet::ColumnDescriptor& leaf) {
+  const auto& type = leaf.logical_type();
+  const auto physical = parquet::TypeToString(leaf.physical_type());
+  return type == nullptr || type->is_none() ? physical : physical + " " + type->ToString();
+}
+
+/// Chooses the column of texts.
+/// \param field  a top-level column; empty: `text`, else `Moves`
+/// \throws std::runtime_error listing the columns when there is no such column or it holds no texts
+ColumnChoice choose_column(const parquet::SchemaDescriptor& schema, const std::string& field) {
+  const auto& root = *schema.group_node();
+  const int index = find_field(root, field);
+  if (index < 0) {
+    throw std::runtime_error("has no column " + (field.empty() ? "'text' or 'Moves'" : "'" + field + "'") + ", only " +
+                             column_names(root) +
+                             "; --data-field names the one to read (of fsdp-download tokens: --field)");
+  }
+  ColumnChoice choice;
+  choice.name = root.field(index)->name();
+  int leaves = 0;
+  for (int i = 0; i < schema.num_columns(); ++i) {
+    if (schema.GetColumnRoot(i) != root.field(index).get()) continue;
+    choice.leaf = i;
+    ++leaves;
+  }
+  if (leaves != 1) {
+    throw std::runtime_error("column '" + choice.name + "' is a record of " + std::to_string(leaves) +
+                             " columns, expected strings or lists of strings");
+  }
+  const auto& leaf = *schema.Column(choice.leaf);
+  if (is_within_record(leaf, root)) {
+    throw std::runtime_error("column '" + choice.name + "' holds records (of '" + leaf.name() +
+                             "'), expected strings or lists of strings");
+  }
+  if (leaf.max_repetition_level() > 1) {
+    throw std::runtime_error("column '" + choice.name + "' holds lists of lists, expected strings or lists of strings");
+  }
+  if (is_null_type(leaf)) refuse_null_type(choice.name, "strings or lists of strings");
+  if (!holds_text(leaf)) {
+    throw std::runtime_error("column '" + choice.name + "' holds " + type_name(leaf) +
+                             ", expected strings or lists of strings");
+  }
+  choice.json = leaf.logical_type() != nullptr && leaf.logical_type()->is_JSON();
+  choice.value_level = leaf.max_definition_level();
+  // Optional nodes below the list stand for null elements, those above it for null lists; the definition level of an
+  // empty list is one less than that of the list.
+  std::int16_t below = 0;
+  for (const parquet::schema::Node* node = leaf.schema_node().get(); node != nullptr && node != &root;
+       node = node->parent()) {
+    if (node->is_repeated()) {
+      choice.list = true;
+      choice.list_level = static_cast<std::int16_t>(choice.value_level - below);
+      break;
+    }
+    if (node->is_optional()) ++below;
+  }
+  return choice;
+}
+
+constexpr std::int64_t kBatch = 1024;
+constexpr std::int64_t kBuffer_bytes = 1 << 20;
+
+std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
+  // malloc instead of Arrow's own pool, and page by page instead of whole columns of a row group.
+  parquet::ReaderProperties properties(arrow::system_memory_pool());
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(kBuffer_bytes);
+  properties.set_page_checksum_verification(true);
+  return parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false, properties);
+}
+
+/// Reads rows, and turns exceptions into Step::failed.
+class RowReader : public ParquetColumn {
+ public:
+  Step next(std::string& text) noexcept final {
+    try {
+      if (!read_row(text)) return Step::end;
+      ++next_row_;
+      return Step::document;
+    } catch (const std::bad_alloc&) {
+      return fail(text, "out of memory");
+    } catch (const std::exception& error) {
+      return fail(text, error.what());
+    } catch (...) {
+      return fail(text, "cannot be read");
+    }
+  }
+  std::int64_t row() const noexcept override { return next_row_ - 1; }
+
+ protected:
+  /// Replaces `text` by the value of the next row. \return false at the end of the file
+  virtual bool read_row(std::string& text) = 0;
+  /// For messages, before the row: "row group 1, "
+  virtual std::string location() const { return {}; }
+  std::int64_t next_row() const { return next_row_; }
+
+ private:
+  Step fail(std::string& text, const char* what) const noexcept {
+    try {
+      text = location() + "row " + std::to_string(next_row_) + ": " + what;
+    } catch (...) {
+      text.clear();
+    }
+    return Step::failed;
+  }
+
+  std::int64_t next_row_ = 0;  ///< in the file
+};
+
+/// Reads byte strings with their levels in batches.
+class TextColumn : public RowReader {
+ public:
+  TextColumn(const std::string& file, const std::string& field)
+      : reader_(open_file(file)), metadata_(reader_->metadata()), choice_(choose_column(*metadata_->schema(), field)) {}
+
+  std::int64_t num_rows() const noexcept override { return metadata_->num_rows(); }
+
+ private:
+  std::string location() const override { return "row group " + std::to_string(group_) + ", "; }
+
+  bool read_row(std::string& text) override {
+    text.clear();
+    while (group_ < 0 || rows_left_ == 0) {
+      if (group_ >= 0 && available()) throw std::runtime_error("the row group goes on after its last row");
+      if (group_ + 1 >= metadata_->num_row_groups()) return false;
+      open_group(group_ + 1);
+    }
+    if (!available()) throw std::runtime_error("the row group ends early, it is damaged");
+    if (choice_.list && rep_levels_[level_] != 0) throw std::runtime_error("the row begins within a list");
+    std::size_t elements = 0;
+    do {
+      take(text, elements);
+    } while (choice_.list && available() && rep_levels_[level_] != 0);
+    --rows_left_;
+    return true;
+  }
+
+  void take(std::string& text, std::size_t& elements) {
+    const auto level = choice_.value_level > 0 ? def_levels_[level_] : choice_.value_level;
+    ++level_;
+    if (level < choice_.value_level) {
+      if (choice_.list && level >= choice_.list_level) {
+        throw std::runtime_error("the list in column '" + choice_.name + "' has a null at position " +
+                                 std::to_string(elements));
+      }
+      return;  // null, or an empty list
+    }
+    if (value_ >= values_read_) throw std::runtime_error("a value is missing, the page is damaged");
+    if (elements++ > 0) text += ' ';
+    const auto& value = element(values_, value_++);
+    const std::string_view bytes(reinterpret_cast<const char*>(value.ptr), value.len);
+    if (choice_.json) {
+      append_text_of_json(bytes, choice_.list, text);
+    } else {
+      text += bytes;
+    }
+  }
+
+  /// \return false at the end of the row group
+  bool available() {
+    while (level_ == levels_read_) {
+      if (!column_->HasNext()) return false;
+      level_ = 0;
+      value_ = 0;
+      // The values point into the page, which the next call may release.
+      levels_read_ = static_cast<std::size_t>(
+          column_->ReadBatch(kBatch, def_levels_.data(), rep_levels_.data(), values_.data(), &values_read_));
+      if (levels_read_ == 0) throw std::runtime_error("the page holds fewer values than it says, it is damaged");
+    }
+    return true;
+  }
+
+  void open_group(int group) {
+    column_.reset();
+    row_group_.reset();
+    group_ = group;
+    level_ = levels_read_ = 0;
+    row_group_ = reader_->RowGroup(group);
+    rows_left_ = row_group_->metadata()->num_rows();
+    if (rows_left_ < 0) throw std::runtime_error("the number of its rows is negative, the footer is damaged");
+    column_ = std::dynamic_pointer_cast<parquet::ByteArrayReader>(row_group_->Column(choice_.leaf));
+    if (column_ == nullptr) throw std::runtime_error("column '" + choice_.name + "' holds no strings");
+  }
+
+  std::unique_ptr<parquet::ParquetFileReader> reader_;
+  std::shared_ptr<parquet::FileMetaData> metadata_;
+  ColumnChoice choice_;
+  int group_ = -1;
+  std::int64_t rows_left_ = 0;  ///< rows of the row group that are left
+  std::shared_ptr<parquet::RowGroupReader> row_group_;
+  std::shared_ptr<parquet::ByteArrayReader> column_;
+  std::array<std::int16_t, kBatch> def_levels_{};
+  std::array<std::int16_t, kBatch> rep_levels_{};
+  std::array<parquet::ByteArray, kBatch> values_{};
+  std::size_t level_ = 0, levels_read_ = 0;
+  std::int64_t value_ = 0, values_read_ = 0;
+};
+
+constexpr std::int64_t kBatch_rows = 64;
+constexpr std::int64_t kRecordBuffer_bytes = 1 << 20;
+
+void check(const arrow::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <class T>
+T checked(arrow::Result<T> result) {
+  check(result.status());
+  return std::move(result).ValueUnsafe();
+}
+
+// Newer versions of Arrow return the reader; older ones store it through an argument.
+template <class Builder>
+std::unique_ptr<parquet::arrow::FileReader> build(Builder& builder) {
+  if constexpr (requires { builder.Build(); }) {
+    return checked(builder.Build());
+  } else {
+    std::unique_ptr<parquet::arrow::FileReader> reader;
+    check(builder.Build(&reader));
+    return reader;
+  }
+}
+
+template <class Reader>
+std::shared_ptr<arrow::RecordBatchReader> batches_of(Reader& reader, const std::vector<int>& groups,
+                                                     const std::vector<int>& leaves) {
+  if constexpr (requires { reader.GetRecordBatchReader(groups, leaves); }) {
+    return checked(reader.GetRecordBatchReader(groups, leaves));
+  } else {
+    std::unique_ptr<arrow::RecordBatchReader> batches;
+    check(reader.GetRecordBatchReader(groups, leaves, &batches));
+    return batches;
+  }
+}
+
+/// Newer versions of Arrow tell columns of JSON from strings where a file has no schema of Arrow, if they are asked to.
+template <class Properties>
+void read_json_as_such(Properties& properties) {
+  if constexpr (requires { properties.set_arrow_extensions_enabled(true); })
+    properties.set_arrow_extensions_enabled(true);
+}
+
+std::unique_ptr<parquet::arrow::FileReader> open_record_file(const std::string& file) {
+  parquet::ReaderProperties pages(arrow::system_memory_pool());
+  pages.enable_buffered_stream();
+  pages.set_buffer_size(kRecordBuffer_bytes);
+  pages.set_page_checksum_verification(true);
+  parquet::ArrowReaderProperties batches;
+  batches.set_batch_size(kBatch_rows);
+  batches.set_pre_buffer(false);
+  batches.set_use_threads(false);
+  read_json_as_such(batches);
+  parquet::arrow::FileReaderBuilder builder;
+  check(builder.OpenFile(file, /*memory_map=*/false, pages));
+  builder.memory_pool(arrow::system_memory_pool())->properties(batches);
+  return build(builder);
+}
+
+struct Field {
+  std::string name;
+  bool optional = false;  ///< a mark stood before the name
+};
+
+/// Takes the first line of `fields`.
+Field take_field(std::string_view& fields) {
+  const auto end = std::min(fields.find('\n'), fields.size());
+  Field field{std::string(fields.substr(0, end))};
+  fields.remove_prefix(std::min(end + 1, fields.size()));
+  field.optional = field.name.starts_with('!') || field.name.starts_with('?');
+  if (field.optional) field.name.erase(0, 1);
+  return field;
+}
+
+/// The leaves below the fields.
+std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::string_view fields) {
+  const auto& root = *schema.group_node();
+  std::vector<int> leaves;
+  while (!fields.empty()) {
+    const auto [name, optional] = take_field(fields);
+    const int index = find_column(root, name);
+    if (index < 0) {
+      if (optional) continue;
+      throw std::runtime_error("has no column '" + name + "', only " + column_names(root));
+    }
+    const auto before = leaves.size();
+    for (int i = 0; i < schema.num_columns(); ++i) {
+      if (schema.GetColumnRoot(i) == root.field(index).get()) leaves.push_back(i);
+    }
+    if (!optional && leaves.size() == before + 1 && is_null_type(*schema.Column(leaves.back())))
+      refuse_null_type(name, "strings or records");
+  }
+  return leaves;
+}
+
+/// True for an Arrow stream, as datasets.save_to_disk writes it.
+bool is_arrow_stream(const std::string& file) {
+  std::array<char, 4> head{};
+  std::ifstream(file, std::ios::binary).read(head.data(), head.size());
+  return std::string_view(head.data(), head.size()) == "\xff\xff\xff\xff";
+}
+
+std::shared_ptr<arrow::io::RandomAccessFile> open_input(const std::string& file) {
+  return checked(arrow::io::ReadableFile::Open(file, arrow::system_memory_pool()));
+}
+
+/// \param columns  those that are read; empty: all
+std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file,
+                                                      std::shared_ptr<arrow::io::RandomAccessFile> input,
+                                                      const std::vector<int>& columns = {}) {
+  // A file that was cut between two batches reads well to its end, but for the mark that ends a stream.
+  std::array<char, 8> tail{};
+  std::ifstream(file, std::ios::binary).seekg(-8, std::ios::end).read(tail.data(), tail.size());
+  if (std::string_view(tail.data(), tail.size()) != std::string_view("\xff\xff\xff\xff\0\0\0\0", 8))
+    throw std::runtime_error("is an Arrow stream without its end; was it copied whole?");
+  auto options = arrow::ipc::IpcReadOptions::Defaults();
+  options.memory_pool = arrow::system_memory_pool();
+  options.use_threads = false;
+  options.included_fields = columns;
+  return checked(arrow::ipc::RecordBatchStreamReader::Open(std::move(input), options));
+}
+
+std::string stream_column_names(const arrow::Schema& schema) {
+  std::string names;
+  for (const auto& field : schema.fields()) names += (names.empty() ? "'" : ", '") + field->name() + "'";
+  return names.substr(0, 300);
+}
+
+/// The columns of an Arrow stream that `fields` name, as choose_leaves().
+std::vector<int> choose_columns(const arrow::Schema& schema, std::string_view fields) {
+  std::vector<int> columns;
+  while (!fields.empty()) {
+    const auto [name, optional] = take_field(fields);
+    const auto found = schema.GetAllFieldIndices(name);
+    if (found.size() > 1) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    if (!found.empty()) columns.push_back(found.front());
+    if (optional) continue;
+    if (found.empty()) throw std::runtime_error("has no column '" + name + "', only " + stream_column_names(schema));
+    if (is_null_type(*schema.field(found.front())->type())) refuse_null_type(name, "strings or records");
+  }
+  return columns;
+}
+
+class RecordColumns : public RowReader {
+ public:
+  RecordColumns(const std::string& file, std::string_view fields) : fields_("\n" + std::string(fields) + "\n") {
+    if (is_arrow_stream(file)) {
+      stream_ = open_input(file);
+      batches_ = open_stream(file, stream_, choose_columns(*open_stream(file, open_input(file))->schema(), fields));
+      return;
+    }
+    reader_ = open_record_file(file);
+    const auto metadata = reader_->parquet_reader()->metadata();
+    num_rows_ = metadata->num_rows();
+    std::vector<int> groups(static_cast<std::size_t>(metadata->num_row_groups()));
+    std::iota(groups.begin(), groups.end(), 0);
+    batches_ = batches_of(*reader_, groups, choose_leaves(*metadata->schema(), fields));
+  }
+
+  std::int64_t num_rows() const noexcept override { return num_rows_; }
+
+ private:
+  bool read_row(std::string& text) override {
+    while (batch_ == nullptr || at_ == batch_->num_rows()) {
+      check(batches_->ReadNext(&batch_));
+      at_ = 0;
+      if (batch_ != nullptr && reader_ == nullptr) check(batch_->ValidateFull());  // Parquet's reader has checked it
+      if (batch_ != nullptr) continue;
+      if (reader_ != nullptr && next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      if (stream_ != nullptr) check_end();
+      return false;
+    }
+    text = "{";
+    for (int i = 0; i < batch_->num_columns(); ++i) {
+      if (i > 0) text += ',';
+      append_json_string(batch_->column_name(i), text);
+      text += ':';
+      const bool looked_at = fields_.find("\n!" + batch_->column_name(i) + "\n") != fields_.npos;
+      looked_at ? append_presence(*batch_->column(i), at_, text) : append_json_value(*batch_->column(i), at_, text);
+    }
+    text += '}';
+    ++at_;
+    return true;
+  }
+
+  /// Nothing may follow the mark that ends a stream.
+  void check_end() const {
+    const auto end = checked(stream_->Tell()), size = checked(stream_->GetSize());
+    if (end == size) return;
+    throw std::runtime_error("the Arrow stream ends at byte " + std::to_string(end) + " of " + std::to_string(size) +
+                             ", and what follows would be left out: a file holds one stream");
+  }
+
+  std::string fields_;                                   ///< each between line ends
+  std::unique_ptr<parquet::arrow::FileReader> reader_;   ///< null for an Arrow stream
+  std::shared_ptr<arrow::io::RandomAccessFile> stream_;  ///< null for Parquet
+  std::shared_ptr<arrow::RecordBatchReader> batches_;
+  std::shared_ptr<arrow::RecordBatch> batch_;
+  std::int64_t at_ = 0;  ///< in the batch
+  std::int64_t num_rows_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field) {
+  return std::make_unique<TextColumn>(file, field);
+}
+
+std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields) {
+  return std::make_unique<RecordColumns>(file, fields);
+}
+
+std::string column_lines(const std::string& file) {
+  if (is_arrow_stream(file)) {
+    std::string lines;
+    const auto schema = open_stream(file, open_input(file))->schema();
+    for (const auto& field : schema->fields()) lines += field->name() + "\n";
+    return lines;
+  }
+  const auto reader = parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false);
+  const auto& root = *reader->metadata()->schema()->group_node();
+  std::string lines;
+  for (int i = 0; i < root.field_count(); ++i) lines += root.field(i)->name() + "\n";
+  return lines;
+}
+
+}  // namespace fsdp::detail

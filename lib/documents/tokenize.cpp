@@ -1,0 +1,244 @@
+#include "lib/documents/tokenize.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
+#include "lib/documents/data_files.hpp"
+#include "lib/documents/documents.hpp"
+#include "lib/documents/encode_pipeline.hpp"
+#include "lib/documents/text_layout.hpp"
+#include "lib/templates/chat/chat_template.hpp"
+#include "lib/token_files/token_file_writer.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr auto kPatience = std::chrono::milliseconds(100);
+
+void check(const TokenizeOptions& options) {
+  if (options.inputs.empty()) throw RequestError("no input files were named");
+  if (options.output.empty()) throw RequestError("no output file was named");
+  if (options.threads < 1) throw RequestError(std::to_string(options.threads) + " threads cannot encode");
+  if (options.max_rows < 0) throw RequestError("at most " + std::to_string(options.max_rows) + " rows cannot be read");
+}
+
+void check_output_is_no_input(const TokenizeOptions& options, const std::vector<std::filesystem::path>& files) {
+  for (const auto& file : files) {
+    std::error_code error;
+    if (std::filesystem::equivalent(file, options.output, error)) {
+      throw RequestError(options.output.string() + ": is the output and an input");
+    }
+  }
+}
+
+std::string joined(const std::vector<std::filesystem::path>& paths) {
+  std::string text;
+  for (const auto& path : paths) {
+    if (text.size() > 200) return text + ", ...";
+    text += (text.empty() ? "" : ", ") + path.string();
+  }
+  return text;
+}
+
+bool holds_texts_only(const DocumentStream& stream) {
+  return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion);
+}
+
+/// Notes in the report the form of the samples and of the output.
+void choose_layout(const TokenizeOptions& options, const DocumentStream& stream, TokenizeReport& report) {
+  const bool texts_only = holds_texts_only(stream);
+  report.is_packed = options.layout == TokenLayout::automatic
+                         ? options.max_length == 0 && is_stream(TextLayout::automatic, report.files)
+                         : options.layout == TokenLayout::packed || options.layout == TokenLayout::overlapping;
+  report.shares_rows = options.layout == TokenLayout::packed_documents;
+  report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
+  if (report.is_packed && options.max_length > 0)
+    throw RequestError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
+}
+
+/// Largest number of ids of a document; 0: no limit.
+std::int64_t largest_length(const TokenizeOptions& options, const TokenizeReport& report) {
+  if (!report.shares_rows) return options.max_length;
+  return options.max_length > 0 ? std::min(options.max_length, options.seq_len) : options.seq_len;
+}
+
+DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& tokenizer, const DocumentStream& stream,
+                             TokenizeReport& report) {
+  const auto& chat = options.conversations;
+  ConversationRules rules{{}, chat.marks, chat.pairs, chat.train_on};
+  if (stream.needs_template()) {
+    rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
+    report.chat_template = rules.chat->name();
+  }
+  return {tokenizer,
+          rules,
+          {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split}};
+}
+
+std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                             const TokenizeReport& report, bool texts_only) {
+  TokenFileNotes notes{.tokenizer = options.tokenizer_name,
+                       .tokenizer_description = tokenizer.description(),
+                       .vocab_size = tokenizer.vocab_size(),
+                       .sources = {}};
+  for (const auto& file : report.files) notes.sources.push_back(file.string());
+  notes.chat_template = report.chat_template;
+  notes.masked = report.masked;
+  if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
+  if (report.shares_rows) return write_packed_documents(options.output, {options.seq_len, options.seed}, notes);
+  if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(options.output, options.seq_len, notes);
+  return report.is_packed ? write_packed_rows(options.output, options.seq_len, notes)
+                          : write_token_documents(options.output, notes);
+}
+
+/// Puts end marks between documents.
+class Joiner {
+ public:
+  /// \param mark  nothing: documents follow each other
+  explicit Joiner(std::optional<std::int32_t> mark) : mark_(mark) {}
+
+  /// To be called before a document is added. \return the number of marks added: 0 or 1
+  std::int64_t add_before(std::span<const std::int32_t> ids, TokenFileWriter& writer) {
+    if (!mark_ || ids.empty()) return 0;
+    const bool adds = last_ && *last_ != *mark_ && ids.front() != *mark_;
+    if (adds) writer.add(std::span(&*mark_, 1));
+    last_ = ids.back();
+    return adds ? 1 : 0;
+  }
+
+ private:
+  std::optional<std::int32_t> mark_;
+  std::optional<std::int32_t> last_;  ///< last id of the last document that has any
+};
+
+/// \throws RequestError when a mark is asked for and there is none
+std::optional<std::int32_t> mark_between(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                                         const TokenizeReport& report, bool texts_only) {
+  if (options.end_marks == EndMarks::off) return {};
+  if (options.end_marks == EndMarks::on && !tokenizer.eos_id())
+    throw RequestError("the tokenizer (" + tokenizer.description() + ") names no end mark", Remedy::of_eos);
+  return report.is_packed && texts_only ? tokenizer.eos_id() : std::nullopt;
+}
+
+void add_batch(const detail::EncodedBatch& batch, Joiner& joiner, TokenFileWriter& writer, TokenizeReport& report) {
+  std::size_t begin = 0;
+  const auto mask = std::span(batch.mask);
+  for (const auto end : batch.ends) {
+    const auto ids = std::span(batch.ids).subspan(begin, end - begin);
+    report.end_marks += joiner.add_before(ids, writer);
+    writer.add(ids, report.masked ? mask.subspan(begin, end - begin) : mask.first(0));
+    if (begin == end) ++report.empty_documents;
+    if (report.shares_rows && end - begin < 2) ++report.too_short;
+    begin = end;
+  }
+  report.documents += std::ssize(batch.ends);
+  report.tokens += std::ssize(batch.ids);
+  report.counted_tokens += std::count(mask.begin(), mask.end(), std::uint8_t{1});
+  report.cut_documents += batch.cut;
+  if (report.skipped == 0) report.first_skipped = batch.first_skipped;
+  report.skipped += batch.skipped;
+  report.elsewhere += batch.elsewhere;
+  report.ignored.add(batch.ignored);
+}
+
+void check_that_something_is_there(const TokenizeOptions& options, const TokenizeReport& report) {
+  if (report.documents > 0) return;
+  if (report.elsewhere > 0 && report.skipped == 0)
+    throw FormatError(joined(report.files) + ": none of " + std::to_string(report.elsewhere) + " documents is " +
+                      (options.split.held_out ? "held out" : "left to train on") +
+                      ": choose another share, or give more documents");
+  if (report.skipped == 0) throw FormatError("no documents in " + joined(report.files));
+  throw FormatError("none of the " + std::to_string(report.skipped) + " samples in " + joined(report.files) +
+                    " has a token that counts (the first is " + report.first_skipped +
+                    "): do the assistant's messages have this role, and does the length leave room for them?");
+}
+
+}  // namespace
+
+TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                        const std::function<void(const TokenizeProgress&)>& progress,
+                        const std::function<bool()>& stop_wanted) {
+  using State = detail::EncodePipeline::State;
+  check(options);
+  TokenizeReport report;
+  auto found = find_data_files(options.inputs);
+  report.files = std::move(found.files);
+  report.companions = std::move(found.companions);
+  report.unread = std::move(found.unread);
+  check_output_is_no_input(options, report.files);
+  DocumentStream stream(report.files, {options.conversations.form, options.field}, options.max_rows);
+  choose_layout(options, stream, report);
+  const auto encoder = make_encoder(options, tokenizer, stream, report);
+  report.learns_turn_ends = encoder.learns_turn_ends();
+  const auto writer = open_writer(options, tokenizer, report, holds_texts_only(stream));
+  Joiner joiner(mark_between(options, tokenizer, report, holds_texts_only(stream)));
+  std::int64_t bytes_read = 0;
+  {
+    detail::EncodePipeline pipeline(stream, encoder, options.threads);
+    detail::EncodedBatch batch;
+    for (State state = State::waiting; state != State::finished;) {
+      if (stop_wanted && stop_wanted()) {
+        report.stopped = true;
+        return report;
+      }
+      state = pipeline.next(batch, kPatience);
+      if (state == State::ready) {
+        add_batch(batch, joiner, *writer, report);
+        bytes_read = batch.bytes_read;
+      }
+      if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
+    }
+  }
+  report.ignored.add(stream.ignored());
+  check_that_something_is_there(options, report);
+  report.stopped = !writer->finish(stop_wanted);
+  if (report.shares_rows) report.rows = writer->document_rows();
+  report.tokens += report.end_marks;
+  if (options.layout == TokenLayout::overlapping) {
+    report.rows = overlapping_rows(report.tokens, options.seq_len);
+    if (report.tokens >= options.seq_len) report.dropped_tokens = (report.tokens - 1) % (options.seq_len - 1);
+  } else if (report.is_packed) {
+    report.rows = packed_rows(report.tokens, options.seq_len);
+    report.dropped_tokens = report.tokens - report.rows * options.seq_len;
+  }
+  return report;
+}
+
+std::string answers_line(const TokenizeReport& report) {
+  const double share = 100.0 * static_cast<double>(report.counted_tokens) /
+                       static_cast<double>(std::max<std::int64_t>(1, report.tokens));
+  const auto counts = report.masked
+                          ? fmt::format("{} of {} tokens count ({:.1f} %)", format_count(report.counted_tokens),
+                                        format_count(report.tokens), share)
+                          : std::string("all tokens count");
+  const auto by = report.chat_template.empty()           ? std::string()
+                  : report.chat_template == kOwnTemplate ? std::string(", the tokenizer's chat template")
+                                                         : ", chat template " + report.chat_template;
+  return "answers   " + counts + by;
+}
+
+std::string turn_end_line(const TokenizeReport& report) {
+  const auto by =
+      report.chat_template == kOwnTemplate ? "the tokenizer's chat template" : "chat template " + report.chat_template;
+  return "nothing behind an answer counts by " + by +
+         ", so the model does not learn to end its turn: in a copy of the template, put "
+         "{% generation %} and {% endgeneration %} around each answer with a mark behind it that ends the turn";
+}
+
+std::string skipped_line(const TokenizeReport& report) {
+  return fmt::format("{} without a token that counts {} left out, the first is {}",
+                     format_count_of(report.skipped, "sample"), report.skipped == 1 ? "is" : "are",
+                     report.first_skipped);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,57 @@
+#pragma once
+// Options for the encoding of conversations and of prompts with completions.
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "lib/base/types/named_values.hpp"
+
+namespace fsdp {
+
+/// The kind of samples in a data file.
+enum class DataForm : std::uint8_t {
+  automatic,          ///< decided by the keys or columns of the file
+  text,               ///< a string, or a list of strings
+  prompt_completion,  ///< `prompt` and `completion`: strings, or lists of messages
+  messages            ///< a list of {"role": ..., "content": ...}
+};
+
+inline constexpr std::array kDataFormNames{NamedValue<DataForm>{"auto", DataForm::automatic},
+                                           NamedValue<DataForm>{"text", DataForm::text},
+                                           NamedValue<DataForm>{"prompt-completion", DataForm::prompt_completion},
+                                           NamedValue<DataForm>{"messages", DataForm::messages}};
+
+/// Treatment of the name of a special token inside a message, a prompt or a completion.
+enum class MarksInTexts : std::uint8_t {
+  tokens,     ///< becomes the token, as in transformers
+  plain_text  ///< encoded as text; only the template writes marks
+};
+
+inline constexpr std::array kMarkNames{NamedValue<MarksInTexts>{"plain", MarksInTexts::plain_text},
+                                       NamedValue<MarksInTexts>{"tokens", MarksInTexts::tokens}};
+
+/// Encoding of a prompt and its completion.
+enum class PairEncoding : std::uint8_t {
+  joint,    ///< as one text; as many of its first ids as the prompt alone has are the prompt's (as TRL)
+  separate  ///< each as a text of its own
+};
+inline constexpr std::array kPairEncodingNames{NamedValue<PairEncoding>{"joint", PairEncoding::joint},
+                                               NamedValue<PairEncoding>{"separate", PairEncoding::separate}};
+
+/// The part of a sample that the loss counts. By default answers: completions, and the assistant's turns with their end
+/// marks. All ids of plain texts count.
+enum class TrainOn : std::uint8_t { answers, all };
+inline constexpr std::array kTrainOnNames{NamedValue<TrainOn>{"all", TrainOn::all},
+                                          NamedValue<TrainOn>{"answers", TrainOn::answers}};
+
+/// Options for conversations and prompts with completions; plain texts ignore them.
+struct ConversationOptions {
+  DataForm form = DataForm::automatic;
+  TrainOn train_on = TrainOn::answers;
+  std::string chat_template;   ///< a name, a file or a directory; empty: the model's, or else the tokenizer's own
+  std::string model_template;  ///< text of the template that the model was trained with; empty: not known
+  MarksInTexts marks = MarksInTexts::tokens;
+  PairEncoding pairs = PairEncoding::joint;
+};
+
+}  // namespace fsdp

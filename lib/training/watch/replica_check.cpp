@@ -1,0 +1,48 @@
+#include "lib/training/watch/replica_check.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace fsdp {
+
+OddRanks odd_ranks(std::span<const std::vector<std::uint64_t>> digests) {
+  std::map<std::vector<std::uint64_t>, int> counts;
+  for (const auto& digest : digests) ++counts[digest];
+  OddRanks odd;
+  if (counts.size() <= 1) return odd;
+  const auto most =
+      std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  odd.has_majority = 2 * static_cast<std::size_t>(most->second) > digests.size();
+  const auto& reference = odd.has_majority ? most->first : digests.front();
+  odd.first_item = reference.size();
+  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+    const auto& digest = digests[rank];
+    if (odd.has_majority && digest == reference) continue;
+    odd.ranks.push_back(static_cast<int>(rank));
+    const auto differs = std::mismatch(reference.begin(), reference.end(), digest.begin(), digest.end());
+    odd.first_item = std::min(odd.first_item, static_cast<std::size_t>(differs.first - reference.begin()));
+  }
+  return odd;
+}
+
+OddRanks odd_neighbours(std::span<const std::uint64_t> own, std::span<const std::uint64_t> previous) {
+  const auto size = own.size();
+  std::map<int, int> mismatches;  // by rank
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const auto before = (rank + size - 1) % size;
+    if (previous[rank] == own[before]) continue;
+    ++mismatches[static_cast<int>(before)];
+    ++mismatches[static_cast<int>(rank)];
+  }
+  OddRanks odd;
+  if (mismatches.empty()) return odd;
+  const bool tells = size > 2 && std::ranges::any_of(mismatches, [](const auto& one) { return one.second > 1; });
+  for (const auto& [rank, count] : mismatches) {
+    if (!tells || count > 1) odd.ranks.push_back(rank);
+  }
+  odd.has_majority = tells;
+  return odd;
+}
+
+}  // namespace fsdp
