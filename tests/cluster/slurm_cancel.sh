@@ -62,6 +62,7 @@ for name in "${names[@]}"; do
     [[ -e runs/$name/asked && -e runs/$name/checkpoints/latest ]] || show_and_fail "$name" "not cancelled, or not saved"
 done
 says limit requeueing || show_and_fail limit "it was not requeued"
-[[ $(scontrol show job "${jobs[limit]}") == *Restarts=1* ]] || show_and_fail limit "not restarted once"
+restarted() { [[ $(scontrol show job "${jobs[limit]}") == *Restarts=1* ]]; } # the count follows "requeueing" by a moment
+wait_for 60 restarted || show_and_fail limit "not restarted once"
 scancel "${jobs[limit]}"
 echo "as expected"
