@@ -278,6 +278,10 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
         "steps after which all ranks compare parameters, states and decisions, and compute a micro-batch of a "
         "neighbour, and the run fails where a rank's numbers differ; 0: never",
         {.range = {.from = 0}, .unit = "steps"});
+  t.add("sniff-every", o.sniff_every,
+        "steps after which, and before the first one, all ranks multiply and transfer known numbers in the job's own "
+        "shapes, and the run fails where a bit is wrong; 0: never",
+        {.range = {.from = 0}, .unit = "steps"});
   t.add("exclude-file", o.exclude_file,
         "file to which the job adds nodes that slowed it down, or on which a rank was stuck or wrong, one per line; "
         "the job "

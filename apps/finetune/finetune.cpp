@@ -18,6 +18,7 @@
 #include "apps/finetune/reports/speed_reporter.hpp"
 #include "apps/finetune/reports/step_log.hpp"
 #include "apps/finetune/validation/validation.hpp"
+#include "apps/finetune/watches.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/bf16/nccl_log.hpp"
@@ -33,9 +34,6 @@
 #include "lib/training/state/checkpoint_names.hpp"
 #include "lib/training/step/throughput.hpp"
 #include "lib/training/watch/flight_observer.hpp"
-#include "lib/training/watch/pace_observer.hpp"
-#include "lib/training/watch/state_verifier.hpp"
-#include "lib/training/watch/status_writer.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -57,6 +55,7 @@ RunRules rules_of(const RunSetup& setup, bool continues) {
           .saves_pass = options.interval_saves_pass,
           .eval_every = setup.eval_every,
           .verify_every = static_cast<double>(options.verify_every),
+          .sniff_every = static_cast<double>(options.sniff_every),
           .has_validation = setup.validates(),
           .final_save = !options.no_final_save,
           .exports = exports_at_the_end(options),
@@ -86,13 +85,7 @@ class Training {
         life_({context.world, context.log, context.progress, context.trainer, record_, validation_, outputs_},
               rules_of(context.setup, taken && !begins_a_run(context.setup, taken))),
         offload_(context),
-        status_(context.world, context.setup.directory, context.setup.device.backend.get(),
-                context.setup.device.device.index(), record_, context.log),
-        pace_({context.world, context.setup.device.backend.get(), context.setup.device.device.index(), context.progress,
-               context.log, [this](const nlohmann::json& line) { record_.add_metrics(line); },
-               context.setup.options.straggler_every_seconds, context.setup.options.exclude_file}),
-        verifier_({context.runtime, context.trainer, start.clock, context.log, context.setup.options.verify_every,
-                   context.setup.options.exclude_file, describe_arithmetic(context.setup, context.runtime)}) {
+        watches_(context, record_, start.clock) {
     begin_run();
     speed_.predict(peak_flops_, context.setup.total_steps - context.trainer.state().step);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement
@@ -101,7 +94,8 @@ class Training {
   ExitCode run(const TraceRecorder& trace, nlohmann::json& report) {
     const auto& setup = context_.setup;
     TrainLoop loop(context_.trainer, life_, {setup.total_steps, setup.total_samples},
-                   {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_, &status_, &pace_, &verifier_},
+                   {&losses_, &memory_, &speed_, &clock_, &log_, &offload_, &events_, &watches_.status, &watches_.pace,
+                    &watches_.verifier, &watches_.sniff},
                    [this] { return clock_.stop_wanted(context_.trainer.steps_under_way()) || life_.life().is_cut; });
     const bool saves_before_a_step = loop.is_over() || context_.trainer.optimizer().is_choosing_child();
     if (saves_before_a_step) context_.world.end_waits({});
@@ -113,7 +107,7 @@ class Training {
     }
     life_.handle(run_event::Ended{stopped, context_.trainer.state().fisher_batches});
     context_.progress.finish();
-    pace_.end();
+    watches_.pace.end();
     record_.draw_losses();
     const auto trace_error = write_trace(context_.world, setup.options.runtime.trace_file, trace, context_.log);
     memory_.report(context_.runtime, report);
@@ -124,7 +118,7 @@ class Training {
     fill(report, stopped);
     const bool pruned = life_.life().is_pruned && !why_early().empty();
     record_.end_job(stopped ? "stopped" : pruned ? "pruned" : "done", why_early());
-    status_.remove();
+    watches_.status.remove();
     return stopped ? report_stopped(trace_error) : report_done(trace_error);
   }
 
@@ -259,9 +253,7 @@ class Training {
   FinalFiles outputs_;
   RunExecutor life_;
   OffloadReporter offload_;
-  StatusWriter status_;
-  PaceObserver pace_;
-  StateVerifier verifier_;
+  Watches watches_;
 };
 
 /// \return what tells NCCL's transport of a training job; null where there is none

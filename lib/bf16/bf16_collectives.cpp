@@ -30,12 +30,10 @@ using Clock = std::chrono::steady_clock;
 /// Makes a bf16 tensor [elements] on `device`; `value(index)` is a whole number and has the period `period`.
 template <typename Value>
 at::Tensor periodic(std::int64_t elements, std::int64_t period, c10::Device device, const Value& value) {
-  auto tensor = at::empty({elements}, at::kBFloat16);
-  auto* data = tensor.data_ptr<at::BFloat16>();
-  for (std::int64_t i = 0; i < elements; ++i) {
-    data[i] = i < period ? at::BFloat16(static_cast<float>(value(i))) : data[i - period];
-  }
-  return tensor.to(device);
+  auto one = at::empty({period}, at::kBFloat16);
+  auto* data = one.template data_ptr<at::BFloat16>();
+  for (std::int64_t i = 0; i < period; ++i) data[i] = at::BFloat16(static_cast<float>(value(i)));
+  return one.to(device).repeat({(elements + period - 1) / period}).narrow(0, 0, elements);
 }
 
 /// Describes the first element of `got` that differs from `expected`; "" when all agree.
@@ -51,14 +49,18 @@ std::string first_difference(const at::Tensor& got, const at::Tensor& expected, 
   return "differs, but not in its elements";
 }
 
-/// Calls `check` with the number of the check, until one finds something. Every rank makes all of them.
+/// " (check 2 of 3)"; "" for a single one
+std::string which_check(int number, int checks) {
+  return checks > 1 ? fmt::format(" (check {} of {})", number + 1, checks) : "";
+}
+
+/// Calls `check` with the number of the check. Every rank makes all of them. \return what the first wrong one found
 template <typename Check>
 std::string first_wrong(int checks, const Check& check) {
   std::string wrong;
   for (int number = 0; number < checks; ++number) {
     const auto found = check(number);
-    if (!found.empty() && wrong.empty())
-      wrong = checks > 1 ? fmt::format("{} (check {} of {})", found, number + 1, checks) : found;
+    if (!found.empty() && wrong.empty()) wrong = found + which_check(number, checks);
   }
   return wrong;
 }
@@ -80,7 +82,7 @@ std::string how_it_sums(ProcessGroup& group, Bf16Collectives& reducer, c10::Devi
 
 class TrainingCollectives final : public Bf16Collectives {
  public:
-  TrainingCollectives(std::unique_ptr<TensorCollectives> collectives, std::function<void()> synchronize)
+  TrainingCollectives(std::shared_ptr<TensorCollectives> collectives, std::function<void()> synchronize)
       : collectives_(std::move(collectives)), synchronize_(std::move(synchronize)) {}
   void all_reduce(const at::Tensor& bf16) override {
     collectives_->all_reduce(std::span(&bf16, 1))->wait();
@@ -98,7 +100,7 @@ class TrainingCollectives final : public Bf16Collectives {
   }
 
  private:
-  std::unique_ptr<TensorCollectives> collectives_;
+  std::shared_ptr<TensorCollectives> collectives_;
   std::function<void()> synchronize_;
 };
 
@@ -249,7 +251,7 @@ int pair_color(int node, int nodes, int round) {
 
 }  // namespace detail
 
-std::unique_ptr<Bf16Collectives> make_bf16_collectives(std::unique_ptr<TensorCollectives> collectives,
+std::unique_ptr<Bf16Collectives> make_bf16_collectives(std::shared_ptr<TensorCollectives> collectives,
                                                        std::function<void()> synchronize) {
   return std::make_unique<TrainingCollectives>(std::move(collectives), std::move(synchronize));
 }
@@ -285,22 +287,11 @@ TransferFacts measure_gather(ProcessGroup& group, Bf16Collectives& collectives, 
             full = zeros(part * group.size(), at::kBFloat16, device)] { collectives.all_gather(shard, full); };
   });
   TransferFacts facts{timing.bytes, bus_speed(timing, group), "", -1};
-  const auto part = part_of(group, timing.bytes);
-  constexpr std::int64_t kPeriod = 251;  // a prime: no power of two of elements is a multiple of it
-  facts.wrong = first_wrong(budget.checks, [&](int number) {
-    const auto shard_of = [&](int rank) {
-      return periodic(part, kPeriod, device, [&](std::int64_t i) { return (i * 7 + rank * 31 + number) % kPeriod; });
-    };
-    const auto full = zeros(part * group.size(), at::kBFloat16, device);
-    collectives.all_gather(shard_of(group.rank()), full);
-    for (int rank = 0; rank < group.size(); ++rank) {
-      auto found = first_difference(full.narrow(0, rank * part, part), shard_of(rank), "what was sent");
-      if (found.empty()) continue;
-      if (facts.sender < 0) facts.sender = group.world_rank(rank);
-      return fmt::format("from rank {}: {}", group.world_rank(rank), found);
-    }
-    return std::string();
-  });
+  const auto wrong = check_gather(group, collectives, device, part_of(group, timing.bytes), budget.checks);
+  if (!wrong.empty()) {
+    facts.wrong = fmt::format("from rank {}: {}", wrong.front().sender, wrong.front().text);
+    facts.sender = wrong.front().sender;
+  }
   return facts;
 }
 
@@ -311,10 +302,37 @@ TransferFacts measure_scatter(ProcessGroup& group, Bf16Collectives& collectives,
     return [&collectives, full = zeros(part * group.size(), at::kBFloat16, device),
             shard = zeros(part, at::kFloat, device)] { collectives.reduce_scatter(full, shard); };
   });
-  TransferFacts facts{timing.bytes, bus_speed(timing, group), "", -1};
-  const auto part = part_of(group, timing.bytes);
+  const auto wrong = check_scatter(group, collectives, device, part_of(group, timing.bytes), budget.checks);
+  return {timing.bytes, bus_speed(timing, group), wrong.empty() ? "" : wrong.front().text, -1};
+}
+
+std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
+                                    std::int64_t part, int checks) {
+  constexpr std::int64_t kPeriod = 251;  // a prime: no power of two of elements is a multiple of it
+  std::vector<std::string> wrong(to_index(group.size()));
+  for (int number = 0; number < checks; ++number) {
+    const auto shard_of = [&](int rank) {
+      return periodic(part, kPeriod, device, [&](std::int64_t i) { return (i * 7 + rank * 31 + number) % kPeriod; });
+    };
+    const auto full = zeros(part * group.size(), at::kBFloat16, device);
+    collectives.all_gather(shard_of(group.rank()), full);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      auto& known = wrong[to_index(rank)];
+      const auto found = first_difference(full.narrow(0, rank * part, part), shard_of(rank), "what was sent");
+      if (known.empty() && !found.empty()) known = found + which_check(number, checks);
+    }
+  }
+  std::vector<WrongPart> parts;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (auto& text = wrong[to_index(rank)]; !text.empty()) parts.push_back({group.world_rank(rank), std::move(text)});
+  }
+  return parts;
+}
+
+std::vector<WrongPart> check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
+                                     std::int64_t part, int checks) {
   const auto period = detail::exact_period(group.size());
-  facts.wrong = first_wrong(budget.checks, [&](int number) {
+  const auto wrong = first_wrong(checks, [&](int number) {
     const auto full = periodic(part * group.size(), period, device, [&](std::int64_t i) {
       return detail::exact_value(group.rank(), group.size(), i + number);
     });
@@ -325,7 +343,7 @@ TransferFacts measure_scatter(ProcessGroup& group, Bf16Collectives& collectives,
     collectives.reduce_scatter(full, shard);
     return first_difference(shard, expected.to(at::kFloat), "the exact sum");
   });
-  return facts;
+  return wrong.empty() ? std::vector<WrongPart>() : std::vector<WrongPart>{{-1, wrong}};
 }
 
 std::unique_ptr<Bf16Collectives> make_shared_memory_collectives(ProcessGroup& group, std::int64_t max_bytes) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/bf16/facts.hpp"
 #include "lib/engine/collectives/tensor_collectives.hpp"
@@ -28,7 +29,7 @@ class Bf16Collectives {
 };
 
 /// NCCL's or the host's. \param synchronize  waits for the device
-std::unique_ptr<Bf16Collectives> make_bf16_collectives(std::unique_ptr<TensorCollectives> collectives,
+std::unique_ptr<Bf16Collectives> make_bf16_collectives(std::shared_ptr<TensorCollectives> collectives,
                                                        std::function<void()> synchronize);
 
 /// For CPU tensors of up to `max_bytes`, through memory shared by all ranks of a node, as training does within a
@@ -49,6 +50,20 @@ TransferFacts measure_gather(ProcessGroup& group, Bf16Collectives& collectives, 
                              const CollectiveBudget& budget);
 TransferFacts measure_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
                               const CollectiveBudget& budget);
+
+/// A part that a rank got otherwise than it was sent, or a wrong sum.
+struct WrongPart {
+  int sender = -1;   ///< world rank; -1: not known, since all ranks have added to it
+  std::string text;  ///< "element 3 is 1, what was sent is 2"
+};
+
+/// All-gathers `part` bf16 elements of each rank, several times, each with other numbers. Collective.
+/// \return what this rank got wrong, the first of each sender
+std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
+                                    std::int64_t part, int checks);
+/// The same of reduce-scatters. \return at most one
+std::vector<WrongPart> check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
+                                     std::int64_t part, int checks);
 
 namespace detail {
 

@@ -103,6 +103,11 @@ FlightRecorder::~FlightRecorder() {
   if (!file_.empty()) ::unlink(file_.c_str());
 }
 
+std::uint64_t FlightRecorder::collectives_of(std::uint8_t group) {
+  const std::lock_guard lock(mutex_);
+  return lists_[group];
+}
+
 void FlightRecorder::set_place(std::int64_t step, std::int64_t micro_batch) {
   const std::lock_guard lock(mutex_);
   step_ = static_cast<std::uint32_t>(step);
@@ -181,6 +186,11 @@ std::uint64_t FlightRecorder::begin(FlightKind kind, std::uint8_t group, std::ui
   event.round = map_->groups[group].rounds.load(std::memory_order_relaxed) + 1;
   const auto number = open(event);
   map_->groups[group].rounds.store(event.round, std::memory_order_release);
+  const bool is_text = kind == FlightKind::collection;  // each rank's has a length of its own
+  const bool has_tensors = kind >= FlightKind::all_gather && kind <= FlightKind::all_reduce;
+  const std::array<std::uint64_t, 4> entry{lists_[group], static_cast<std::uint64_t>(kind), is_text ? 0 : bytes,
+                                           has_tensors ? fnv1a(map_->names[event.name].data()) : 0};
+  lists_[group] = fnv1a({reinterpret_cast<const char*>(entry.data()), sizeof entry});
   return number;
 }
 

@@ -53,6 +53,9 @@ class FlightRecorder {
 
   /// \param members  world ranks \return the group's place
   std::uint8_t add_group(std::span<const int> members);
+  /// \return a number that is equal on ranks that have made the same collectives of the group, in the same order and of
+  ///         the same sizes: a transport may take others without an error. \param group  from add_group()
+  std::uint64_t collectives_of(std::uint8_t group);
   // Virtual, so that plugins can call them without this file's code.
   /// \return the number of a collective
   virtual std::uint64_t begin(FlightKind kind, std::uint8_t group, std::uint64_t bytes);
@@ -96,8 +99,9 @@ class FlightRecorder {
   std::uint64_t number_ = 0;
   std::uint32_t step_ = 0;
   std::uint16_t micro_batch_ = 0;
-  std::vector<Name> names_;        ///< outermost first
-  std::vector<FlightEvent> open_;  ///< by place in FlightMap::open
+  std::vector<Name> names_;                                ///< outermost first
+  std::vector<FlightEvent> open_;                          ///< by place in FlightMap::open
+  std::array<std::uint64_t, FlightMap::kGroups> lists_{};  ///< hashes of the collectives of each group
   TimeUse time_use_;
   std::int64_t time_ns_;  ///< up to which time_use_ counts
   int num_waits_ = 0;     ///< that go on, some of them within others

@@ -74,7 +74,26 @@ void check_mpi(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw RuntimeFailure(fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length))));
+  const auto message = fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
+  int kind = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &kind);
+  if (kind == MPI_ERR_TRUNCATE)
+    throw StuckFailure(message +
+                       ": another rank sent more than this one expects, in another collective or of another "
+                       "size");
+  throw RuntimeFailure(message);
+}
+
+/// \param code  of a call that completes several requests
+void check_requests(int code, std::span<const MPI_Status> statuses, const char* call) {
+  int kind = MPI_SUCCESS;
+  if (code != MPI_SUCCESS) MPI_Error_class(code, &kind);
+  if (kind == MPI_ERR_IN_STATUS) {
+    for (const auto& status : statuses) {
+      if (status.MPI_ERROR != MPI_ERR_PENDING) check_mpi(status.MPI_ERROR, call);
+    }
+  }
+  check_mpi(code, call);
 }
 
 UniqueComm::~UniqueComm() {
@@ -143,9 +162,11 @@ void MpiGroup::end_waits(std::function<bool()> wanted) {
 void MpiGroup::wait(std::span<MPI_Request> requests, const char* what) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
+  std::vector<MPI_Status> statuses(requests.size());
   for (int spins = 0;; ++spins) {
     int done = 0;
-    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), what);
+    check_requests(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses.data()), statuses,
+                   what);
     if (done != 0) return;
     if (spins < 200) continue;
     const auto waited = Clock::now() - start;

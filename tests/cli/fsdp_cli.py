@@ -145,10 +145,19 @@ def run(program, arguments, ranks=0, env=None, cwd=None, limit_seconds=90, befor
     return Result(line, process.returncode, out, err)
 
 
-def start(program, arguments, ranks, log, env=None):
+def wrap(programs, program, lines):
+    """Makes a folder with a script of the program's name that runs shell commands and becomes the program. Returns the folder."""
+    programs.mkdir()
+    script = programs / program
+    script.write_text(f"#!/bin/sh\n{lines}\nexec '{folder('FSDP_BIN')}/{program}' \"$@\"\n")
+    script.chmod(0o755)
+    return programs
+
+
+def start(program, arguments, ranks, log, env=None, programs=None):
     """Starts a program in the background; stdout and stderr go to the file `log`."""
     with open(log, "wb") as file:
-        return subprocess.Popen(command(program, arguments, ranks), stdout=file, stderr=file, env=environment(env),
+        return subprocess.Popen(command(program, arguments, ranks, programs), stdout=file, stderr=file, env=environment(env),
                                 start_new_session=True)
 
 

@@ -103,14 +103,8 @@ class Verify(fsdp_cli.Case):
         self.train("older", "--max-steps", 5, env=older)
         if self.losses("usual") == self.losses("older"):
             self.skipTest("this processor computes the same with older instructions")
-        programs = self.folder / "programs"
-        programs.mkdir()
-        wrapper = programs / "fsdp-finetune"
-        wrapper.write_text(f"""#!/bin/sh
-if [ "$PMI_RANK" = 2 ]; then export {" ".join(f"{name}={value}" for name, value in older.items())}; fi
-exec '{fsdp_cli.folder("FSDP_BIN")}/fsdp-finetune' "$@"
-""")
-        wrapper.chmod(0o755)
+        exports = " ".join(f"{name}={value}" for name, value in older.items())
+        programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ "$PMI_RANK" = 2 ]; then export {exports}; fi')
         line = fsdp_cli.command("fsdp-finetune", self.train_arguments("otherwise", "--max-steps", 20, "--verify-every", 5), 4, programs)
         result = subprocess.run(line, capture_output=True, text=True, env=fsdp_cli.environment(), check=False, timeout=90)
         self.assertEqual(result.returncode, 1, result.stderr)

@@ -78,6 +78,11 @@ class Ranks(fsdp_cli.Case):
             self.assertEqual(len(re.findall(r"gpus +they differ: rank 0 has .*a100-80g.* predicted for the smallest, .*a100-40g.* of rank 1", result.err)),
                              1 if name == "mixed" else 0, result.err)
 
+    def test_a_card_that_computes_nothing_fails_the_test_of_nodes(self):
+        result = self.ranks("sniffed", {}, {}, {}, more=["--sniff-every", 2])  # nothing compares tensors on the stub: nothing is equal
+        self.assertEqual(result.code, 1, str(result))
+        self.assertRegex(result.err, r"an all-gather of .* along shard is wrong, .*: ranks 0-2 \(.*\) took part; no step was made")
+
     def test_a_killed_rank_is_named_at_once(self):
         """Without mpiexec's clean-up, and in sessions of their own, the others outlive it; their limits of time are minutes."""
         if "-disable-auto-cleanup" not in subprocess.run([os.environ["FSDP_MPIEXEC"], "-help"], capture_output=True, text=True, check=False).stdout:

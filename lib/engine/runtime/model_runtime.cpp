@@ -275,12 +275,8 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.units = make_units(wrap_inputs, options.wrap);
   num_units_ = input.units.size();
   require_equal_ranks(world, traits_of(device_, ops(), mesh_, input));
-  const bool staged = options.host_staged || device_.backend == nullptr;
-  mesh_.connect([&](ProcessGroup& group) -> std::shared_ptr<TensorCollectives> {
-    if (staged) return make_host_collectives(group, ops());
-    return group.size() == 1 ? make_lone_collectives()
-                             : device_.backend->make_collectives(group, device_.device.index());
-  });
+  is_host_staged_ = options.host_staged || device_.backend == nullptr;
+  mesh_.connect([&](ProcessGroup& group) { return connect(group); });
   input.ops = device_.ops.get();
   input.mesh = &mesh_;
   if (options.offload_optimizer.on_disk()) {
@@ -294,6 +290,12 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
   input.step = step;
   policy_.graph_max_tokens = graph_max_tokens(options, decoder_, mesh_, ops());
   engine_ = std::make_unique<Engine>(input, policy_);
+}
+
+std::shared_ptr<TensorCollectives> ModelRuntime::connect(ProcessGroup& group) const {
+  if (is_host_staged_) return make_host_collectives(group, ops());
+  if (group.size() == 1) return make_lone_collectives();
+  return device_.backend->make_collectives(group, device_.device.index());
 }
 
 }  // namespace fsdp

@@ -88,6 +88,9 @@ class ModelRuntime {
     if (device_.backend != nullptr) device_.backend->synchronize(device_.device.index());
   }
   ProcessGroup& world() { return world_; }
+  /// Collectives over a group of the job's ranks, as those of the mesh. Collective over `group`, which must outlive the
+  /// result. \throws RuntimeFailure as DeviceBackend::make_collectives()
+  std::shared_ptr<TensorCollectives> connect(ProcessGroup& group) const;
   /// Collectives along the shard axis.
   TensorCollectives& shard_collectives() const { return *mesh_.shard.collectives; }
   /// True on the ranks whose shards are saved: one copy of each.
@@ -104,6 +107,7 @@ class ModelRuntime {
   std::vector<bool> trainable_;
   BaseWeights base_;
   Mesh mesh_;
+  bool is_host_staged_ = false;
   std::unique_ptr<TensorStore> store_;
   std::unique_ptr<Engine> engine_;
   std::size_t num_units_ = 0;

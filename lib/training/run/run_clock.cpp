@@ -33,9 +33,12 @@ void RunClock::after_validation(double seconds) { validation_seconds_ = std::max
 
 void RunClock::after_verification(double seconds) { verification_seconds_ = std::max(verification_seconds_, seconds); }
 
+void RunClock::after_sniff(double seconds) { sniff_seconds_ = std::max(sniff_seconds_, seconds); }
+
 bool RunClock::stop_wanted(std::size_t steps_under_way) const {
   const auto steps = 1.5 + static_cast<double>(steps_under_way);
-  return signalled() || seconds_left() < steps * slowest_step_seconds_ + verification_seconds_ + seconds_to_save();
+  return signalled() ||
+         seconds_left() < steps * slowest_step_seconds_ + verification_seconds_ + sniff_seconds_ + seconds_to_save();
 }
 
 double RunClock::seconds_left() const {

@@ -39,6 +39,7 @@ class RunClock final : public StepObserver {
   void after_save(double seconds);
   void after_validation(double seconds);
   void after_verification(double seconds);
+  void after_sniff(double seconds);
 
  private:
   double seconds_left() const;
@@ -54,6 +55,7 @@ class RunClock final : public StepObserver {
   double save_seconds_ = 0;
   double validation_seconds_ = 0;
   double verification_seconds_ = 0;
+  double sniff_seconds_ = 0;
 };
 
 }  // namespace fsdp::detail

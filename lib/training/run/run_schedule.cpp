@@ -351,7 +351,7 @@ bool ends_early(const RunLife& life, const RunRules& rules) {
 
 bool needs_state_of(std::int64_t step, const RunLife& life, const RunRules& rules) {
   return !life.is_open || life.nonfinite.any() || life.save_waits || falls_on(step, rules.save_every) ||
-         falls_on(step, rules.verify_every) || validates_after(step, rules);
+         falls_on(step, rules.verify_every) || falls_on(step, rules.sniff_every) || validates_after(step, rules);
 }
 
 std::vector<RunAction> next_actions(RunLife& life, const RunEvent& event, const RunRules& rules) {

@@ -24,6 +24,7 @@ struct RunRules {
   bool saves_pass = false;           ///< a checkpoint that is not the last one goes when a newer one is there
   double eval_every = 0;             ///< steps between validations; 0: none but the last
   double verify_every = 0;           ///< steps between comparisons of the ranks' state; 0: none
+  double sniff_every = 0;            ///< steps between tests of the nodes, for which no step is under way; 0: none
   bool has_validation = false;       ///< a validation has something to compute or to write
   bool final_save = true;            ///< the last state is saved; a run that is stopped saves its state in any case
   bool exports = false;              ///< files are written from the last state

@@ -129,6 +129,7 @@ struct TrainOptions {
   std::int64_t log_every = 10;
   std::string exclude_file;             ///< receives the nodes that the next job is to leave out; empty: none
   std::int64_t verify_every = 0;        ///< steps between comparisons of the ranks' state; 0: none
+  std::int64_t sniff_every = 0;         ///< steps between tests of the nodes; 0: none
   double straggler_every_seconds = 10;  ///< between comparisons of the ranks' pace; 0: none
   double time_limit_seconds = 0;        ///< from the start of the program; 0: the scheduler's, where it tells
   bool dry_run = false;

@@ -45,4 +45,28 @@ OddRanks odd_neighbours(std::span<const std::uint64_t> own, std::span<const std:
   return odd;
 }
 
+OddRanks odd_transfers(std::span<const WrongTransfer> transfers) {
+  std::map<int, int> counts;  // by rank
+  for (const auto& [receiver, sender] : transfers) {
+    ++counts[receiver];
+    if (sender >= 0) ++counts[sender];
+  }
+  int most = 0;
+  for (const auto& [rank, count] : counts) most = std::max(most, count);
+  OddRanks odd;
+  std::vector<int> of_most;
+  for (const auto& [rank, count] : counts) {
+    odd.ranks.push_back(rank);
+    if (count == most) of_most.push_back(rank);
+  }
+  odd.has_majority = most > 1 && of_most.size() == 1;
+  if (odd.has_majority) odd.ranks = of_most;
+  return odd;
+}
+
+std::string OddRanks::how() const {
+  if (!has_majority) return "disagree";
+  return ranks.size() == 1 ? "has not what the others have" : "have not what the others have";
+}
+
 }  // namespace fsdp

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "lib/base/messages/log.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/training/run/run_clock.hpp"
 #include "lib/training/run/step_observer.hpp"
 #include "lib/training/step/trainer.hpp"
+#include "lib/training/watch/wrong_ranks.hpp"
 
 namespace fsdp::detail {
 
@@ -39,13 +39,11 @@ class StateVerifier final : public StepObserver {
 
  private:
   void compare(const StepReport& step);
-  void require_equal(ProcessGroup& ranks, const std::vector<std::uint64_t>& items,
-                     const std::vector<std::string>& names);
   void compare_with_neighbour();
-  [[noreturn]] void fail(const std::string& what, const std::vector<int>& world_ranks, bool is_sure);
+  std::string state() const;  ///< for errors
 
   Input input_;
-  std::vector<std::string> hosts_;  ///< by rank
+  WrongRanks wrong_;
   bool computes_alike_ = false;     ///< all ranks round in the same way
   std::int64_t verified_step_ = 0;  ///< the last one; 0: none
 };

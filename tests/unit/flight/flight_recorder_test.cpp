@@ -64,6 +64,41 @@ TEST_SUITE("flight/recorder") {
     CHECK(later.waits_for()->name == "forward block 5");
   }
 
+  TEST_CASE("ranks with the same collectives have the same number, others have another") {
+    struct One {
+      FlightKind kind;
+      const char* name;
+      std::uint64_t bytes;
+    };
+    using enum FlightKind;
+    const std::vector<One> usual{
+        {all_gather, "gather block 1", 64}, {agreement, "read tokens", 8}, {collection, "", 7}};
+    const auto number_of = [](const std::vector<One>& made) {
+      FlightRecorder recorder(kRank, "");
+      const auto group = recorder.add_group(std::vector{0, 1}), other = recorder.add_group(std::vector{0, 2});
+      for (const auto& [kind, name, bytes] : made) {
+        recorder.begin_work(name);
+        recorder.end(recorder.begin(kind, group, bytes));
+        recorder.end_work();
+      }
+      CHECK(recorder.collectives_of(other) == 0);
+      return recorder.collectives_of(group);
+    };
+    CHECK(number_of(usual) == number_of(usual));
+    auto changed = usual;
+    changed[2].bytes = 300;             // a text of this rank
+    changed[1].name = "write samples";  // ranks agree in the midst of different work
+    CHECK(number_of(changed) == number_of(usual));
+    for (const auto& first : {One{all_gather, "gather block 1", 32}, One{all_gather, "gather block 2", 64},
+                              One{all_to_all, "gather block 1", 64}}) {
+      changed = usual;
+      changed[0] = first;
+      CHECK(number_of(changed) != number_of(usual));
+    }
+    CHECK(number_of({usual[1], usual[0], usual[2]}) != number_of(usual));
+    CHECK(number_of({usual[0], usual[1]}) != number_of(usual));
+  }
+
   TEST_CASE("what a rank's time goes into") {
     FlightRecorder recorder(kRank, "");
     const auto group = recorder.add_group(std::vector{0, 1});

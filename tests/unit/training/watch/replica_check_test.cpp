@@ -48,4 +48,20 @@ TEST_SUITE("training/replica_check") {
     CHECK(odd_neighbours(Losses{1, 2}, Losses{3, 1}).ranks == std::vector{0, 1});
     CHECK(odd_neighbours(Losses{1}, Losses{1}).ranks.empty());
   }
+
+  TEST_CASE("a rank with which most transfers went wrong is named") {
+    using Transfers = std::vector<WrongTransfer>;
+    const auto sends = odd_transfers(Transfers{{0, 2}, {1, 2}, {3, 2}});
+    CHECK(sends.ranks == std::vector{2});
+    CHECK(sends.has_majority);
+    CHECK(odd_transfers(Transfers{{1, 0}, {1, 2}, {1, 3}}).ranks == std::vector{1});
+    CHECK(odd_transfers(Transfers{{1, 1}, {0, 1}}).ranks == std::vector{1});
+    const auto link = odd_transfers(Transfers{{3, 1}});
+    CHECK(link.ranks == std::vector{1, 3});
+    CHECK_FALSE(link.has_majority);
+    const auto sums = odd_transfers(Transfers{{0, -1}, {2, -1}});  // all ranks added to them
+    CHECK(sums.ranks == std::vector{0, 2});
+    CHECK_FALSE(sums.has_majority);
+    CHECK(odd_transfers(Transfers{{0, 1}, {1, 0}, {2, 3}, {3, 2}}).ranks == std::vector{0, 1, 2, 3});
+  }
 }
