@@ -11,6 +11,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "lib/base/files/output_file.hpp"
+#include "lib/base/process/answer_within.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/reports/runs/job_flights.hpp"
@@ -62,7 +63,11 @@ int show_why(const RunsArguments& a, const JobOptions& options) {
   if (!speaks_for_the_job()) return static_cast<int>(ExitCode::ok);
   auto answer = ExitCode::ok;
   const int code = run_alone([&] {
-    if (!std::filesystem::is_directory(a.why)) throw MissingInput(fmt::format("{}: there is no such folder", a.why));
+    const auto is_there = answer_within(kLookAtFolder, [folder = std::filesystem::path(a.why)] {
+      std::error_code error;
+      return std::filesystem::is_directory(folder, error);
+    });
+    if (!is_there.value_or(true)) throw MissingInput(fmt::format("{}: there is no such folder", a.why));
     const auto flights = flights_of_run(a.why, FlightMap::kEvents);
     if (flights.empty()) {
       throw MissingInput(fmt::format(

@@ -11,6 +11,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/finetune/finetune.hpp"
+#include "lib/base/process/answer_within.hpp"
 #include "lib/flight/flight_recorder.hpp"
 #include "lib/ranks/recorded_group.hpp"
 #include "lib/reports/runs/job_flights.hpp"
@@ -46,7 +47,11 @@ std::string explained(const std::string& failure, const std::filesystem::path& r
   const auto verdict = verdict_of(flights, 0);
   if (!verdict.is_stuck) return failure;
   auto text = fmt::format("{}; why: {}", failure, verdict.text);
-  if (!std::filesystem::exists(run / kStatusFolder)) return text;  // the run's folder is not open
+  const auto is_open = answer_within(kLookAtFolder, [folder = run / kStatusFolder] {
+    std::error_code error;
+    return std::filesystem::exists(folder, error);
+  });
+  if (!is_open.value_or(false)) return text;  // the run's folder, or it does not answer
   const auto file = write_stuck_file(run, verdict, flights);
   if (file.problem.empty()) text += fmt::format("; what each rank did: {}", file.path.string());
   if (file.is_ours && !verdict.disagree) {

@@ -224,6 +224,21 @@ class Why(fsdp_cli.Case):
         subprocess.run(["fsfreeze", "-u", disk], check=True)
         self.assert_goes_on("blocked", process, log)
 
+    def test_a_run_whose_folder_does_not_answer(self):
+        shim = os.environ.get("TEST_SLOW_FILES")
+        if not shim:
+            self.skipTest("tests/support/slow_files.c was not built")
+        process, log, pids = self.start("gone", 2)
+        os.kill(pids[1], signal.SIGSTOP)
+        self.wait_for_verdict("gone")
+        # A look at the folder would take hours. The ranks of this node are known without it.
+        result = fsdp_cli.run("fsdp-eval", ["--why", self.run_directory("gone")], within=["env"], limit_seconds=60, env={
+            "LD_PRELOAD": shim, "TEST_SLOW_FILE": "/gone/status", "TEST_SLOW_MS": "9000000"})
+        self.assertEqual(result.code, 3, str(result))
+        self.assertRegex(result.out, rf"^rank 1 \(process {pids[1]} on [^)]+\) .*it is stopped .*rank 0 waits since")
+        os.kill(pids[1], signal.SIGCONT)
+        self.assert_goes_on("gone", process, log)
+
     def test_a_folder_that_is_no_run(self):
         self.assertIn("there is no such folder", self.why("missing", 4).err)
 

@@ -25,9 +25,9 @@ exec "$CONTAINER/bin/$@"
 SH
 chmod +x tools/apptainer
 
-submit() { # NAME STEPS: sets job
+submit() { # NAME STEPS: sets job; saves every `every` steps
     RUN_NAME=$1 bash "$FSDP_SOURCE/slurm/train.sh" --num-layers 2 --num-heads 2 --embed-size 32 --seq-len 32 --batch-size 2 --max-steps "$2" \
-        --seed 3 --save-every 5 "${@:3}" >submitted || { cat submitted; fail "slurm/train.sh gave $?"; }
+        --seed 3 --save-every "${every:-5}" "${@:3}" >submitted || { cat submitted; fail "slurm/train.sh gave $?"; }
     job=$(sed -n 's/^Submitted batch job //p' submitted)
 }
 show_and_fail() { tail -n 40 train-*.out; fail "$1"; }
@@ -65,7 +65,7 @@ for lr in 1e-3 1e-2; do
     grep -q "\"lr\": \"$lr\"" "$OUT_DIR/sweep/lr-$lr/job.json" || fail "the run of --lr $lr has another one"
 done
 # The last task of an array has the array's number: it requeues itself alone.
-ARRAY="lr=1e-3,1e-2" submit tasks $((10 * steps))
+every=100 ARRAY="lr=1e-3,1e-2" submit tasks $((10 * steps))
 wait_for 60 has_steps tasks/lr-1e-2 12 || show_and_fail "no progress of the array's last task"
 scancel -s USR1 "${job}_1"
 wait_for 300 over || show_and_fail "the array is still there"

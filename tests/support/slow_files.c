@@ -1,6 +1,8 @@
-/* LD_PRELOAD: a slow disk under one rank. Calls of the rank TEST_SLOW_RANK that read, write or synchronize a file whose
- * path has TEST_SLOW_FILE in it take TEST_SLOW_MS milliseconds longer, after the first TEST_SLOW_AFTER (0) of them. */
+/* LD_PRELOAD: a slow disk under one rank. Calls of the rank TEST_SLOW_RANK (not set: of any process) that read, write or
+ * synchronize a file, or list a folder, whose path has TEST_SLOW_FILE in it take TEST_SLOW_MS milliseconds longer, after
+ * the first TEST_SLOW_AFTER (0) of them. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -19,7 +21,8 @@ static void slow_down(int fd) {
   const char *rank = getenv("PMI_RANK"), *slow = getenv("TEST_SLOW_RANK"), *file = getenv("TEST_SLOW_FILE"),
              *delay = getenv("TEST_SLOW_MS");
   char link[64], path[4096];
-  if (rank != NULL && slow != NULL && file != NULL && delay != NULL && strcmp(rank, slow) == 0) {
+  const int is_slow = slow == NULL || (rank != NULL && strcmp(rank, slow) == 0);
+  if (is_slow && file != NULL && delay != NULL) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     const ssize_t length = readlink(link, path, sizeof path - 1);
     if (length > 0) {
@@ -34,6 +37,10 @@ static void slow_down(int fd) {
   errno = saved;
 }
 
+struct dirent* readdir(DIR* folder) {
+  slow_down(dirfd(folder));
+  return NEXT(readdir)(folder);
+}
 ssize_t read(int fd, void* to, size_t size) {
   slow_down(fd);
   return NEXT(read)(fd, to, size);

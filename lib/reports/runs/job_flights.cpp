@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "lib/base/files/file.hpp"
+#include "lib/base/process/answer_within.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/reports/runs/rank_status.hpp"
@@ -68,11 +69,41 @@ std::int64_t last_step(std::span<const RankFlight> flights) {
   return step;
 }
 
+StuckFile write_whole(const fs::path& run_directory, const std::string& name, const std::string& text) {
+  StuckFile stuck{.path = run_directory / name, .is_ours = false, .problem = ""};
+  const auto temporary = run_directory / ("." + name);
+  const auto is_older = [](const fs::path& path, std::chrono::seconds age) {
+    std::error_code error;
+    const auto written = fs::last_write_time(path, error);
+    return !error && fs::file_time_type::clock::now() - written > age;
+  };
+  std::error_code error;
+  if (fs::exists(stuck.path, error) && !is_older(stuck.path, std::chrono::seconds(10))) return stuck;
+  if (is_older(temporary, std::chrono::seconds(60))) fs::remove(temporary, error);  // of a rank that was killed
+  try {
+    auto file = File::create_new(temporary);
+    stuck.is_ours = true;
+    file.write(text);
+    file.close();
+    fs::rename(temporary, stuck.path, error);
+    if (error) stuck.problem = fmt::format("{}: cannot be written: {}", stuck.path.string(), error.message());
+  } catch (const IoError& failure) {
+    if (stuck.is_ours) fs::remove(temporary, error);
+    const bool is_begun = !stuck.is_ours && (fs::exists(temporary, error) || fs::exists(stuck.path, error));
+    if (!is_begun) stuck.problem = failure.what();
+    // A rank that ends the job now would end the one that writes.
+    for (int i = 0; is_begun && fs::exists(temporary, error) && i < 300; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return stuck;
+}
+
 }  // namespace
 
 std::vector<RankFlight> flights_of_run(const fs::path& run_directory, std::size_t most_ended) {
   std::map<int, RankFlight> by_rank;
-  for (const auto& node : read_node_status(run_directory)) {
+  const auto written = answer_within(kLookAtFolder, [run_directory] { return read_node_status(run_directory); });
+  for (const auto& node : written.value_or(std::vector<NodeStatus>())) {
     for (const auto& flight : node.flights) {
       auto& rank = by_rank[flight.rank] = flight;
       rank.every_seconds = node.every_seconds;
@@ -104,32 +135,12 @@ std::string stuck_text(const Verdict& verdict, std::span<const RankFlight> fligh
 
 StuckFile write_stuck_file(const fs::path& run_directory, const Verdict& verdict, std::span<const RankFlight> flights) {
   const auto name = fmt::format("stuck-{}.json", last_step(flights));
-  StuckFile stuck{.path = run_directory / name, .is_ours = false, .problem = ""};
-  const auto temporary = run_directory / ("." + name);
-  const auto is_older = [](const fs::path& path, std::chrono::seconds age) {
-    std::error_code error;
-    const auto written = fs::last_write_time(path, error);
-    return !error && fs::file_time_type::clock::now() - written > age;
-  };
-  std::error_code error;
-  if (fs::exists(stuck.path, error) && !is_older(stuck.path, std::chrono::seconds(10))) return stuck;
-  if (is_older(temporary, std::chrono::seconds(60))) fs::remove(temporary, error);  // of a rank that was killed
-  try {
-    auto file = File::create_new(temporary);
-    stuck.is_ours = true;
-    file.write(stuck_text(verdict, flights));
-    file.close();
-    fs::rename(temporary, stuck.path, error);
-    if (error) stuck.problem = fmt::format("{}: cannot be written: {}", stuck.path.string(), error.message());
-  } catch (const IoError& failure) {
-    if (stuck.is_ours) fs::remove(temporary, error);
-    const bool is_begun = !stuck.is_ours && (fs::exists(temporary, error) || fs::exists(stuck.path, error));
-    if (!is_begun) stuck.problem = failure.what();
-    // A rank that ends the job now would end the one that writes.
-    for (int i = 0; is_begun && fs::exists(temporary, error) && i < 300; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return stuck;
+  const auto written = answer_within(3 * kLookAtFolder, [run_directory, name, text = stuck_text(verdict, flights)] {
+    return write_whole(run_directory, name, text);
+  });
+  if (written) return *written;
+  const auto path = run_directory / name;
+  return {.path = path, .is_ours = false, .problem = path.string() + ": the file system does not answer"};
 }
 
 }  // namespace fsdp
