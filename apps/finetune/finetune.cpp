@@ -85,7 +85,7 @@ class Training {
         life_({context.world, context.log, context.progress, context.trainer, record_, validation_, outputs_},
               rules_of(context.setup, taken && !begins_a_run(context.setup, taken))),
         offload_(context),
-        watches_(context, record_, start.clock) {
+        watches_(context, record_, start.clock, memory) {
     begin_run();
     speed_.predict(peak_flops_, context.setup.total_steps - context.trainer.state().step);
     reset_host_memory_peak();  // exclude the matrices of the peak measurement

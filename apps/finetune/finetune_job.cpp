@@ -13,6 +13,7 @@
 #include "apps/finetune/finetune.hpp"
 #include "lib/base/process/answer_within.hpp"
 #include "lib/flight/flight_recorder.hpp"
+#include "lib/ranks/different_collectives.hpp"
 #include "lib/ranks/recorded_group.hpp"
 #include "lib/reports/runs/job_flights.hpp"
 #include "lib/reports/runs/rank_status.hpp"
@@ -41,8 +42,10 @@ void choose_save_interval(const OptionTable& app, TrainOptions& o) {
 constexpr std::chrono::hours kOldFlight{7 * 24};
 
 /// Adds why ranks did not arrive, and leaves a file of what each of them did.
-std::string explained(const std::string& failure, const std::filesystem::path& run,
+std::string explained(const StuckFailure& problem, const std::filesystem::path& run,
                       const std::filesystem::path& exclude_file, const Logger& log) {
+  const std::string failure = problem.what();
+  const bool is_fault_of_node = dynamic_cast<const DifferentCollectives*>(&problem) == nullptr;
   const auto flights = flights_of_run(run, FlightMap::kEvents);
   const auto verdict = verdict_of(flights, 0);
   if (!verdict.is_stuck) return failure;
@@ -54,7 +57,7 @@ std::string explained(const std::string& failure, const std::filesystem::path& r
   if (!is_open.value_or(false)) return text;  // the run's folder, or it does not answer
   const auto file = write_stuck_file(run, verdict, flights);
   if (file.problem.empty()) text += fmt::format("; what each rank did: {}", file.path.string());
-  if (file.is_ours && !verdict.disagree) {
+  if (file.is_ours && !verdict.disagree && is_fault_of_node) {
     std::vector<std::string> nodes;
     for (const auto& flight : flights) {
       const bool is_named = std::ranges::find(verdict.ranks, flight.rank) != verdict.ranks.end();
@@ -115,7 +118,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
   try {
     code = run_finetune(recorded, start, options, saved, events, log, report);
   } catch (const StuckFailure& failure) {
-    throw RuntimeFailure(explained(failure.what(), run, options.exclude_file, log));
+    throw RuntimeFailure(explained(failure, run, options.exclude_file, log));
   }
   if (!ignored.empty()) report["ignored"].update(ignored.to_json());
   return code;

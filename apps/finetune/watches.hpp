@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/reports/describe.hpp"
+#include "apps/finetune/reports/memory_reporter.hpp"
 #include "apps/finetune/reports/run_record.hpp"
 #include "apps/finetune/run_setup.hpp"
 #include "lib/bf16/sniff_test.hpp"
@@ -16,7 +17,7 @@ namespace fsdp::detail {
 /// They observe steps in this order.
 struct Watches {
   /// Collective. \throws RuntimeFailure where the first of --sniff-every's tests finds a wrong rank
-  Watches(const RunContext& context, RunRecord& record, RunClock& clock)
+  Watches(const RunContext& context, RunRecord& record, RunClock& clock, MemoryReporter& memory)
       : status(context.world, context.setup.directory, context.setup.device.backend.get(),
                context.setup.device.device.index(), record, context.log),
         pace({context.world, context.setup.device.backend.get(), context.setup.device.device.index(), context.progress,
@@ -27,7 +28,7 @@ struct Watches {
         sniff({context.runtime, clock, context.log,
                context.setup.batches.micro_batch_size * context.setup.train_data->tokens_per_row(),
                context.setup.options.sniff_every, context.setup.options.exclude_file,
-               describe_arithmetic(context.setup, context.runtime)}) {}
+               describe_arithmetic(context.setup, context.runtime), [&memory] { memory.disturb(); }}) {}
 
   StatusWriter status;
   PaceObserver pace;

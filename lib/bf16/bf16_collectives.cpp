@@ -39,7 +39,8 @@ at::Tensor periodic(std::int64_t elements, std::int64_t period, c10::Device devi
 /// Describes the first element of `got` that differs from `expected`; "" when all agree.
 /// \param what  "the exact sum"
 std::string first_difference(const at::Tensor& got, const at::Tensor& expected, const char* what) {
-  if (at::equal(got, expected)) return "";
+  const auto bits = [](const at::Tensor& x) { return x.view(x.element_size() == 2 ? at::kShort : at::kInt); };
+  if (at::equal(bits(got), bits(expected))) return "";
   const auto got_floats = got.to(at::kCPU, at::kFloat), wanted = expected.to(at::kCPU, at::kFloat);
   const auto* g = got_floats.const_data_ptr<float>();
   const auto* w = wanted.const_data_ptr<float>();
@@ -265,16 +266,7 @@ ReduceFacts measure_reduce(ProcessGroup& group, Bf16Collectives& collectives, c1
   facts.ranks = group.size();
   facts.bytes = timing.bytes;
   facts.bus_gb_per_s = 2 * bus_speed(timing, group);
-  const auto period = detail::exact_period(group.size());
-  facts.wrong = first_wrong(budget.checks, [&](int number) {
-    const auto sum = periodic(timing.bytes / 2, period, device, [&](std::int64_t i) {
-      return detail::exact_value(group.rank(), group.size(), i + number);
-    });
-    const auto expected = periodic(timing.bytes / 2, period, device,
-                                   [&](std::int64_t i) { return detail::exact_sum(group.size(), i + number); });
-    collectives.all_reduce(sum);
-    return first_difference(sum, expected, "the exact sum");
-  });
+  facts.wrong = check_reduce(group, collectives, device, timing.bytes / 2, budget.checks);
   facts.sums_in = how_it_sums(group, collectives, device);
   return facts;
 }
@@ -302,8 +294,8 @@ TransferFacts measure_scatter(ProcessGroup& group, Bf16Collectives& collectives,
     return [&collectives, full = zeros(part * group.size(), at::kBFloat16, device),
             shard = zeros(part, at::kFloat, device)] { collectives.reduce_scatter(full, shard); };
   });
-  const auto wrong = check_scatter(group, collectives, device, part_of(group, timing.bytes), budget.checks);
-  return {timing.bytes, bus_speed(timing, group), wrong.empty() ? "" : wrong.front().text, -1};
+  return {timing.bytes, bus_speed(timing, group),
+          check_scatter(group, collectives, device, part_of(group, timing.bytes), budget.checks), -1};
 }
 
 std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
@@ -312,7 +304,9 @@ std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collec
   std::vector<std::string> wrong(to_index(group.size()));
   for (int number = 0; number < checks; ++number) {
     const auto shard_of = [&](int rank) {
-      return periodic(part, kPeriod, device, [&](std::int64_t i) { return (i * 7 + rank * 31 + number) % kPeriod; });
+      return periodic(part, kPeriod, device, [&](std::int64_t i) {
+        return (i * 7 + rank * 31 + number) % kPeriod - kPeriod / 2;  // of both signs
+      });
     };
     const auto full = zeros(part * group.size(), at::kBFloat16, device);
     collectives.all_gather(shard_of(group.rank()), full);
@@ -329,10 +323,10 @@ std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collec
   return parts;
 }
 
-std::vector<WrongPart> check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
-                                     std::int64_t part, int checks) {
+std::string check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device, std::int64_t part,
+                          int checks) {
   const auto period = detail::exact_period(group.size());
-  const auto wrong = first_wrong(checks, [&](int number) {
+  return first_wrong(checks, [&](int number) {
     const auto full = periodic(part * group.size(), period, device, [&](std::int64_t i) {
       return detail::exact_value(group.rank(), group.size(), i + number);
     });
@@ -343,7 +337,20 @@ std::vector<WrongPart> check_scatter(ProcessGroup& group, Bf16Collectives& colle
     collectives.reduce_scatter(full, shard);
     return first_difference(shard, expected.to(at::kFloat), "the exact sum");
   });
-  return wrong.empty() ? std::vector<WrongPart>() : std::vector<WrongPart>{{-1, wrong}};
+}
+
+std::string check_reduce(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device, std::int64_t elements,
+                         int checks) {
+  const auto period = detail::exact_period(group.size());
+  return first_wrong(checks, [&](int number) {
+    const auto sum = periodic(elements, period, device, [&](std::int64_t i) {
+      return detail::exact_value(group.rank(), group.size(), i + number);
+    });
+    const auto expected =
+        periodic(elements, period, device, [&](std::int64_t i) { return detail::exact_sum(group.size(), i + number); });
+    collectives.all_reduce(sum);
+    return first_difference(sum, expected, "the exact sum");
+  });
 }
 
 std::unique_ptr<Bf16Collectives> make_shared_memory_collectives(ProcessGroup& group, std::int64_t max_bytes) {

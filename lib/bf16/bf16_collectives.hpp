@@ -51,9 +51,9 @@ TransferFacts measure_gather(ProcessGroup& group, Bf16Collectives& collectives, 
 TransferFacts measure_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
                               const CollectiveBudget& budget);
 
-/// A part that a rank got otherwise than it was sent, or a wrong sum.
+/// A part of an all-gather that arrived otherwise than it was sent.
 struct WrongPart {
-  int sender = -1;   ///< world rank; -1: not known, since all ranks have added to it
+  int sender;        ///< world rank
   std::string text;  ///< "element 3 is 1, what was sent is 2"
 };
 
@@ -61,9 +61,11 @@ struct WrongPart {
 /// \return what this rank got wrong, the first of each sender
 std::vector<WrongPart> check_gather(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
                                     std::int64_t part, int checks);
-/// The same of reduce-scatters. \return at most one
-std::vector<WrongPart> check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device,
-                                     std::int64_t part, int checks);
+/// The same of reduce-scatters, with `part` elements for each rank, and of all-reduces. \return "" or a text as above
+std::string check_scatter(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device, std::int64_t part,
+                          int checks);
+std::string check_reduce(ProcessGroup& group, Bf16Collectives& collectives, c10::Device device, std::int64_t elements,
+                         int checks);
 
 namespace detail {
 

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "lib/base/process/scheduler.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/elapsed.hpp"
@@ -61,40 +61,35 @@ std::int64_t largest_block(const Decoder& decoder) {
   return largest;
 }
 
-std::vector<ProductShape> product_shapes(const Decoder& decoder, std::int64_t tokens) {
+std::vector<ProductShape> product_shapes(const Decoder& decoder, const std::vector<bool>& trainable,
+                                         std::int64_t tokens) {
   const auto most = largest_block(decoder);
   std::set<ProductShape> shapes;
-  const auto add = [&](std::int64_t in, std::int64_t out) {
-    shapes.insert({std::clamp<std::int64_t>(most / std::max(in, out), 1, std::max<std::int64_t>(tokens, 1)), in, out});
-  };
-  for (const auto& spec : decoder.parameters) {
-    if (spec.is_matrix_of_block() && spec.stands_for < 0) add(spec.shape[1], spec.shape[0]);
+  for (std::size_t i = 0; i < decoder.parameters.size(); ++i) {
+    const auto& spec = decoder.parameters[i];
+    if (!spec.is_matrix_of_block() || spec.stands_for >= 0) continue;
+    const auto in = spec.shape[1], out = spec.shape[0];
+    const auto rows = std::clamp<std::int64_t>(most / std::max(in, out), 1, std::max<std::int64_t>(tokens, 1));
+    shapes.insert({rows, in, out, trainable[i]});
   }
-  add(decoder.config.embed_size, decoder.config.vocab_size);
   return {shapes.begin(), shapes.end()};
 }
 
-PairSummary summarize(const std::vector<PairSpeed>& pairs) {
-  constexpr std::size_t kFewest = 4;  // of fewer the median tells nothing
-  PairSummary summary;
-  if (pairs.empty()) return summary;
+std::string PairSpeeds::range(const std::vector<PairSpeed>& pairs) {
+  if (pairs.empty()) return "";
   const auto [slowest, fastest] = std::ranges::minmax(pairs, {}, &PairSpeed::gb_per_s);
-  summary.speeds = fmt::format(" at {:.3g} to {:.3g} GB/s", slowest.gb_per_s, fastest.gb_per_s);
-  for (const bool is_on_node : {true, false}) {
-    std::vector<PairSpeed> kind;
-    std::ranges::copy_if(pairs, std::back_inserter(kind),
-                         [&](const auto& one) { return one.is_on_node == is_on_node; });
-    if (kind.size() < kFewest) continue;
-    std::ranges::sort(kind, {}, &PairSpeed::gb_per_s);
-    const double median = kind[kind.size() / 2].gb_per_s;
-    for (const auto& one : kind) {
-      if (one.gb_per_s >= median / 2) break;
-      summary.warnings.push_back(
-          fmt::format("slow link: ranks {} and {} copy {:.3g} GB/s, the median pair {}{:.3g} GB/s", one.first,
-                      one.second, one.gb_per_s, is_on_node ? "of a node " : "of two nodes ", median));
-    }
+  return fmt::format(" at {:.3g} to {:.3g} GB/s", slowest.gb_per_s, fastest.gb_per_s);
+}
+
+std::vector<std::string> PairSpeeds::warnings(const std::vector<PairSpeed>& pairs) {
+  std::vector<std::string> warnings;
+  for (const auto& [first, second, gb_per_s] : pairs) {
+    const auto before = first_.try_emplace({first, second}, gb_per_s).first->second;
+    if (gb_per_s < before / 2)
+      warnings.push_back(fmt::format("slow link: ranks {} and {} copy {:.3g} GB/s, at first {:.3g} GB/s", first, second,
+                                     gb_per_s, before));
   }
-  return summary;
+  return warnings;
 }
 
 SniffTest::SniffTest(Input input)
@@ -103,17 +98,17 @@ SniffTest::SniffTest(Input input)
   auto& world = input_.runtime.world();
   computes_alike_ = every_rank(world, text_of_root(world, [&] { return input_.arithmetic; }) == input_.arithmetic);
   const auto node = world.split_by_node();
-  add_pairs(*node, true);
+  add_pairs(*node);
   const auto across = world.split(node->rank());
-  add_pairs(*across, false);
+  add_pairs(*across);
   test(0);
 }
 
-void SniffTest::add_pairs(ProcessGroup& ring, bool is_on_node) {
+void SniffTest::add_pairs(ProcessGroup& ring) {
   const int size = ring.size(), rounds = size < 3 ? size - 1 : 2 + size % 2;
-  for (int round = 0; round < rounds; ++round) {
-    auto pair = ring.split(pair_color(ring.rank(), size, round));
-    if (pair->size() == 2) pairs_.push_back({std::move(pair), is_on_node});
+  for (int round = 0; round < 3; ++round) {  // the same on all ranks, so that groups have the same places in records
+    auto pair = ring.split(round < rounds ? pair_color(ring.rank(), size, round) : ring.rank());
+    if (pair->size() == 2) pairs_.push_back(std::move(pair));
   }
 }
 
@@ -124,23 +119,32 @@ void SniffTest::after_step(const StepReport& step, bool) {
 void SniffTest::test(std::int64_t step) {
   const WithoutAutograd guard;
   const auto start = std::chrono::steady_clock::now();
-  auto& world = input_.runtime.world();
+  auto& runtime = input_.runtime;
+  auto& world = runtime.world();
   const FlightWork work(world.recorder(), "sniff");
   const auto state = step == 0 ? std::string("no step was made") : fmt::format("step {} is not saved", step);
-  input_.runtime.synchronize();
-  const auto num_products = check_products(state);
-  std::string transfers;
+  const auto release = [&] {  // NCCL takes its memory from the device itself
+    if (auto* backend = runtime.backend()) backend->release_cached(runtime.device().index());
+  };
+  input_.takes_memory();
+  runtime.synchronize();
+  release();
+  auto tested = format_count_of(static_cast<std::int64_t>(check_products(state)), "product");
   if (world.size() > 1) {
-    const auto bytes = check_axes(state);
-    const auto speeds = check_pairs(state);
-    transfers = fmt::format(", all-gathers and reduce-scatters of {}, copies between neighbours{}", format_bytes(bytes),
-                            speeds);
+    if (!computes_alike_) tested += " (not compared between ranks, which round differently)";
+    const auto bytes = largest_block(runtime.decoder()) *
+                       static_cast<std::int64_t>(c10::elementSize(runtime.policy().precision.param_dtype));
+    const auto axis = check_axes(bytes);
+    release();
+    const auto pairs = check_pairs();
+    judge(axis, pairs, state);
+    tested += fmt::format(", collectives of {}, copies between neighbours{}", format_bytes(bytes), pairs.speeds);
   }
+  release();
   const double seconds = seconds_since(start);
   input_.clock.after_sniff(seconds);
-  input_.log.info(fmt::format("sniffed   {}: {}{}, {} times each, in {:.2f} s; all bits are right",
-                              step == 0 ? "before the first step" : fmt::format("step {}", step),
-                              format_count_of(static_cast<std::int64_t>(num_products), "product"), transfers, kChecks,
+  input_.log.info(fmt::format("sniffed   {}: {}, {} times each, in {:.2f} s; all bits are right",
+                              step == 0 ? "before the first step" : fmt::format("step {}", step), tested, kChecks,
                               seconds));
 }
 
@@ -148,7 +152,7 @@ std::size_t SniffTest::check_products(const std::string& state) {
   auto& runtime = input_.runtime;
   const auto& ops = runtime.ops();
   const auto type = runtime.policy().precision.param_dtype;
-  const auto shapes = product_shapes(runtime.decoder(), input_.tokens);
+  const auto shapes = product_shapes(runtime.decoder(), runtime.trainable(), input_.tokens);
   Digests digests;
   std::vector<std::string> names;
   std::optional<WrongNumbers> local;
@@ -165,9 +169,11 @@ std::size_t SniffTest::check_products(const std::string& state) {
         return digest(product);
       };
       Digests now{digest_of(ops.linear(x, weight)), digest_of(ops.linear_backward(grad, weight))};
-      GradSlot slot{at::empty({shape.out, shape.in}, weight.options().dtype(at::kFloat))};
-      ops.weight_grad(&slot, grad, x);
-      now.push_back(digest_of(slot.grad));
+      if (shape.trains) {
+        GradSlot slot{at::empty({shape.out, shape.in}, weight.options().dtype(at::kFloat))};
+        ops.weight_grad(&slot, grad, x);
+        now.push_back(digest_of(slot.grad));
+      }
       if (number == 0) first = now;
       if (first != now && !local) {
         local = WrongNumbers{fmt::format("{} is another in repetition {} of {}", name_of(shape), number + 1, kChecks),
@@ -177,46 +183,54 @@ std::size_t SniffTest::check_products(const std::string& state) {
       }
     }
     digests.insert(digests.end(), first.begin(), first.end());
-    names.insert(names.end(), {name_of(shape), name_of(shape) + " for the input's gradient",
-                               name_of(shape) + " for the weight's gradient"});
+    names.push_back(name_of(shape));
+    names.push_back(name_of(shape) + " for the input's gradient");
+    if (shape.trains) names.push_back(name_of(shape) + " for the weight's gradient");
   }
   wrong_.require_none(local, state);
   if (computes_alike_) wrong_.require_equal(runtime.world(), digests, names, state);
   return names.size();
 }
 
-std::int64_t SniffTest::check_axes(const std::string& state) {
+std::optional<SniffTest::WrongAxis> SniffTest::check_axes(std::int64_t bytes) {
   auto& runtime = input_.runtime;
-  const auto bytes = largest_block(runtime.decoder()) *
-                     static_cast<std::int64_t>(c10::elementSize(runtime.policy().precision.param_dtype));
+  const auto device = runtime.device();
+  nlohmann::json local;  // the first that this rank got wrong
   for (const auto* axis : runtime.mesh().axes()) {
-    if (axis->size() == 1) continue;
+    auto& ranks = *axis->ranks;
+    if (ranks.size() == 1) continue;
     const auto collectives = make_bf16_collectives(axis->collectives, [&] { runtime.synchronize(); });
-    const auto part = std::max<std::int64_t>(1, bytes / 2 / axis->size());
-    const auto check = [&](const char* what, const std::vector<WrongPart>& parts) {
-      std::vector<WrongTransfer> wrong;
-      for (const auto& one : parts) wrong.push_back({runtime.world().rank(), one.sender});
-      require_right(fmt::format("{} of {} along {}", what, format_bytes(part * axis->size() * 2), axis->name), wrong,
-                    parts.empty() ? "" : parts.front().text, state);
+    const auto part = std::max<std::int64_t>(1, bytes / 2 / ranks.size());
+    const auto note = [&](const char* what, const std::string& wrong) {
+      if (wrong.empty() || !local.is_null()) return;
+      std::vector<int> members;
+      for (int member = 0; member < ranks.size(); ++member) members.push_back(ranks.world_rank(member));
+      local = {{"what", fmt::format("{} of {} along {} is wrong, {}", what, format_bytes(part * ranks.size() * 2),
+                                    axis->name, wrong)},
+               {"ranks", members}};
     };
-    check("an all-gather", check_gather(*axis->ranks, *collectives, runtime.device(), part, kChecks));
-    check("a reduce-scatter", check_scatter(*axis->ranks, *collectives, runtime.device(), part, kChecks));
+    const auto gathered = check_gather(ranks, *collectives, device, part, kChecks);
+    note("an all-gather", gathered.empty() ? "" : gathered.front().text);
+    note("a reduce-scatter", check_scatter(ranks, *collectives, device, part, kChecks));
+    note("an all-reduce", check_reduce(ranks, *collectives, device, part * ranks.size(), kChecks));
   }
-  return bytes;
+  const auto problem = first_problem(runtime.world(), local.is_null() ? "" : json_text(local));
+  if (!problem) return {};
+  const auto found = parse_json(problem->text, "what a rank got");
+  return WrongAxis{found.at("what"), found.at("ranks")};
 }
 
-std::string SniffTest::check_pairs(const std::string& state) {
+SniffTest::PairResults SniffTest::check_pairs() {
   auto& runtime = input_.runtime;
   auto& world = runtime.world();
   constexpr std::int64_t kMost = std::int64_t{8} << 20;  // elements: 16 MiB in each direction
   const auto part = std::min(kMost, largest_block(runtime.decoder()));
-  std::vector<WrongTransfer> wrong;
+  auto wrong = nlohmann::json::array(), speeds = nlohmann::json::array();
   std::string text;
-  auto speeds = nlohmann::json::array();  // of the pairs in which this rank is the first
   for (const auto& pair : pairs_) {
-    // NCCL's memory for them goes when the test ends.
-    const auto collectives = make_bf16_collectives(runtime.connect(*pair.ranks), [&] { runtime.synchronize(); });
-    for (const auto& got : check_gather(*pair.ranks, *collectives, runtime.device(), part, kChecks)) {
+    // NCCL's memory for them goes when the pair is done.
+    const auto collectives = make_bf16_collectives(runtime.connect(*pair), [&] { runtime.synchronize(); });
+    for (const auto& got : check_gather(*pair, *collectives, runtime.device(), part, kChecks)) {
       wrong.push_back({world.rank(), got.sender});
       if (text.empty()) text = got.text;
     }
@@ -224,48 +238,40 @@ std::string SniffTest::check_pairs(const std::string& state) {
     const auto shard = at::zeros({part}, options), full = at::zeros({2 * part}, options);
     double fastest = 1e9;
     for (int number = 0; number < kChecks; ++number) {
-      pair.ranks->barrier();
+      pair->barrier();
       const auto start = std::chrono::steady_clock::now();
       collectives->all_gather(shard, full);
-      fastest = std::min(fastest, pair.ranks->all_reduce(seconds_since(start), Reduce::max));
+      fastest = std::min(fastest, pair->all_reduce(seconds_since(start), Reduce::max));
     }
-    if (pair.ranks->rank() == 0)
-      speeds.push_back({{"ranks", {pair.ranks->world_rank(0), pair.ranks->world_rank(1)}},
-                        {"is_on_node", pair.is_on_node},
-                        {"gb_per_s", static_cast<double>(2 * part) / std::max(fastest, 1e-9) / 1e9}});
+    if (pair->rank() == 0)
+      speeds.push_back(
+          {pair->world_rank(0), pair->world_rank(1), static_cast<double>(2 * part) / std::max(fastest, 1e-9) / 1e9});
   }
-  require_right("a copy between neighbours", wrong, text, state);
-
-  const auto all = world.gather(json_text(speeds), 0);
+  PairResults results;
   std::vector<PairSpeed> pairs;
-  for (const auto& of_rank : all) {
-    for (const auto& one : parse_json(of_rank, "a rank's pairs"))
-      pairs.push_back({one.at("ranks")[0], one.at("ranks")[1], one.at("is_on_node"), one.at("gb_per_s")});
+  for (const auto& of_rank : world.gather(json_text({{"wrong", wrong}, {"text", text}, {"speeds", speeds}}), 0)) {
+    const auto json = parse_json(of_rank, "a rank's pairs");
+    for (const auto& one : json.at("wrong")) results.wrong.push_back({one[0], one[1]});
+    for (const auto& one : json.at("speeds")) pairs.push_back({one[0], one[1], one[2]});
+    if (results.text.empty()) results.text = json.at("text");
   }
-  const auto summary = summarize(pairs);
-  for (const auto& warning : summary.warnings) input_.log.warning(warning);
-  return summary.speeds;
+  results.speeds = PairSpeeds::range(pairs);
+  for (const auto& warning : speeds_.warnings(pairs)) input_.log.warning(warning);
+  return results;
 }
 
-void SniffTest::require_right(const std::string& what, const std::vector<WrongTransfer>& wrong, const std::string& text,
-                              const std::string& state) {
+void SniffTest::judge(const std::optional<WrongAxis>& axis, const PairResults& pairs, const std::string& state) {
   auto& world = input_.runtime.world();
-  if (!any_rank(world, !wrong.empty())) return;
-  auto local = nlohmann::json::array();
-  for (const auto& one : wrong) local.push_back({one.receiver, one.sender});
-  const auto all = world.gather(json_text({{"wrong", local}, {"text", text}}), 0);
+  if (!any_rank(world, axis || !pairs.wrong.empty())) return;
+  // Collectives pass parts on from rank to rank: only a copy between two ranks tells whose it is.
+  const auto hosts = world.gather(host_name(), 0);
   std::optional<WrongNumbers> found;
-  if (world.rank() == 0) {
-    std::vector<WrongTransfer> transfers;
-    std::string first;
-    for (const auto& of_rank : all) {
-      const auto json = parse_json(of_rank, "what a rank got");
-      for (const auto& one : json.at("wrong")) transfers.push_back({one[0], one[1]});
-      if (first.empty()) first = json.at("text");
-    }
-    const auto odd = odd_transfers(transfers);
-    found = WrongNumbers{fmt::format("{} is wrong, {}", what, first), odd.ranks, odd.has_majority,
+  if (!pairs.wrong.empty()) {
+    const auto odd = odd_transfers(pairs.wrong, hosts);
+    found = WrongNumbers{"a copy between neighbours is wrong, " + pairs.text, odd.ranks, odd.has_majority,
                          odd.has_majority ? "took part each time" : "took part"};
+  } else if (world.rank() == 0) {
+    found = WrongNumbers{axis->what, axis->ranks, false, "took part, and copies between two of them were right"};
   }
   wrong_.require_none(found, state);
 }

@@ -4,9 +4,12 @@
 // gives wrong numbers now and then passes a single check (NVIDIA/nccl-tests, issue 172): each one is repeated.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/messages/log.hpp"
@@ -23,27 +26,35 @@ namespace fsdp::detail {
 /// x [rows, in] times the transpose of a weight [out, in].
 struct ProductShape {
   std::int64_t rows, in, out;
+  bool trains;  ///< the weight has a gradient
   auto operator<=>(const ProductShape&) const = default;
 };
 
 /// \return numbers of the largest block
 std::int64_t largest_block(const Decoder& decoder);
-/// The products of a model's blocks and head, each once. Where all tokens of a micro-batch would need more memory than
-/// a gathered block, there are fewer rows.
-std::vector<ProductShape> product_shapes(const Decoder& decoder, std::int64_t tokens);
+/// The products of a model's blocks, each once. Where all tokens of a micro-batch would need more memory than a
+/// gathered block, there are fewer rows. The head, whose weight may be larger than a block, is left out. \param
+/// trainable  by parameter
+std::vector<ProductShape> product_shapes(const Decoder& decoder, const std::vector<bool>& trainable,
+                                         std::int64_t tokens);
 
 /// The speed of a copy between two ranks in both directions at once.
 struct PairSpeed {
   int first, second;  ///< world ranks
-  bool is_on_node;    ///< they are on one node
   double gb_per_s;
 };
 
-struct PairSummary {
-  std::string speeds;                 ///< " at 11.2 to 12.0 GB/s"; "" without pairs
-  std::vector<std::string> warnings;  ///< of pairs that are slower than half of the median of their kind
+/// Compares copies with those before the first step: which links are fast is the machine's matter.
+class PairSpeeds {
+ public:
+  /// \return " at 11.2 to 12.0 GB/s"; "" without pairs
+  static std::string range(const std::vector<PairSpeed>& pairs);
+  /// \return a warning for each pair that is slower than half of what it was when it was first seen
+  std::vector<std::string> warnings(const std::vector<PairSpeed>& pairs);
+
+ private:
+  std::map<std::pair<int, int>, double> first_;
 };
-PairSummary summarize(const std::vector<PairSpeed>& pairs);
 
 class SniffTest final : public StepObserver {
  public:
@@ -56,6 +67,7 @@ class SniffTest final : public StepObserver {
     std::int64_t every;                  ///< steps; 0: never
     std::filesystem::path exclude_file;  ///< see exclude_file.hpp; empty: none
     std::string arithmetic;              ///< products are compared between ranks where it is the same on all of them
+    std::function<void()> takes_memory;  ///< called before a test, whose memory is not the step's
   };
 
   /// Makes the first test. Collective. \throws RuntimeFailure as after_step()
@@ -65,23 +77,29 @@ class SniffTest final : public StepObserver {
   void after_step(const StepReport& step, bool last) override;
 
  private:
-  /// Two ranks that are next to each other: on a node, or with the same place on two nodes.
-  struct Pair {
-    std::unique_ptr<ProcessGroup> ranks;
-    bool is_on_node = false;
+  /// Wrong numbers that were transferred along an axis of the mesh.
+  struct WrongAxis {
+    std::string what;
+    std::vector<int> ranks;  ///< world ranks of the group in which they were
+  };
+  struct PairResults {
+    std::vector<WrongTransfer> wrong;  ///< on rank 0, those of all ranks
+    std::string text;                  ///< of the first
+    std::string speeds;                ///< of all pairs
   };
 
-  void add_pairs(ProcessGroup& ring, bool is_on_node);
+  void add_pairs(ProcessGroup& ring);
   void test(std::int64_t step);
   std::size_t check_products(const std::string& state);
-  std::int64_t check_axes(const std::string& state);
-  std::string check_pairs(const std::string& state);
-  void require_right(const std::string& what, const std::vector<WrongTransfer>& wrong, const std::string& text,
-                     const std::string& state);
+  std::optional<WrongAxis> check_axes(std::int64_t bytes);
+  PairResults check_pairs();
+  void judge(const std::optional<WrongAxis>& axis, const PairResults& pairs, const std::string& state);
 
   Input input_;
   WrongRanks wrong_;
-  std::vector<Pair> pairs_;
+  std::vector<std::unique_ptr<ProcessGroup>>
+      pairs_;  ///< this rank and a neighbour: on its node, or with its place on another
+  PairSpeeds speeds_;
   bool computes_alike_ = false;  ///< all ranks round in the same way
 };
 

@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "lib/base/files/descriptor.hpp"
-#include "lib/base/process/answer_within.hpp"
 #include "lib/base/process/process_identity.hpp"
 #include "lib/base/process/usable_resources.hpp"
 #include "lib/base/types/hash_functions.hpp"
@@ -76,11 +75,9 @@ std::int64_t flight_now_ns() {
 
 std::filesystem::path flight_file(const std::filesystem::path& run_directory, int rank,
                                   const std::filesystem::path& folder) {
-  auto whole = answer_within(kLookAtFolder, [path = run_directory] {
-                 std::error_code error;
-                 auto known = std::filesystem::weakly_canonical(path, error);
-                 return error ? path : known;
-               }).value_or(std::filesystem::absolute(run_directory).lexically_normal());
+  std::error_code error;
+  auto whole = std::filesystem::weakly_canonical(run_directory, error);
+  if (error) whole = run_directory;
   while (!whole.has_filename() && whole.has_parent_path() && whole != whole.parent_path()) whole = whole.parent_path();
   return folder / fmt::format("{}{}-{:016x}-{}", kFlightFilePrefix, ::geteuid(), fnv1a(whole.string()), rank);
 }

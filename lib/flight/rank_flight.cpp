@@ -1,4 +1,5 @@
 #include "lib/flight/rank_flight.hpp"
+#include "lib/base/process/answer_within.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -174,15 +175,27 @@ std::optional<RankFlight> read_flight_file(const std::filesystem::path& file, st
   return std::nullopt;
 }
 
-std::vector<RankFlight> flights_on_this_host(const std::filesystem::path& run_directory, std::size_t most_ended,
-                                             const std::filesystem::path& folder) {
-  std::vector<RankFlight> flights;
-  auto prefix = flight_file(run_directory, 0, folder).filename().string();
-  prefix.pop_back();  // the rank
+HostFlights::HostFlights(const std::filesystem::path& run_directory, std::filesystem::path folder)
+    : folder_(std::move(folder)), prefix_(kFlightFilePrefix) {
+  const auto name = answer_within(kLookAtFolder, [run_directory, folder = folder_] {
+    return flight_file(run_directory, 0, folder).filename().string();
+  });
+  if (name) {
+    prefix_ = name->substr(0, name->size() - 1);  // without the rank
+    return;
+  }
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(prefix)) continue;
-    if (auto flight = read_flight_file(entry->path(), most_ended)) flights.push_back(std::move(*flight));
+  run_ = std::filesystem::absolute(run_directory, error).lexically_normal();
+}
+
+std::vector<RankFlight> HostFlights::read(std::size_t most_ended) const {
+  std::vector<RankFlight> flights;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(prefix_)) continue;
+    auto flight = read_flight_file(entry->path(), most_ended);
+    if (!flight || (!run_.empty() && std::filesystem::path(flight->run).lexically_normal() != run_)) continue;
+    flights.push_back(std::move(*flight));
   }
   std::sort(flights.begin(), flights.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
   return flights;

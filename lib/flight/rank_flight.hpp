@@ -60,9 +60,20 @@ struct RankFlight {
 RankFlight read_flight(const FlightMap& map, std::size_t most_ended);
 /// Empty where the file is no record of this program.
 std::optional<RankFlight> read_flight_file(const std::filesystem::path& file, std::size_t most_ended);
-/// Reads the records of a run's ranks on this host, by rank, also of ranks that were killed.
-std::vector<RankFlight> flights_on_this_host(const std::filesystem::path& run_directory, std::size_t most_ended,
-                                             const std::filesystem::path& folder = "/dev/shm");
+/// The records of a run's ranks on this host, also of ranks that were killed.
+class HostFlights {
+ public:
+  /// Looks at the run's folder, for seconds at most. Where its file system does not answer, records are found by the
+  /// path that the job was given, which may go through another link.
+  explicit HostFlights(const std::filesystem::path& run_directory, std::filesystem::path folder = "/dev/shm");
+  /// By rank. Does not look at the run's folder.
+  std::vector<RankFlight> read(std::size_t most_ended) const;
+
+ private:
+  std::filesystem::path folder_;
+  std::string prefix_;         ///< of the files' names
+  std::filesystem::path run_;  ///< that they name; empty: the prefix is the run's
+};
 
 /// Removes records of this user's ranks whose processes have ended: those of runs that are gone, and all from before
 /// this time.

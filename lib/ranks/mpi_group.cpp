@@ -11,6 +11,7 @@
 
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
+#include "lib/ranks/different_collectives.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -78,9 +79,9 @@ void check_mpi(int code, const char* call) {
   int kind = MPI_ERR_UNKNOWN;
   MPI_Error_class(code, &kind);
   if (kind == MPI_ERR_TRUNCATE)
-    throw StuckFailure(message +
-                       ": another rank sent more than this one expects, in another collective or of another "
-                       "size");
+    throw DifferentCollectives(message +
+                               ": another rank sent more than this one expects, in another collective or of another "
+                               "size");
   throw RuntimeFailure(message);
 }
 

@@ -81,7 +81,7 @@ class Ranks(fsdp_cli.Case):
     def test_a_card_that_computes_nothing_fails_the_test_of_nodes(self):
         result = self.ranks("sniffed", {}, {}, {}, more=["--sniff-every", 2])  # nothing compares tensors on the stub: nothing is equal
         self.assertEqual(result.code, 1, str(result))
-        self.assertRegex(result.err, r"an all-gather of .* along shard is wrong, .*: ranks 0-2 \(.*\) took part; no step was made")
+        self.assertRegex(result.err, r"a copy between neighbours is wrong, .*: ranks 0-2 \(.*\) took part; no step was made")
 
     def test_a_killed_rank_is_named_at_once(self):
         """Without mpiexec's clean-up, and in sessions of their own, the others outlive it; their limits of time are minutes."""

@@ -109,7 +109,7 @@ std::vector<RankFlight> flights_of_run(const fs::path& run_directory, std::size_
       rank.every_seconds = node.every_seconds;
     }
   }
-  for (auto& flight : flights_on_this_host(run_directory, most_ended)) by_rank[flight.rank] = std::move(flight);
+  for (auto& flight : HostFlights(run_directory).read(most_ended)) by_rank[flight.rank] = std::move(flight);
   std::vector<RankFlight> flights;
   for (auto& [rank, flight] : by_rank) flights.push_back(std::move(flight));
   return flights;

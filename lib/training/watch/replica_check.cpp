@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "lib/base/types/index.hpp"
+
 namespace fsdp {
 
 OddRanks odd_ranks(std::span<const std::vector<std::uint64_t>> digests) {
@@ -45,22 +47,22 @@ OddRanks odd_neighbours(std::span<const std::uint64_t> own, std::span<const std:
   return odd;
 }
 
-OddRanks odd_transfers(std::span<const WrongTransfer> transfers) {
-  std::map<int, int> counts;  // by rank
+OddRanks odd_transfers(std::span<const WrongTransfer> transfers, std::span<const std::string> hosts) {
+  std::map<int, std::size_t> by_rank;
+  std::map<std::string, std::size_t> by_host;
   for (const auto& [receiver, sender] : transfers) {
-    ++counts[receiver];
-    if (sender >= 0) ++counts[sender];
+    for (const int rank : std::set{receiver, sender}) ++by_rank[rank];
+    for (const auto& host : std::set{hosts[to_index(receiver)], hosts[to_index(sender)]}) ++by_host[host];
   }
-  int most = 0;
-  for (const auto& [rank, count] : counts) most = std::max(most, count);
+  const auto always = [&](const auto& one) { return transfers.size() > 1 && one.second == transfers.size(); };
+  const bool is_rank = std::ranges::count_if(by_rank, always) == 1;
+  const bool is_host = !is_rank && by_host.size() > 1 && std::ranges::count_if(by_host, always) == 1;
   OddRanks odd;
-  std::vector<int> of_most;
-  for (const auto& [rank, count] : counts) {
-    odd.ranks.push_back(rank);
-    if (count == most) of_most.push_back(rank);
+  odd.has_majority = is_rank || is_host;
+  for (const auto& one : by_rank) {
+    const bool is_named = is_rank ? always(one) : !is_host || always(*by_host.find(hosts[to_index(one.first)]));
+    if (is_named) odd.ranks.push_back(one.first);
   }
-  odd.has_majority = most > 1 && of_most.size() == 1;
-  if (odd.has_majority) odd.ranks = of_most;
   return odd;
 }
 

@@ -24,14 +24,15 @@ OddRanks odd_ranks(std::span<const std::vector<std::uint64_t>> digests);
 /// \param own, previous  by rank, bits of the losses \return the ranks that may be wrong; empty: all agree
 OddRanks odd_neighbours(std::span<const std::uint64_t> own, std::span<const std::uint64_t> previous);
 
-/// Numbers that arrived otherwise than they were sent, or in a wrong sum.
+/// A copy from one rank to another that arrived otherwise than it was sent.
 struct WrongTransfer {
   int receiver = 0;
-  int sender = -1;  ///< -1: not known
+  int sender = 0;  ///< the same rank: it got its own part wrong
 };
 
-/// A rank with which more of them went wrong than with any other is the one that is wrong.
-/// \param transfers  not empty \return without a majority: all that took part
-OddRanks odd_transfers(std::span<const WrongTransfer> transfers);
+/// Two or more wrong copies in which one rank took part each time are its fault. Where no rank did, but one host, they
+/// are the host's: all of its ranks that took part are named.
+/// \param transfers  not empty \param hosts  by rank \return without a majority: all that took part
+OddRanks odd_transfers(std::span<const WrongTransfer> transfers, std::span<const std::string> hosts);
 
 }  // namespace fsdp

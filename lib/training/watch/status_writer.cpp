@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "lib/base/files/file.hpp"
+#include "lib/base/process/answer_within.hpp"
 #include "lib/base/process/scheduler.hpp"
 #include "lib/base/process/usable_resources.hpp"
 #include "lib/base/types/elapsed.hpp"
@@ -131,6 +132,7 @@ StatusWriter::StatusWriter(ProcessGroup& world, fs::path run_directory, const De
   } else {
     alone_ = std::make_unique<std::byte[]>(sizeof(Slot));
   }
+  flights_.emplace(run_directory_);
   const double files = world.all_reduce(node_rank_ == 0 ? 1 : 0, Reduce::sum);
   interval_seconds_ = std::max(kUsualInterval_seconds, files / kMostFiles_perSecond);
   try {
@@ -216,7 +218,7 @@ void StatusWriter::watch(const std::stop_token& token) {
 
 bool StatusWriter::writes() {
   if (node_rank_ == 0) return true;
-  const auto flights = flights_on_this_host(run_directory_, 0);
+  const auto flights = flights_->read(0);
   for (int i = 0; i < node_rank_; ++i) {
     const auto& other = slot(i);
     if (other.is_there == 0) return false;
@@ -251,12 +253,16 @@ void StatusWriter::write() try {
   }
   const auto most = std::min(age_seconds > kLongStep_seconds ? kManyEvents : kFewEvents,
                              kMostEvents_perNode / static_cast<std::size_t>(node_size_));
-  node.flights = flights_on_this_host(run_directory_, most);
+  node.flights = flights_->read(most);
   if (node.flights.empty() && recorder_ != nullptr) node.flights.push_back(read_flight(recorder_->map(), most));
-  std::error_code error;
-  fs::create_directory(folder_, error);  // not the run's folder, which may have been removed
-  if (!fs::exists(folder_.parent_path(), error)) return;
-  replace_unsynced(folder_ / status_file_name(first_rank_), to_json_text(node));
+  // A file system that does not answer must not keep this thread, for which the end of the job waits.
+  if (written_.valid() && written_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  written_ = ask_apart([folder = folder_, name = status_file_name(first_rank_), text = to_json_text(node)] {
+    std::error_code error;
+    fs::create_directory(folder, error);  // not the run's folder, which may have been removed
+    if (fs::exists(folder.parent_path(), error)) replace_unsynced(folder / name, text);
+  });
+  if (written_.wait_for(kLookAtFolder) == std::future_status::ready) written_.get();
 } catch (const std::exception& failure) {
   if (!std::exchange(has_warned_, true))
     log_.warning(fmt::format("{}; training goes on, and older figures are shown", failure.what()), Remedy::of_watch);

@@ -7,8 +7,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -17,6 +19,7 @@
 #include "lib/base/process/blocked_thread.hpp"
 #include "lib/base/process/tell_signal.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
+#include "lib/flight/rank_flight.hpp"
 #include "lib/ranks/process_group.hpp"
 #include "lib/reports/runs/rank_status.hpp"
 #include "lib/training/run/run_parts.hpp"
@@ -80,6 +83,8 @@ class StatusWriter final : public StepObserver {
   std::atomic<bool> is_open_ = false;
   std::atomic<double> step_ = RankStatus::kUnknown, step_end_ = 0;  ///< the end in seconds from begin_
   std::atomic<double> gpu_bytes_ = RankStatus::kUnknown, peak_gpu_bytes_ = RankStatus::kUnknown;
+  std::optional<HostFlights> flights_;
+  std::future<void> written_;  ///< the node's file, newest; not valid: none was begun
   bool has_warned_ = false;
   BlockedThread main_thread_;
   TellSignal tell_signal_;

@@ -21,24 +21,25 @@ TEST_SUITE("bf16/sniff_test") {
   TEST_CASE("the products of a model: each shape once, in rows that fit beside a block") {
     const auto decoder = tiny();
     CHECK(largest_block(decoder) == 12 * 8 * 8 + 4 * 8 + 3 * 8 + 8 + 32 + 8);
-    const std::vector<ProductShape> few{{5, 8, 8}, {5, 8, 24}, {5, 8, 32}, {5, 8, 40}, {5, 32, 8}};
-    CHECK((product_shapes(decoder, 5) == few));
-    for (const auto& shape : product_shapes(decoder, 1000000)) {
+    const std::vector<bool> all(decoder.parameters.size(), true), none(decoder.parameters.size(), false);
+    const std::vector<ProductShape> few{{5, 8, 8, true}, {5, 8, 24, true}, {5, 8, 32, true}, {5, 32, 8, true}};
+    CHECK((product_shapes(decoder, all, 5) == few));
+    CHECK_FALSE(product_shapes(decoder, none, 5).front().trains);
+    for (const auto& shape : product_shapes(decoder, all, 1000000)) {
       CHECK(shape.rows * std::max(shape.in, shape.out) <= largest_block(decoder));
       CHECK(shape.rows > 1);
     }
-    CHECK(product_shapes(decoder, 0).front().rows == 1);
+    CHECK(product_shapes(decoder, all, 0).front().rows == 1);
   }
 
-  TEST_CASE("a pair that is slower than half of the median of its kind is named") {
-    CHECK(summarize({}).speeds == "");
-    const std::vector<PairSpeed> pairs{{0, 1, true, 100}, {2, 3, true, 110}, {1, 2, true, 90},  {3, 0, true, 49},
-                                       {0, 4, false, 10}, {1, 5, false, 9},  {2, 6, false, 11}, {3, 7, false, 4}};
-    const auto summary = summarize(pairs);
-    CHECK(summary.speeds == " at 4 to 110 GB/s");
-    REQUIRE(summary.warnings.size() == 2);
-    CHECK(summary.warnings[0] == "slow link: ranks 3 and 0 copy 49 GB/s, the median pair of a node 100 GB/s");
-    CHECK(summary.warnings[1] == "slow link: ranks 3 and 7 copy 4 GB/s, the median pair of two nodes 10 GB/s");
-    CHECK(summarize({{0, 1, true, 100}, {1, 2, true, 1}, {2, 0, true, 100}}).warnings.empty());
+  TEST_CASE("a pair that is slower than half of its first speed is named") {
+    CHECK(PairSpeeds::range({}) == "");
+    const std::vector<PairSpeed> first{{0, 1, 100}, {1, 2, 10}, {0, 2, 4}};
+    CHECK(PairSpeeds::range(first) == " at 4 to 100 GB/s");
+    PairSpeeds speeds;
+    CHECK(speeds.warnings(first).empty());
+    const auto warnings = speeds.warnings({{0, 1, 51}, {1, 2, 4.5}, {0, 2, 40}});
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0] == "slow link: ranks 1 and 2 copy 4.5 GB/s, at first 10 GB/s");
   }
 }

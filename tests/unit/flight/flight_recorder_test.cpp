@@ -161,7 +161,7 @@ TEST_SUITE("flight/recorder") {
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
-    const auto flights = flights_on_this_host(folder.path() / "run" / "", 10, folder.path());
+    const auto flights = HostFlights(folder.path() / "run" / "", folder.path()).read(10);
     REQUIRE(flights.size() == 1);
     CHECK(flights[0].has_ended());
     CHECK_FALSE(flights[0].was_killed_for_memory);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+#include <string>
 #include <vector>
 
 using namespace fsdp;
@@ -49,19 +51,24 @@ TEST_SUITE("training/replica_check") {
     CHECK(odd_neighbours(Losses{1}, Losses{1}).ranks.empty());
   }
 
-  TEST_CASE("a rank with which most transfers went wrong is named") {
+  TEST_CASE("a rank that took part in all wrong copies is named, else a host that did") {
     using Transfers = std::vector<WrongTransfer>;
-    const auto sends = odd_transfers(Transfers{{0, 2}, {1, 2}, {3, 2}});
+    const std::vector<std::string> hosts{"a", "a", "b", "b", "c", "c"};
+    const auto sends = odd_transfers(Transfers{{1, 2}, {3, 2}, {2, 2}}, hosts);
     CHECK(sends.ranks == std::vector{2});
     CHECK(sends.has_majority);
-    CHECK(odd_transfers(Transfers{{1, 0}, {1, 2}, {1, 3}}).ranks == std::vector{1});
-    CHECK(odd_transfers(Transfers{{1, 1}, {0, 1}}).ranks == std::vector{1});
-    const auto link = odd_transfers(Transfers{{3, 1}});
-    CHECK(link.ranks == std::vector{1, 3});
-    CHECK_FALSE(link.has_majority);
-    const auto sums = odd_transfers(Transfers{{0, -1}, {2, -1}});  // all ranks added to them
-    CHECK(sums.ranks == std::vector{0, 2});
-    CHECK_FALSE(sums.has_majority);
-    CHECK(odd_transfers(Transfers{{0, 1}, {1, 0}, {2, 3}, {3, 2}}).ranks == std::vector{0, 1, 2, 3});
+    CHECK(odd_transfers(Transfers{{1, 0}, {1, 2}}, hosts).ranks == std::vector{1});
+    const auto card =
+        odd_transfers(Transfers{{2, 0}, {3, 1}, {2, 4}, {3, 5}}, hosts);  // of host b, for both of its ranks
+    CHECK(card.ranks == std::vector{2, 3});
+    CHECK(card.has_majority);
+    for (const auto& unsure : {Transfers{{3, 1}}, Transfers{{0, 1}, {1, 0}}, Transfers{{0, 1}, {1, 0}, {2, 3}},
+                               Transfers{{0, 1}, {0, 3}, {4, 5}}}) {
+      const auto odd = odd_transfers(unsure, hosts);
+      std::set<int> all;
+      for (const auto& one : unsure) all.insert({one.receiver, one.sender});
+      CHECK(odd.ranks == std::vector<int>(all.begin(), all.end()));
+      CHECK_FALSE(odd.has_majority);
+    }
   }
 }
