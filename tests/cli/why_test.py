@@ -9,6 +9,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -195,12 +196,16 @@ class Why(fsdp_cli.Case):
         programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ "$PMI_RANK" = 1 ]; then echo $$ > {group}/cgroup.procs; fi')
         excluded = self.folder / "excluded"
         process, log, pids = self.start("grown", 2, "--exclude-file", excluded, programs=programs)
+        for swap in ("memory.swap.max", "memory.swappiness"):
+            if (group / swap).exists():
+                (group / swap).write_text("0")
         limit.write_text(str(int(use.read_text()) + (16 << 20)))
-        # Another process of the group takes what is left. The kernel spares it.
+        # Another process of the group takes what is left, and pages of files that the kernel gives up. The kernel spares it.
         eater = subprocess.Popen(["/bin/sh", "-c", f"echo $$ > {group}/cgroup.procs; echo -1000 > /proc/$$/oom_score_adj; "
-                                  "exec dd if=/dev/zero of=/dev/null bs=64M count=1"], stderr=subprocess.DEVNULL)
+                                  "exec dd if=/dev/zero of=/dev/null bs=1G count=1"], stderr=subprocess.DEVNULL)
+        self.addCleanup(eater.wait, 60)
+        self.addCleanup(eater.kill)
         self.assertNotEqual(process.wait(60), 0)
-        eater.wait(60)
         self.assertRegex(self.why("grown", 3).out, rf"rank 1 \(process {pids[1]} on [^)]+\)[^;]*: the kernel has killed it, since its memory was used up")
         self.assertFalse(excluded.exists())  # it is not the node's fault
 
@@ -238,6 +243,20 @@ class Why(fsdp_cli.Case):
         self.assertRegex(result.out, rf"^rank 1 \(process {pids[1]} on [^)]+\) .*it is stopped .*rank 0 waits since")
         os.kill(pids[1], signal.SIGCONT)
         self.assert_goes_on("gone", process, log)
+
+    def test_a_job_ends_whose_status_cannot_be_written(self):
+        shim = os.environ.get("TEST_SLOW_FILES")
+        if not shim:
+            self.skipTest("tests/support/slow_files.c was not built")
+        excluded = self.folder / "excluded"
+        # The first files are written; the next one takes hours.
+        process, log, pids = self.start("silent", 2, "--collective-timeout", 3, "--exclude-file", excluded, env={
+            "LD_PRELOAD": shim, "TEST_SLOW_FILE": "/silent/status/", "TEST_SLOW_MS": "9000000", "TEST_SLOW_AFTER": "4"})
+        time.sleep(12)
+        os.kill(pids[1], signal.SIGSTOP)
+        self.assertNotEqual(process.wait(60), 0)
+        self.assertRegex(log.read_text(), rf"why: rank 1 \(process {pids[1]} on [^)]+\) has .*it is stopped .*rank 0 waits since")
+        self.assertEqual(excluded.read_text(), socket.gethostname() + "\n")
 
     def test_a_folder_that_is_no_run(self):
         self.assertIn("there is no such folder", self.why("missing", 4).err)
