@@ -96,7 +96,7 @@ SniffTest::SniffTest(Input input)
     : input_(std::move(input)), wrong_(input_.runtime.world(), input_.log, input_.exclude_file) {
   if (input_.every == 0) return;
   auto& world = input_.runtime.world();
-  computes_alike_ = every_rank(world, text_of_root(world, [&] { return input_.arithmetic; }) == input_.arithmetic);
+  computes_alike_ = rounds_alike(world, input_.arithmetic);
   const auto node = world.split_by_node();
   add_pairs(*node);
   const auto across = world.split(node->rank());

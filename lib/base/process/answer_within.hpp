@@ -1,5 +1,5 @@
 #pragma once
-// Asks something that may never answer: a file system whose server is gone blocks whoever looks at it.
+// Asks something that may never answer: a look at a file system whose server is gone does not end.
 #include <chrono>
 #include <future>
 #include <memory>

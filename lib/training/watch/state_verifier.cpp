@@ -10,7 +10,6 @@
 #include "lib/base/types/elapsed.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/flight/flight_recorder.hpp"
-#include "lib/ranks/agree.hpp"
 #include "lib/training/step/step_interval.hpp"
 #include "lib/training/watch/replica_check.hpp"
 
@@ -20,7 +19,7 @@ StateVerifier::StateVerifier(Input input)
     : input_(std::move(input)), wrong_(input_.runtime.world(), input_.log, input_.exclude_file) {
   auto& world = input_.runtime.world();
   if (input_.every == 0 || world.size() == 1) return;
-  computes_alike_ = every_rank(world, text_of_root(world, [&] { return input_.arithmetic; }) == input_.arithmetic);
+  computes_alike_ = rounds_alike(world, input_.arithmetic);
   input_.log.info(fmt::format(
       "verify    after every {} the ranks compare parameters, states and decisions, and {}",
       input_.every == 1 ? std::string("step") : fmt::format("{} steps", input_.every),

@@ -42,6 +42,10 @@ std::vector<Digests> gather_digests(ProcessGroup& ranks, const Digests& local) {
   return by_rank;
 }
 
+bool rounds_alike(ProcessGroup& world, const std::string& arithmetic) {
+  return every_rank(world, text_of_root(world, [&] { return arithmetic; }) == arithmetic);
+}
+
 WrongRanks::WrongRanks(ProcessGroup& world, const Logger& log, std::filesystem::path exclude_file)
     : world_(world), log_(log), exclude_file_(std::move(exclude_file)) {}
 

@@ -22,6 +22,10 @@ std::uint64_t digest(const at::Tensor& values);
 /// \return those of all ranks of the group, by rank. Collective
 std::vector<Digests> gather_digests(ProcessGroup& ranks, const Digests& local);
 
+/// True on every rank where all ranks compute with the same arithmetic, and so get the same bits. Collective.
+/// \param arithmetic  of this rank
+bool rounds_alike(ProcessGroup& world, const std::string& arithmetic);
+
 struct WrongNumbers {
   std::string what;        ///< "the gathered wte.weight differs between ranks"
   std::vector<int> ranks;  ///< of the world: those that are wrong, or may be
