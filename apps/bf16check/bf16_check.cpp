@@ -10,7 +10,6 @@
 
 #include "apps/bf16check/bf16_report.hpp"
 #include "lib/base/files/output_file.hpp"
-#include "lib/base/process/usable_resources.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/bf16/bandwidth.hpp"
 #include "lib/bf16/bf16_collectives.hpp"
@@ -21,6 +20,7 @@
 #include "lib/bf16/verdict.hpp"
 #include "lib/compute/device/nvml.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/ranks/rank_threads.hpp"
 
 namespace fsdp {
 namespace {
@@ -145,7 +145,7 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
   if (options.device != RequestedDevice::cpu) nccl_log.emplace();
   const auto node = world.split_by_node();
   const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
-  const auto threads = threads_of_rank(node->size());
+  const auto threads = threads_on_node(*node);
   if (!threads.warning.empty() && world.rank() == 0) log.warning(threads.warning);
   auto facts = source.identify(world, *node, options.device);
   int number = leaders->rank();

@@ -200,7 +200,7 @@ class EvaluateJob {
     for (const auto& text : options_.gates) gates.push_back(parse_gate(text, "--gate"));
     install_host_allocator();
     const auto node = world_.split_by_node();
-    set_threads(node->size(), log_);
+    set_threads(*node, log_);
     device_ = choose_device(options_.runtime.device, world_, *node);
     warn_of_unused_gpus(world_, device_, log_);
     if (!options_.prompts.empty() && device_.backend == nullptr) device_.ops = std::make_shared<RowwiseOps>();

@@ -255,7 +255,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   RunSetup setup(options, saved_options, start.restart);
   const auto node = world.split_by_node();
   setup.ranks_on_node = node->size();
-  setup.threads = set_threads(node->size(), log);
+  setup.threads = set_threads(*node, log);
   setup.device = choose_device(options.runtime.device, world, *node);
   warn_of_unused_gpus(world, setup.device, log);
   if (options.sharding.tf32) run_agreed(world, [&] { allow_tf32(setup.device); });

@@ -67,7 +67,7 @@ class MemprobeJob {
   void set_up() {
     install_host_allocator();
     const auto node = world_.split_by_node();
-    set_threads(node->size(), log_);
+    set_threads(*node, log_);
     job_ranks_per_node_ = node->size();
     if (options_.known_model) {
       config_ = options_.known_model->config;

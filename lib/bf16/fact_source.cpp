@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "lib/base/process/scheduler.hpp"
-#include "lib/base/process/usable_resources.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/bf16/facts.hpp"
 #include "lib/bf16/processor.hpp"
+#include "lib/ranks/rank_threads.hpp"
 
 namespace fsdp {
 namespace {
@@ -21,7 +21,7 @@ class ThisMachine final : public Bf16FactSource {
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
-    at::set_num_threads(threads_of_rank(node.size()).threads);  // same number of threads as in training
+    at::set_num_threads(threads_on_node(node).threads);  // same number of threads as in training
     if (device != RequestedDevice::cpu) choose_gpu(node, device, facts);
     return facts;
   }

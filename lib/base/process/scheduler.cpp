@@ -62,9 +62,14 @@ struct Launcher {
 /// Name, in messages, of hydra and the other launchers that set PMI variables.
 constexpr std::string_view kHydra = "the launcher";
 constexpr std::string_view kMpiexec = "Start with the mpiexec of the MPI that this program was built with";
-constexpr std::string_view kSrun =
-    "Start with srun --mpi=pmi2 (or pmix; `srun --mpi=list` shows what this site has), matching the MPI that this "
+constexpr std::string_view kOpenMpi =
+    "Load the module of this Open MPI, whose libmpi.so.40 was not found, or start with the mpiexec of the MPI that "
+    "this "
     "program was built with";
+constexpr std::string_view kSrun =
+    "Start with srun --mpi=pmi2, or pmix with a module of Open MPI loaded (`srun --mpi=list` shows what this site "
+    "has), "
+    "matching the MPI that this program was built with";
 constexpr std::string_view kCray = "Build with the site's cray-mpich (set MPI_HOME)";
 constexpr std::string_view kTorchrun =
     "torchrun starts ranks of Python, which find each other without MPI: start with srun --mpi=pmi2 (or pmix) in a "
@@ -90,9 +95,11 @@ constexpr std::array kLaunchers{
              .of_mpi = {"PALS_RANKID"},
              .prefixes = {"PALS_"}},
     Launcher{.name = "mpirun of Open MPI",
-             .cure = kMpiexec,
+             .cure = kOpenMpi,
              .size = "OMPI_COMM_WORLD_SIZE",
              .rank = "OMPI_COMM_WORLD_RANK",
+             .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+             .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
              .of_mpi = {"OMPI_COMM_WORLD_RANK"},
              .prefixes = {"OMPI_"}},
     Launcher{.name = "MVAPICH",
@@ -288,6 +295,13 @@ int ranks_on_this_host() {
     if (const char* size = value_of(launcher.local_size)) return std::max(std::atoi(size), 1);
   }
   return 0;
+}
+
+LauncherKind launcher_kind() {
+  if (value_of("PMI_RANK") != nullptr || value_of("PMI_FD") != nullptr) return LauncherKind::other;
+  if (value_of("OMPI_COMM_WORLD_RANK") != nullptr) return LauncherKind::open_mpi;
+  if (value_of("PMIX_RANK") != nullptr) return LauncherKind::pmix;
+  return launched_by_mpi() ? LauncherKind::other : LauncherKind::none;
 }
 
 bool belongs_to_launcher(std::string_view variable) {

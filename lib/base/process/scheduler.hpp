@@ -58,6 +58,15 @@ bool first_of_its_host();
 /// Processes of the job on this host, as a launcher says; 0 when unknown.
 int ranks_on_this_host();
 
+/// The process-management protocol of the launcher that started this process.
+enum class LauncherKind {
+  none,
+  open_mpi,  ///< mpirun of Open MPI, which starts ranks of Open MPI only
+  pmix,      ///< PMIx without a sign of Open MPI: srun --mpi=pmix, which starts ranks of every MPI that knows PMIx
+  other      ///< hydra, PMI 1 or 2, PALS, ...
+};
+LauncherKind launcher_kind();
+
 /// True for the variables by which launchers tell a process that it is one of several.
 /// \param variable  a name, or an entry of the environment ("NAME=value")
 bool belongs_to_launcher(std::string_view variable);

@@ -89,16 +89,6 @@ double quota_of(const std::filesystem::path& group) {
   return kNoLimit;
 }
 
-/// Number of cores in the affinity mask. The kernel refuses a buffer that is too short for the host's processors.
-int cores_of_affinity() {
-  for (std::size_t sets = 1; sets <= 64; sets *= 2) {
-    std::vector<cpu_set_t> mask(sets);
-    const auto bytes = sets * sizeof(cpu_set_t);
-    if (::sched_getaffinity(0, bytes, mask.data()) == 0) return std::max(1, CPU_COUNT_S(bytes, mask.data()));
-  }
-  return 1;
-}
-
 }  // namespace
 
 std::int64_t machine_memory_bytes(const std::filesystem::path& proc, const std::filesystem::path& cgroup) {
@@ -118,8 +108,23 @@ std::int64_t machine_memory_bytes(const std::filesystem::path& proc, const std::
   return bytes == kNoLimit ? 0 : bytes;
 }
 
+std::vector<int> allowed_cores(int pid) {
+  std::vector<int> cores;
+  // The kernel refuses a buffer that is too short for the host's processors.
+  for (std::size_t sets = 1; sets <= 64; sets *= 2) {
+    std::vector<cpu_set_t> mask(sets);
+    const auto bytes = sets * sizeof(cpu_set_t);
+    if (::sched_getaffinity(pid, bytes, mask.data()) != 0) continue;
+    for (std::size_t core = 0; core < bytes * 8; ++core) {
+      if (CPU_ISSET_S(core, bytes, mask.data())) cores.push_back(static_cast<int>(core));
+    }
+    break;
+  }
+  return cores;
+}
+
 int usable_cores(const std::filesystem::path& proc, const std::filesystem::path& cgroup) {
-  double cores = cores_of_affinity();
+  double cores = static_cast<double>(std::max<std::size_t>(1, allowed_cores().size()));
   for (const auto& group : control_groups("cpu", proc, cgroup)) {
     cores = std::min(cores, std::max(1.0, std::ceil(quota_of(group))));
   }
@@ -144,10 +149,10 @@ std::int64_t memory_kills(const std::filesystem::path& file) {
   return -1;
 }
 
-ThreadCount threads_of_rank(int ranks_on_node, int cores) {
+ThreadCount threads_of_rank(int ranks_on_cores, int cores) {
   const char* wish = std::getenv("OMP_NUM_THREADS");  // "4,2" sets nested regions, which are not used
   const auto wanted = wish == nullptr ? 0 : std::strtoll(wish, nullptr, 10);
-  if (wanted <= 0) return {std::max(1, cores / std::max(1, ranks_on_node)), ""};
+  if (wanted <= 0) return {std::max(1, cores / std::max(1, ranks_on_cores)), ""};
   if (wanted <= cores) return {static_cast<int>(wanted), ""};
   return {cores, fmt::format("OMP_NUM_THREADS={}: this process may use {} core{} and computes with as many threads",
                              wish, cores, cores == 1 ? "" : "s")};

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "lib/base/types/error.hpp"
 
@@ -22,6 +23,10 @@ std::int64_t machine_memory_bytes(const std::filesystem::path& proc = "/proc",
 /// systems
 int usable_cores(const std::filesystem::path& proc = "/proc", const std::filesystem::path& cgroup = "/sys/fs/cgroup");
 
+/// The numbers of the cores in the affinity mask of a process, ascending; empty when there is no such process.
+/// \param pid  0: this process
+std::vector<int> allowed_cores(int pid = 0);
+
 /// The file in which the kernel counts the processes of this process's control group that it killed for memory; "" when
 /// there is none. \param proc, cgroup  mount points of these file systems
 std::filesystem::path memory_kills_file(const std::filesystem::path& proc = "/proc",
@@ -35,8 +40,8 @@ struct ThreadCount {
 };
 
 /// Number of compute threads of a rank: OMP_NUM_THREADS, limited to `cores`; if that is unset, `cores` divided by the
-/// ranks on the node.
-ThreadCount threads_of_rank(int ranks_on_node, int cores = usable_cores());
+/// ranks that share them (lib/ranks/rank_threads.hpp).
+ThreadCount threads_of_rank(int ranks_on_cores, int cores = usable_cores());
 
 /// The limits on threads, as a message names them: "at most 2 processes and threads of this user (ulimit -u), at most
 /// 100 in this control group (pids.max, 100 in use)". \param proc, cgroup  mount points of these file systems

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "lib/base/process/scheduler.hpp"
-#include "lib/base/process/usable_resources.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/base/types/remedy.hpp"
@@ -26,6 +25,7 @@
 #include "lib/engine/sharding/mesh.hpp"
 #include "lib/models/layers/decoder.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/ranks/rank_threads.hpp"
 
 namespace fsdp {
 namespace {
@@ -228,8 +228,8 @@ EnginePolicy make_policy(const ShardingOptions& options) {
   return policy;
 }
 
-int set_threads(int ranks_on_node, const Logger& log) {
-  const auto count = threads_of_rank(ranks_on_node);
+int set_threads(ProcessGroup& node, const Logger& log) {
+  const auto count = threads_on_node(node);
   if (!count.warning.empty() && log.rank() == 0) log.warning(count.warning);
   at::set_num_threads(count.threads);
   return count.threads;

@@ -48,8 +48,8 @@ Mesh make_mesh(ProcessGroup& world, const ShardingOptions& options);
 /// The engine's part of the options, with the dtypes that --precision sets.
 EnginePolicy make_policy(const ShardingOptions& options);
 
-/// Threads per rank, by threads_of_rank(). Returns the number set.
-int set_threads(int ranks_on_node, const Logger& log);
+/// Threads of this rank, by threads_on_node(). Returns the number set. Collective over `node`, the ranks of this host.
+int set_threads(ProcessGroup& node, const Logger& log);
 
 /// The frozen base weights of adapters. They are read from their directory and not saved with checkpoints.
 struct BaseWeights {
