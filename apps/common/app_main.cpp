@@ -159,6 +159,15 @@ int tell(const Error& error) {
   return static_cast<int>(error.code());
 }
 
+/// Writes the job's exit code into the file of FSDP_EXIT_FILE, if that is set. Job scripts read it where a launcher
+/// returns another code.
+void write_exit_file(int code) {
+  const auto file = variable_value("FSDP_EXIT_FILE");
+  if (!file) return;
+  std::ofstream out(*file);
+  if (!(out << code << std::endl)) std::cerr << fmt::format("warning: FSDP_EXIT_FILE={}: cannot be written\n", *file);
+}
+
 /// True on the first rank, and on all ranks when the first rank cannot know that it is one of several.
 bool speaks_before_ranks() {
   const auto several = several_started();
@@ -300,6 +309,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     if (world->rank() == 0) {
       print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
       if (listener.ended) listener.ended(code, "", log);
+      write_exit_file(code);
     }
   } catch (const Error& error) {
     code = static_cast<int>(error.code());
@@ -320,6 +330,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     const bool alone = ranks != nullptr && !ranks->everyone_failed(kAlikePatience);
     if (alone && rank != 0) log.error(*failure);
     if (listener.ended && (rank == 0 || alone)) listener.ended(code, *failure, log);
+    if (rank == 0 || alone) write_exit_file(code);
     if (alone) ranks->abort_job(code);
   }
   world.reset();

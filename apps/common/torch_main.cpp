@@ -16,7 +16,7 @@
 #include "lib/compute/ops/products/gemm.hpp"
 #include "lib/compute/tensor/torch_compat.hpp"
 #include "lib/engine/collectives/device_backend.hpp"
-#include "lib/ranks/mpi_environment.hpp"
+#include "lib/ranks/mpi_plugin.hpp"
 
 extern "C" [[gnu::weak]] void __gcov_dump();  // of programs whose coverage is measured
 
@@ -61,7 +61,7 @@ std::string torch_version_text(const std::string& program) {
   const std::string_view built = FSDP_BACK_ENDS;
   const bool lacks_cuda = built.find(", cuda") != std::string_view::npos && !has_cuda_backend();
   return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}{}", program, FSDP_VERSION,
-                     TORCH_VERSION, MpiEnvironment::library_version(), kernels::table().name, built,
+                     TORCH_VERSION, loaded_mpi_version(), kernels::table().name, built,
                      lacks_cuda ? " (no libfsdp_cuda.so here: CPUs only)" : "");
 }
 
@@ -83,7 +83,7 @@ int run_torch_job(const RuntimeOptions& options, const JobBody& body, const JobL
   ::setenv("MKL_CBWR", "AUTO", 0);
   end_without_destructors();
   const auto start_ranks = [&](const MpiOptions& mpi) {
-    auto ranks = std::make_unique<MpiEnvironment>(mpi);
+    auto ranks = load_mpi(mpi);
     if (started) started(*ranks);
     return ranks;
   };

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -149,6 +150,18 @@ void refuse_lonely_rank(const std::string& mpi) {
                           several->variable, mpi, several->cure));
 }
 
+/// True where a launcher speaks PMIx only and this MPICH was built without it, so that it would end this process with
+/// "unsupported PMI version PMIx".
+bool lacks_pmix(const std::string& mpi) {
+  if (std::getenv("PMIX_NAMESPACE") == nullptr || launcher_kind() == LauncherKind::other || !mpi.starts_with("MPICH"))
+    return false;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/libpmix") != std::string::npos) return false;
+  }
+  return true;
+}
+
 /// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.
 template <typename Callback>
 class Watchdog {
@@ -235,6 +248,11 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
     warn_before_ranks(problem);
     let_launcher_read_stderr();  // MPI_Init is about to end this process
   }
+  if (lacks_pmix(library_version())) {
+    refuse_lonely_rank(library_version());
+    throw Error(ExitCode::bad_input, library_version() + " knows no PMIx, by which this launcher connects ranks: start the "
+                "program without it, or load the module of the launcher's MPI");
+  }
   avoid_copies_by_pid();
   avoid_small_shared_memory();
   int provided = 0;
@@ -299,6 +317,8 @@ std::string MpiEnvironment::library_version() {
     const auto number = line.find_first_not_of(" \t", at + 8);
     line = line.substr(0, at) + (number == std::string::npos ? "" : line.substr(number));
   }
+  // "Open MPI v5.0.11, package: Open MPI user@host Distribution, ident: ..."
+  if (line.starts_with("Open MPI v")) line = line.substr(0, line.find(',')).erase(9, 1);
   return line;
 }
 

@@ -185,6 +185,21 @@ larger node or a smaller batch)" ;;
     if [[ -n $(newest_checkpoint) ]]; then echo "; submit again with RUN_NAME=$RUN_NAME to go on from step $(newest_step)"; fi
 }
 
+# run_ranks COMMAND...: runs the ranks of a job, and sets code to its exit code. Rank 0 writes that into a file, too, which
+# counts where the launcher returns another one: mpirun of Open MPI returns 1 for each job that got a signal, and mpiexec
+# of MPICH 4.0 has returned 0.
+run_ranks() {
+    local told=''
+    code=0
+    FSDP_EXIT_FILE=$(realpath -s "$run_dir")/.exit-code.$$
+    export FSDP_EXIT_FILE
+    rm -f "$FSDP_EXIT_FILE"
+    "$@" || code=$?
+    if read -r told 2>/dev/null <"$FSDP_EXIT_FILE" && [[ $told =~ ^[1-9][0-9]{0,2}$ ]]; then code=$told; fi
+    rm -f "$FSDP_EXIT_FILE"
+    unset FSDP_EXIT_FILE
+}
+
 # end_run CODE: returns, with step set, if fsdp-finetune stopped early with a good checkpoint and is to be started again;
 # ends the script otherwise. With code 0 it first calls run_finished, if the script defines it.
 # Needs ends_if_called_off, which ends the script if the job was cancelled.

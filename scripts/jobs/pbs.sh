@@ -103,7 +103,7 @@ train() {
     local code=0
     begin_run "$@"
     say "run $run_dir from step $step on $num_nodes node(s), $num_ranks ranks, start by ${launch[*]}"
-    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
+    run_ranks "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}"
     end_run "$code"
     submit_again
     exit 0

@@ -43,7 +43,8 @@ choose_launcher() {
             once_per_node=("$mpiexec" -f "$hosts" -ppn 1 -n "$num_nodes")
             reach_hosts ;;
         *"Open MPI"* | *OpenRTE* | *PRRTE*)
-            launch=("$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" -n "$num_ranks")
+            # mpirun binds ranks to cores, and kills them soon after a signal.
+            launch=("$FSDP_HOME/scripts/jobs/open_mpi.sh" "$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" --bind-to none -n "$num_ranks")
             once_per_node=("$mpiexec" --hostfile "$hosts" --map-by ppr:1:node -n "$num_nodes")
             pass_variables ;;
         *)
@@ -52,11 +53,11 @@ choose_launcher() {
     esac
 }
 
-# Open MPI passes only its own variables on to other hosts.
+# Open MPI passes only its own variables on to other hosts. These are those of the site file and of the job scripts.
 pass_variables() {
     local name
-    for name in CONTAINER CONTAINER_BIND CONTAINER_OPTIONS HOST_MPI FSDP_STAGED; do
-        if [[ -n ${!name:-} ]]; then launch+=(-x "$name"); fi
+    for name in $(compgen -e | grep -E '^(FSDP_|NCCL_|FI_|UCX_|OMP_|CUDA_|HF_|HDF5_|CONTAINER|HOST_MPI$)'); do
+        if [[ -n ${!name} ]]; then launch+=(-x "$name"); fi
     done
 }
 

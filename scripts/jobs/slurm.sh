@@ -20,7 +20,7 @@ choose_srun_mpi() {
     local offered libraries name
     local -a fitting
     offered=" $(srun --mpi=list 2>&1 | tr -s ' \n\t,:' ' ') "
-    libraries=$({ ls "${HOST_MPI:-/nowhere}"; ldd "$FSDP_BIN/fsdp-finetune"; } 2>/dev/null | grep -o 'libmpi[^ ]*' || true)
+    libraries=$({ ls "${HOST_MPI:-/nowhere}"; ldd "$FSDP_BIN"/../lib/{fsdp/,}libfsdp_mpi.so; } 2>/dev/null | grep -o 'libmpi[^ ]*' || true)
     case $libraries in
         *libmpi_cray* | *libmpi_gnu* | *libmpi_intel* | *libmpi_nvidia* | *libmpi_amd*) fitting=(cray_shasta pmi2) ;;
         *libmpi.so.40* | *libmpi_cxx*) fitting=(pmix pmix_v5 pmix_v4 pmix_v3) ;;
@@ -114,7 +114,7 @@ train() {
     local code=0 nodes
     begin_run "$@"
     say "run $run_dir from step $step on ${SLURM_JOB_NUM_NODES:-1} node(s), ${SLURM_NTASKS:-?} ranks, start by ${launch[*]}"
-    "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}" || code=$?
+    run_ranks "${launch[@]}" "$FSDP_BIN/fsdp-finetune" "${options[@]}" "$@" "${final[@]}"
     end_run "$code"
     say "stopped at step $step, requeueing"
     nodes=$(nodes_to_leave_out "$@") || nodes=''

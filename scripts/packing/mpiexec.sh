@@ -7,7 +7,12 @@ write_mpiexec() {
     local line
     printf -v line 'real=%q' "$2"
     mkdir -p "${1%/*}"
-    { echo '#!/bin/sh'; echo "$line"; sed -n '/^# ---/,$p' "$root/scripts/packing/mpiexec"; } >"${1%/*}/.mpiexec.$$"
+    {
+        echo '#!/bin/sh'
+        echo "$line"
+        sed -n '/^# ---/,/^# --- end/{/^# ---/!p}' "$root/scripts/jobs/open_mpi.sh"
+        sed -n '/^# ---/,$p' "$root/scripts/packing/mpiexec"
+    } >"${1%/*}/.mpiexec.$$"
     chmod 755 "${1%/*}/.mpiexec.$$"
     mv -f "${1%/*}/.mpiexec.$$" "$1"
 }

@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/ranks/mpi_plugin.hpp"
+
 // The programs' main(), which CMakeLists.txt renames.
 extern "C" {
 int fsdp_bf16check_main(int argc, char** argv);
@@ -150,6 +152,7 @@ int main() {
   const auto* const further = std::getenv("FSDP_LOADED_TOO");
   if (further != nullptr && ::dlopen(further, RTLD_NOW | RTLD_LOCAL) == nullptr)
     std::fprintf(stderr, "loaded_programs: %s\n", ::dlerror());
+  (void)fsdp::loaded_mpi_version();  // loads MPI
   std::map<pid_t, int> connections;  // by program
   while (::getppid() == parent) {
     std::vector<pollfd> waited{{STDIN_FILENO, POLLIN, 0}, {ended, POLLIN, 0}};

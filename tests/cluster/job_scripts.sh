@@ -68,7 +68,8 @@ expect 0 "start by env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC=" pbs MPIEXEC_VERS
 expect 0 "ssh to node2 fails (Permission denied): pbs_tmrsh reaches" pbs MPIEXEC_VERSION="HYDRA build details:" NO_SSH=1
 expect 0 "start by $work/launcher/mpiexec -f" pbs MPIEXEC_VERSION="HYDRA build details:" NO_SSH=1 HYDRA_LAUNCHER=ssh
 expect 2 "no mpiexec on PATH but PBS's own" pbs MPIEXEC_VERSION="pbs_version = 23.06.06" FSDP_HOME="$work/home"
-expect 0 "--map-by ppr:2:node -n 4 $work/bin/fsdp-finetune" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
+expect 0 "--map-by ppr:2:node --bind-to none -n 4" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
+expect 0 "-x OMP_NUM_THREADS" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 
 # Options: an argument takes precedence over its variable and is passed once; without a checkpoint there is no restart.
 expect 0 "--num-layers 6 --num-heads 12" slurm NUM_LAYERS=6

@@ -3,6 +3,7 @@
 #include <ATen/Version.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,8 @@
 #include "apps/finetune/reports/left_out.hpp"
 #include "apps/finetune/reports/memory_reporter.hpp"
 #include "apps/finetune/reports/speed_reporter.hpp"
+#include "lib/base/process/scheduler.hpp"
+#include "lib/base/process/variables.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/bf16/processor.hpp"
@@ -152,6 +155,11 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
                        : world.size() == 1       ? "no collectives"
                        : runtime.engine().uses_peer_memory() && mesh.shard.size() > 1 ? "shared-memory collectives"
                                                                                       : "MPI collectives"));
+  if (launcher_kind() == LauncherKind::open_mpi && !variable_value("FSDP_EXIT_FILE")) {
+    log.info(fmt::format(
+        "stop      kill -USR1 {} saves first; after Ctrl-C or SIGTERM mpirun of Open MPI kills the ranks within 2 s",
+        ::getppid()));
+  }
   const auto& policy = runtime.policy();
   log.info(
       fmt::format("model     {} {} x {}, {:.1f} M parameters in {}   {}{}, prefetch {}{}{}{}   {}{}{}",

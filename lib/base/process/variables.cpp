@@ -58,6 +58,17 @@ constexpr std::array kVariables = std::to_array<Variable>({
                 "times. Default: "
                 "each start measures it, which takes a sixth of a second",
      .is_number = true},
+    {.name = "FSDP_LOAD_MPI",
+     .reader = programs,
+     .meaning =
+         "the MPI to start with: own, the one of the build, openmpi, or standard, MPI 5's standard ABI. Default: the "
+         "one of the launcher",
+     .choices = "own, openmpi, standard",
+     .page = "clusters.md#which-mpi"},
+    {"FSDP_EXIT_FILE", programs,
+     "file into which rank 0 writes the job's exit code at its end: launchers may return another one, as mpirun of "
+     "Open MPI "
+     "does after a signal. Job scripts set it"},
     {"FSDP_STAGED", programs,
      "folder with copies of the data, which job scripts set for STAGE: checkpoints name the files without it"},
     // fsdp-finetune sets these for the command of --on-event, which may start one of the programs.
@@ -83,8 +94,9 @@ constexpr std::array kVariables = std::to_array<Variable>({
 
     {.name = "FSDP_MPI",
      .reader = builds,
-     .meaning = "the MPI to build with, regardless of the one that is found",
-     .choices = "site, wheel, debian"},
+     .meaning = "the MPI to build with, regardless of the one that is found: a word, or the path of an mpicxx",
+     .choices = "site, wheel, openmpi, debian",
+     .page = "clusters.md#which-mpi"},
     {.name = "FSDP_PACKAGES",
      .reader = builds,
      .meaning = "skip: Debian's packages are not looked for, the libraries come from modules, conda or Spack. "
@@ -118,6 +130,7 @@ constexpr std::array kVariables = std::to_array<Variable>({
     {"FSDP_LOADED_TOO", tests},
     {"FSDP_MODULECMD", tests},
     {"FSDP_MPIEXEC", tests},
+    {"FSDP_MPI_FOLDERS", tests},
     {"FSDP_NVCC", tests},
     {"FSDP_PBS_*", tests},
     {"FSDP_POWER_*", tests},

@@ -23,10 +23,15 @@ void put_text(std::string_view text, char* out, std::size_t out_bytes) {
 
 FSDP_EXPORT const char* fsdp_mpi_abi() { return fsdp::detail::kMpiPluginAbi; }
 
-FSDP_EXPORT fsdp::RankEnvironment* fsdp_make_mpi(const fsdp::MpiOptions* options, char* error,
+FSDP_EXPORT fsdp::RankEnvironment* fsdp_make_mpi(const fsdp::MpiOptions* options, fsdp::ExitCode* code, char* error,
                                                  std::size_t error_bytes) {
+  *code = fsdp::ExitCode::failed;
   try {
     return new fsdp::MpiEnvironment(*options);
+  } catch (const fsdp::Error& failure) {
+    *code = failure.code();
+    put_text(failure.what(), error, error_bytes);
+    return nullptr;
   } catch (const std::exception& failure) {
     put_text(failure.what(), error, error_bytes);
     return nullptr;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lib/base/types/error.hpp"
+#include "tests/support/environment.hpp"
 
 namespace {
 
@@ -47,6 +48,28 @@ TEST_SUITE("mpi/mpi_plugin") {
     const auto other = error_of(built_plugin(), "fsdp 9.9.9");
     CHECK(other.find("belongs to another build") != std::string::npos);
     CHECK(other.find("9.9.9") != std::string::npos);
+  }
+
+  TEST_CASE("families_to_try: by the launcher's variables, unless FSDP_LOAD_MPI names one") {
+    using Variables = fsdp::test::Environment::Variables;
+    const auto words = [](const Variables& variables) {
+      const fsdp::test::Environment environment(variables);
+      std::string text;
+      for (const auto& family : fsdp::detail::families_to_try()) text += std::string(family.word) + " ";
+      return text;
+    };
+    CHECK(words({}) == "own standard ");
+    CHECK(words({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}) == "own standard ");
+    CHECK(words({{"PMIX_RANK", "0"}, {"OMPI_COMM_WORLD_RANK", "0"}}) == "openmpi standard own ");
+    CHECK(words({{"PMIX_RANK", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}) == "openmpi own standard ");
+    CHECK(words({{"PMI_RANK", "1"}, {"PMIX_RANK", "1"}}) == "own standard ");  // Cray's launcher sets both
+    CHECK(words({{"OMPI_COMM_WORLD_RANK", "0"}, {"FSDP_LOAD_MPI", "standard"}}) == "standard ");
+    CHECK_THROWS_AS(words({{"FSDP_LOAD_MPI", "lam"}}), fsdp::UsageError);
+  }
+
+  TEST_CASE("library_folders_of: beside the launcher's folder of programs") {
+    const auto folders = fsdp::detail::library_folders_of("/opt/openmpi/bin/orted");
+    CHECK(folders == std::vector<std::filesystem::path>{"/opt/openmpi/lib", "/opt/openmpi/lib64"});
   }
 
   TEST_CASE("load_mpi: real MPI with one rank without a launcher; its group works") {
