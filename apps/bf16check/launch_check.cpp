@@ -32,11 +32,12 @@ namespace {
 
 /// The cores of this node that the job may use: as the scheduler says, else those of the launcher.
 int cores_of_job() {
+  const auto own = static_cast<int>(allowed_cores().size());
   for (const char* variable : {"SLURM_CPUS_ON_NODE", "NCPUS"}) {
     const char* text = std::getenv(variable);
-    if (const int cores = text == nullptr ? 0 : std::atoi(text); cores > 0) return cores;
+    if (const int cores = text == nullptr ? 0 : std::atoi(text); cores > 0) return std::max(cores, own);
   }
-  return static_cast<int>(std::max(allowed_cores().size(), allowed_cores(::getppid()).size()));
+  return std::max(own, static_cast<int>(allowed_cores(::getppid()).size()));
 }
 
 LaunchFacts own_facts(const RankFacts& device) {

@@ -250,8 +250,9 @@ MpiEnvironment::MpiEnvironment(const MpiOptions& options) : options_(options) {
   }
   if (lacks_pmix(library_version())) {
     refuse_lonely_rank(library_version());
-    throw Error(ExitCode::bad_input, library_version() + " knows no PMIx, by which this launcher connects ranks: start the "
-                "program without it, or load the module of the launcher's MPI");
+    throw Error(ExitCode::bad_input, library_version() +
+                                         " knows no PMIx, by which this launcher connects ranks: start the "
+                                         "program without it, or load the module of the launcher's MPI");
   }
   avoid_copies_by_pid();
   avoid_small_shared_memory();

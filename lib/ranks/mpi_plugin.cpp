@@ -61,10 +61,11 @@ void load_beside_launcher(const char* library) {
 
 /// The plugin of the first family that is there and loads.
 MpiPlugin find_mpi_plugin() {
-  std::vector<std::filesystem::path> candidates;
+  std::vector<std::filesystem::path> candidates, first;
   std::string problem;
   for (const auto& family : families_to_try()) {
     const auto file = find_plugin(plugin_of(family), candidates);
+    if (first.empty()) first = candidates;
     if (!file) continue;
     load_beside_launcher(family.library);
     try {
@@ -77,7 +78,7 @@ MpiPlugin find_mpi_plugin() {
     problem = fmt::format(
         "an MPI launcher started this program, but its MPI support is missing (neither {} nor {} exists): install it "
         "again, or run without the launcher",
-        candidates.front().string(), candidates.back().string());
+        first.front().string(), first.back().string());
   }
   throw RuntimeFailure(problem);
 }

@@ -43,7 +43,7 @@ try_way() {
     fi
 }
 
-# try_signal LINE SIGNAL: sends the launcher a signal. Sets verdict.
+# try_signal LINE SIGNAL: sends the launcher a signal, or, as the scheduler does it, the ranks of srun. Sets verdict.
 try_signal() {
     local launcher code=0 i
     rm -f "$scratch/out" "$scratch/err"
@@ -54,7 +54,10 @@ try_signal() {
         if grep -qs 'ready: waiting' "$scratch/err" || ! kill -0 "$launcher" 2>/dev/null; then break; fi
         sleep 0.1
     done
-    kill -"$2" "$launcher" 2>/dev/null
+    case $1 in
+        srun*) scancel -s "$2" "$SLURM_JOB_ID" ;; # to steps, not to this script
+        *) kill -"$2" "$launcher" 2>/dev/null ;;
+    esac
     wait "$launcher" || code=$?
     verdict=$(sed -n 's/^signal  *//p' "$scratch/out")
     verdict="${verdict:-reaches no rank}, exit code $code"

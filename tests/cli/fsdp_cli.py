@@ -49,6 +49,10 @@ TINY_MODEL = ["--num-layers", "2", "--num-heads", "2", "--embed-size", "32", "--
 COMMON = ["--device", "cpu"]
 
 
+# A rank's number in the environment: by hydra, by mpirun of Open MPI. A word for shells.
+RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+SHELL_RANK = '"${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"'
+
 ALL = bool(os.environ.get("FSDP_ALL"))  # whole products: tests labelled long
 
 
@@ -216,7 +220,8 @@ def processes_of_ranks(pid, program="fsdp-finetune"):
     found = {}
     for child in rank_processes(pid, program):
         entries = pathlib.Path(f"/proc/{child}/environ").read_bytes().decode().split("\0")
-        found[int(dict(entry.split("=", 1) for entry in entries if "=" in entry)["PMI_RANK"])] = child
+        variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        found[int(next(variables[name] for name in RANK_VARIABLES if name in variables))] = child
     return found
 
 

@@ -34,7 +34,8 @@ class OnEvent(fsdp_cli.Case):
     @staticmethod
     def rank_of(pid):
         with open(f"/proc/{pid}/environ", encoding="utf-8") as file:
-            return int(next(word[9:] for word in file.read().split("\0") if word.startswith("PMI_RANK=")))
+            variables = dict(word.split("=", 1) for word in file.read().split("\0") if "=" in word)
+        return int(next(variables[name] for name in fsdp_cli.RANK_VARIABLES if name in variables))
 
     @staticmethod
     def has_ended(pid):

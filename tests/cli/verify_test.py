@@ -104,7 +104,7 @@ class Verify(fsdp_cli.Case):
         if self.losses("usual") == self.losses("older"):
             self.skipTest("this processor computes the same with older instructions")
         exports = " ".join(f"{name}={value}" for name, value in older.items())
-        programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ "$PMI_RANK" = 2 ]; then export {exports}; fi')
+        programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ {fsdp_cli.SHELL_RANK} = 2 ]; then export {exports}; fi')
         line = fsdp_cli.command("fsdp-finetune", self.train_arguments("otherwise", "--max-steps", 20, "--verify-every", 5), 4, programs)
         result = subprocess.run(line, capture_output=True, text=True, env=fsdp_cli.environment(), check=False, timeout=90)
         self.assertEqual(result.returncode, 1, result.stderr)

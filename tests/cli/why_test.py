@@ -193,7 +193,7 @@ class Why(fsdp_cli.Case):
 
     def test_a_rank_that_the_kernel_kills_for_memory(self):
         group, use, limit = self.memory_group()
-        programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ "$PMI_RANK" = 1 ]; then echo $$ > {group}/cgroup.procs; fi')
+        programs = fsdp_cli.wrap(self.folder / "programs", "fsdp-finetune", f'if [ {fsdp_cli.SHELL_RANK} = 1 ]; then echo $$ > {group}/cgroup.procs; fi')
         excluded = self.folder / "excluded-grown"
         process, log, pids = self.start("grown", 2, "--exclude-file", excluded, programs=programs)
         for swap in ("memory.swap.max", "memory.swappiness"):

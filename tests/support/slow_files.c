@@ -18,7 +18,8 @@
 
 static void slow_down(int fd) {
   const int saved = errno;
-  const char *rank = getenv("PMI_RANK"), *slow = getenv("TEST_SLOW_RANK"), *file = getenv("TEST_SLOW_FILE"),
+  const char *hydra = getenv("PMI_RANK"), *open_mpi = getenv("OMPI_COMM_WORLD_RANK"),
+             *rank = hydra != NULL ? hydra : open_mpi, *slow = getenv("TEST_SLOW_RANK"), *file = getenv("TEST_SLOW_FILE"),
              *delay = getenv("TEST_SLOW_MS");
   char link[64], path[4096];
   const int is_slow = slow == NULL || (rank != NULL && strcmp(rank, slow) == 0);

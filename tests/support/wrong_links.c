@@ -27,7 +27,8 @@ static void* in_mpi(const char* name) {
 
 int MPI_Iallgather(const void* in, int count, long type, void* out, int out_count, long out_type, long comm, void* request) {
   static int calls;
-  const char *rank = getenv("PMI_RANK"), *wrong = getenv("TEST_WRONG_RANK"), *every = getenv("TEST_WRONG_EVERY"),
+  const char *hydra = getenv("PMI_RANK"), *open_mpi = getenv("OMPI_COMM_WORLD_RANK"),
+             *rank = hydra != NULL ? hydra : open_mpi, *wrong = getenv("TEST_WRONG_RANK"), *every = getenv("TEST_WRONG_EVERY"),
              *ranks = getenv("TEST_WRONG_TO");
   const Gather gather = (Gather)in_mpi("PMPI_Iallgather");
   if (rank != NULL && wrong != NULL && strcmp(rank, wrong) == 0 && count >= 512 && (long)in != -1) {

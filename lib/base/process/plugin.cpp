@@ -1,12 +1,28 @@
 #include "lib/base/process/plugin.hpp"
 
 #include <dlfcn.h>
+#include <sys/auxv.h>
 
 #include <system_error>
 
 #include "lib/base/types/error.hpp"
 
 namespace fsdp {
+
+namespace {
+
+/// The file of the running program. Without /proc, the one that the kernel was given, as far as it is still there.
+std::filesystem::path own_program(std::error_code& error) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return program;
+  const auto* given = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  std::error_code of_given;
+  const auto path = std::filesystem::canonical(given == nullptr ? "" : given, of_given);
+  if (!of_given) error.clear();
+  return path;
+}
+
+}  // namespace
 
 std::vector<std::filesystem::path> plugin_candidates(const std::filesystem::path& program_directory,
                                                      const std::string& file) {
@@ -17,7 +33,7 @@ std::vector<std::filesystem::path> plugin_candidates(const std::filesystem::path
 std::optional<std::filesystem::path> find_plugin(const PluginKind& kind,
                                                  std::vector<std::filesystem::path>& looked_at) {
   std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto program = own_program(error);
   if (error) {
     throw RuntimeFailure("cannot tell where this program lies (/proc/self/exe: " + error.message() +
                          "), and so not where its " + kind.support + " is");
