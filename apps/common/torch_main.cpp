@@ -60,8 +60,8 @@ void add_runtime_options(OptionTable& t, RuntimeOptions& options) {
 std::string torch_version_text(const std::string& program) {
   const std::string_view built = FSDP_BACK_ENDS;
   const bool lacks_cuda = built.find(", cuda") != std::string_view::npos && !has_cuda_backend();
-  return fmt::format("{} {}\nLibTorch {}\nMPI {}\ncpu kernels {}\nback ends: {}{}", program, FSDP_VERSION,
-                     TORCH_VERSION, loaded_mpi_version(), kernels::table().name, built,
+  return fmt::format("{} {}\nLibTorch {}\n{}\ncpu kernels {}\nback ends: {}{}", program, FSDP_VERSION, TORCH_VERSION,
+                     mpi_version_lines(), kernels::table().name, built,
                      lacks_cuda ? " (no libfsdp_cuda.so here: CPUs only)" : "");
 }
 

@@ -169,8 +169,8 @@ void add_run_options(fsdp::OptionTable& t, fsdp::ConvertOptions& o) {
 }
 
 std::string version_text() {
-  return fmt::format("fsdp-ckpt-convert {}\nMPI {} (loaded under a launcher only)", FSDP_VERSION,
-                     fsdp::loaded_mpi_version());
+  return fmt::format("fsdp-ckpt-convert {}\n{}\nMPI is loaded under a launcher only", FSDP_VERSION,
+                     fsdp::mpi_version_lines());
 }
 
 }  // namespace

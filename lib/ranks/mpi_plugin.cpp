@@ -61,11 +61,10 @@ void load_beside_launcher(const char* library) {
 
 /// The plugin of the first family that is there and loads.
 MpiPlugin find_mpi_plugin() {
-  std::vector<std::filesystem::path> candidates, first;
+  std::vector<std::filesystem::path> candidates;
   std::string problem;
   for (const auto& family : families_to_try()) {
     const auto file = find_plugin(plugin_of(family), candidates);
-    if (first.empty()) first = candidates;
     if (!file) continue;
     load_beside_launcher(family.library);
     try {
@@ -75,10 +74,11 @@ MpiPlugin find_mpi_plugin() {
     }
   }
   if (problem.empty()) {
+    find_plugin(plugin_of(kFamilies.front()), candidates);  // which every installation has
     problem = fmt::format(
         "an MPI launcher started this program, but its MPI support is missing (neither {} nor {} exists): install it "
         "again, or run without the launcher",
-        first.front().string(), first.back().string());
+        candidates.front().string(), candidates.back().string());
   }
   throw RuntimeFailure(problem);
 }
@@ -141,14 +141,14 @@ std::string loaded_mpi_version() {
   return text.data();
 }
 
-std::string usable_mpi() {
-  auto text = loaded_mpi_version();
+std::string mpi_version_lines() {
+  std::string others;
   std::vector<std::filesystem::path> looked_at;
   for (const auto& family : detail::kFamilies) {
     if (family.library != nullptr && find_plugin(detail::plugin_of(family), looked_at))
-      text += fmt::format(", {}", family.name);
+      others += fmt::format("{}{}", others.empty() ? "\nMPI by its launcher: " : ", ", family.name);
   }
-  return text;
+  return "MPI " + loaded_mpi_version() + others;
 }
 
 }  // namespace fsdp

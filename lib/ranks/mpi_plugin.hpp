@@ -30,9 +30,8 @@ std::unique_ptr<RankEnvironment> load_mpi(const MpiOptions& options);
 /// but does not initialise MPI.
 std::string loaded_mpi_version();
 
-/// The families of MPI whose launchers can start this program: "MPICH 5.0.2, Open MPI, MPI 5's standard ABI", the first
-/// one as loaded_mpi_version() has it.
-std::string usable_mpi();
+/// The lines of --version: the MPI of loaded_mpi_version(), and the families that other launchers load, if any.
+std::string mpi_version_lines();
 
 namespace detail {
 

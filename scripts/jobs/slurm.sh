@@ -38,6 +38,8 @@ choose_srun_mpi() {
 # Sets launch, the command before a program that runs as one rank per task, and once_per_node, the one before a program
 # that runs once on each node (empty: not known).
 choose_launcher() {
+    ((${SLURM_HET_SIZE:-1} == 1)) || die "this is a heterogeneous job of $SLURM_HET_SIZE components, and srun starts ranks in the first \
+one only: submit it without ':', with one kind of nodes" 2
     once_per_node=(srun --mpi=none --nodes="${SLURM_JOB_NUM_NODES:-1}" --ntasks="${SLURM_JOB_NUM_NODES:-1}" --ntasks-per-node=1)
     if [[ -n ${LAUNCHER:-} ]]; then
         read -ra launch <<<"$LAUNCHER"

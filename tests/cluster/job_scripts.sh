@@ -71,6 +71,8 @@ expect 2 "no mpiexec on PATH but PBS's own" pbs MPIEXEC_VERSION="pbs_version = 2
 expect 0 "--map-by ppr:2:node --bind-to none -n 4" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 expect 0 "-x OMP_NUM_THREADS" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 
+expect 2 "heterogeneous job of 2 components" slurm SLURM_HET_SIZE=2
+
 # Options: an argument takes precedence over its variable and is passed once; without a checkpoint there is no restart.
 expect 0 "--num-layers 6 --num-heads 12" slurm NUM_LAYERS=6
 expect 0 "--run-name a --num-layers=3" slurm RUN_NAME=a NUM_LAYERS=6 -- --num-layers=3
