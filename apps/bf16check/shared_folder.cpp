@@ -64,6 +64,22 @@ double slowest(ProcessGroup& group, double mine, int& blind) {
   return first < without ? -1 : most;
 }
 
+/// Removes a folder with its content at the end, also after an error.
+class FolderUntilEnd {
+ public:
+  /// \param folder  empty: there is nothing to remove
+  explicit FolderUntilEnd(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  FolderUntilEnd(const FolderUntilEnd&) = delete;
+  FolderUntilEnd& operator=(const FolderUntilEnd&) = delete;
+  ~FolderUntilEnd() {
+    std::error_code ignored;
+    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
 /// A lock of a whole file, which ends with the object.
 class FileLock {
  public:
@@ -104,14 +120,14 @@ SharedFolderFacts examine_shared_folder(ProcessGroup& group, const std::filesyst
   SharedFolderFacts facts;
   const bool first = group.rank() == 0;
   const std::string old_text = "first\n", new_text = "second\n";
-  std::filesystem::path place;
-  place = text_of_root(group, [&] {
+  const std::filesystem::path place = text_of_root(group, [&] {
     const auto made = folder / fmt::format(".fsdp-launch-{}", unique_name());
     std::error_code error;
     if (!std::filesystem::create_directories(made, error))
       throw IoError(fmt::format("{}: cannot be made: {}", made.string(), error.message()));
     return made.string();
   });
+  const FolderUntilEnd at_end(first ? place : "");
   const auto file = place / "file";
   run_agreed(group, [&] {
     if (!first) return;
@@ -134,13 +150,11 @@ SharedFolderFacts examine_shared_folder(ProcessGroup& group, const std::filesyst
     });
     facts.replaced = slowest(group, seconds_until(file, new_text), facts.blind);
   }
-  facts.stat_seconds = group.all_reduce(median_seconds(200,
-                                                       [&] {
-                                                         struct stat about {};
-                                                         [[maybe_unused]] const int found =
-                                                             ::stat((place / "no such file").c_str(), &about);
-                                                       }),
-                                        Reduce::max);
+  const auto ask = [missing = place / "no such file"] {
+    struct stat about {};
+    [[maybe_unused]] const int found = ::stat(missing.c_str(), &about);
+  };
+  facts.stat_seconds = group.all_reduce(median_seconds(200, ask), Reduce::max);
   if (facts.blind < 0) {
     std::unique_ptr<FileLock> lock;
     if (first) lock = std::make_unique<FileLock>(file);
@@ -154,10 +168,6 @@ SharedFolderFacts examine_shared_folder(ProcessGroup& group, const std::filesyst
     }
   }
   group.barrier();
-  if (first) {
-    std::error_code ignored;
-    std::filesystem::remove_all(place, ignored);
-  }
   return facts;
 }
 

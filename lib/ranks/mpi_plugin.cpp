@@ -85,8 +85,6 @@ MpiPlugin find_mpi_plugin() {
 
 }  // namespace
 
-std::span<const MpiFamily> mpi_families() { return kFamilies; }
-
 std::vector<MpiFamily> families_to_try() {
   const auto& [own, open_mpi, standard] = kFamilies;
   if (const auto word = variable_value("FSDP_LOAD_MPI")) {

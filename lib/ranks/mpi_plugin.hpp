@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,8 +55,6 @@ struct MpiFamily {
   const char* plugin;     ///< file of its plugin
   const char* library;    ///< name of the MPI library that the plugin loads; nullptr: the one of the build
 };
-std::span<const MpiFamily> mpi_families();
-
 /// The families in the order in which they are tried: those that the launcher of this process can have started, or the
 /// one that FSDP_LOAD_MPI names. \throws UsageError for another value of that variable
 std::vector<MpiFamily> families_to_try();

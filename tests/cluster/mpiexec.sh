@@ -99,7 +99,7 @@ order=$("$mpiexec" -n 1 sh -c 'for i in 1 2 3 4 5 6 7 8; do echo out; sleep 0.01
 cksum=$(head -c 3000000 /dev/urandom | tee "$work/bytes" | cksum)
 [[ $("$mpiexec" -n 1 cat "$work/bytes" | cksum) == "$cksum" ]] || fail "what a rank prints is changed"
 late=0
-"$mpiexec" -n 1 sh -c 'echo lost' >/dev/full 2>"$work/said" </dev/null || late=$?
+"$mpiexec" -n 1 sh -c 'sleep 0.1; echo lost' >/dev/full 2>"$work/said" </dev/null || late=$?
 [[ $late != 0 && -s $work/said ]] || fail "output that could not be written gave $late: $(<"$work/said")"
 
 # --- output of a stand-in for hydra ----------------------------------------------------------------------------------
