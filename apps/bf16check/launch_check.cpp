@@ -232,6 +232,7 @@ std::vector<LaunchFinding> folder_findings(const SharedFolderFacts& folder, cons
 /// Waits until a signal arrives on a rank, and a third of one more. Collective. \return on rank 0 what arrived where
 LaunchFinding await_signal(ProcessGroup& world, double seconds, const Logger& log, bool& everywhere) {
   const StopSignal stop;
+  world.barrier();  // a rank that has no handler yet would be ended by the signal
   log.info(fmt::format("ready: waiting {:.0f} s for a signal", seconds));
   const auto start = std::chrono::steady_clock::now();
   const auto waited = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };

@@ -66,7 +66,7 @@ class OtherMpi(fsdp_cli.Case):
     def open_mpi(self):
         found = [mpi for mpi in installations() if mpi.is_open_mpi]
         if not found:
-            self.skipTest(f"no {OPEN_MPI} or no {PLUGIN.name}")
+            self.skipTest(f"no Open MPI: {OPEN_MPI} (scripts/setup installs it) or {PLUGIN} (scripts/build makes it) is missing")
         return found[0]
 
     def test_losses_are_those_of_the_build_s_own_mpi(self):

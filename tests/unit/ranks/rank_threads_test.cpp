@@ -42,7 +42,10 @@ TEST_SUITE("ranks/rank_threads") {
   TEST_CASE(
       "threads_on_node: what mpirun of Open MPI binds to one of several cores is told; what other launchers bind is "
       "not") {
-    if (fsdp::allowed_cores().size() < 2) return;
+    if (fsdp::allowed_cores().size() < 2) {
+      MESSAGE("SKIPPED: this process may use one core only, so nothing can be bound");
+      return;
+    }
     const auto group = fsdp::make_single_group();
     const OnOneCore bound;
     {
