@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/bf16check/bf16_report.hpp"
+#include "apps/bf16check/node_groups.hpp"
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/bf16/bandwidth.hpp"
@@ -19,8 +20,9 @@
 #include "lib/bf16/rank_comparison.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/compute/device/nvml.hpp"
+#include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/ranks/rank_threads.hpp"
+#include "lib/ranks/texts_of_ranks.hpp"
 
 namespace fsdp {
 namespace {
@@ -32,11 +34,9 @@ void check_options(const Bf16CheckOptions& o) {
 }
 
 std::vector<RankFacts> exchange(ProcessGroup& world, const RankFacts& local) {
-  auto all = nlohmann::json::array();
-  for (const auto& text : world.gather(json_text(to_json(local)), 0)) all.push_back(parse_json(text, "a rank's facts"));
-  all = parse_json(world.broadcast_text(json_text(all), 0), "all ranks' facts");
   std::vector<RankFacts> ranks;
-  for (const auto& one : all) ranks.push_back(rank_facts_from_json(one));
+  for (const auto& text : texts_of_ranks(world, json_text(to_json(local))))
+    ranks.push_back(rank_facts_from_json(parse_json(text, "a rank's facts")));
   return ranks;
 }
 
@@ -143,13 +143,9 @@ Bf16CheckResult run_bf16_check(ProcessGroup& world, Bf16FactSource& source, cons
   check_options(options);
   std::optional<NcclLog> nccl_log;
   if (options.device != RequestedDevice::cpu) nccl_log.emplace();
-  const auto node = world.split_by_node();
-  const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
-  const auto threads = threads_on_node(*node);
-  if (!threads.warning.empty() && world.rank() == 0) log.warning(threads.warning);
+  const auto [node, leaders, number] = NodeGroups(world);
+  set_threads(*node, log);  // as in training
   auto facts = source.identify(world, *node, options.device);
-  int number = leaders->rank();
-  node->broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
   facts.node = number;
   const auto known = exchange(world, facts);
   const int num_nodes = 1 + std::max_element(known.begin(), known.end(), [](const auto& a, const auto& b) {

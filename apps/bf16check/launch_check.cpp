@@ -9,13 +9,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
+#include "apps/bf16check/node_groups.hpp"
 #include "apps/bf16check/shared_folder.hpp"
+#include "lib/base/process/plugin.hpp"
 #include "lib/base/process/scheduler.hpp"
 #include "lib/base/process/stop_signal.hpp"
 #include "lib/base/process/usable_resources.hpp"
@@ -76,18 +77,6 @@ std::string ranges(const std::vector<int>& numbers) {
   return text;
 }
 
-/// The library that this process has loaded as its MPI; "" without one.
-std::string mpi_file() {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const auto path = line.find('/');
-    const auto name = line.find("/libmpi");
-    if (path != std::string::npos && name != std::string::npos && line.find(".so", name) != std::string::npos)
-      return line.substr(path);
-  }
-  return "";
-}
-
 /// Ranks by node.
 std::map<int, std::vector<const LaunchFacts*>> by_node(const std::vector<LaunchFacts>& ranks) {
   std::map<int, std::vector<const LaunchFacts*>> nodes;
@@ -116,18 +105,14 @@ LaunchFinding cores_finding(const std::vector<LaunchFacts>& ranks, bool by_open_
   for (const auto& rank : ranks) seen.insert(fmt::format("{} of {}", rank.cores.size(), rank.node_cores));
   finding.fact = fmt::format("{} per rank", fmt::join(seen, ", "));
   for (const auto& [node, members] : by_node(ranks)) {
-    std::map<int, const LaunchFacts*> taken;
-    const LaunchFacts* rival = nullptr;
-    bool alike = true;
+    std::set<int> taken;
+    bool shared = false, alike = true;
     for (const auto* rank : members) {
       alike = alike && rank->cores == members.front()->cores;
-      for (const int core : rank->cores) {
-        const auto [place, is_new] = taken.emplace(core, rank);
-        if (!is_new && rival == nullptr) rival = rank;
-      }
+      for (const int core : rank->cores) shared = !taken.insert(core).second || shared;
     }
     const auto used = taken.size();
-    if (used < members.size() || (rival != nullptr && !alike)) {
+    if (used < members.size() || (shared && !alike)) {
       finding.advice = fmt::format("ranks of {} share cores (rank {} has {}): ", members.front()->host,
                                    members.back()->rank, ranges(members.back()->cores));
     } else if (static_cast<int>(used) * 2 <= members.front()->node_cores) {
@@ -277,18 +262,15 @@ std::vector<LaunchFinding> judge_launch(const std::vector<LaunchFacts>& ranks, b
 
 LaunchCheckResult run_launch_check(ProcessGroup& world, Bf16FactSource& source, const LaunchCheckOptions& options,
                                    const Logger& log, nlohmann::json& report) {
-  const auto node = world.split_by_node();
-  const auto leaders = world.split(node->rank() == 0 ? 0 : 1);
+  const auto [node, leaders, number] = NodeGroups(world);
   auto device = source.identify(world, *node, options.device);
-  int number = leaders->rank();
-  node->broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
   device.node = number;
   const int nodes = static_cast<int>(world.all_reduce(number, Reduce::max)) + 1;
 
   std::vector<LaunchFacts> ranks;
   for (const auto& text : world.gather(json_text(nlohmann::json(own_facts(device))), 0))
     ranks.push_back(parse_json(text, "a rank's facts").get<LaunchFacts>());
-  std::vector<LaunchFinding> findings{{"MPI", fmt::format("{} {}", options.mpi_library, mpi_file()), ""}};
+  std::vector<LaunchFinding> findings{{"MPI", fmt::format("{} {}", options.mpi_library, loaded_library("libmpi")), ""}};
   if (world.rank() == 0) {
     for (auto& finding : judge_launch(ranks, launcher_kind() == LauncherKind::open_mpi))
       findings.push_back(std::move(finding));
@@ -308,7 +290,7 @@ LaunchCheckResult run_launch_check(ProcessGroup& world, Bf16FactSource& source, 
   result.exit_code = everywhere ? ExitCode::stopped_early : well_on_first ? ExitCode::ok : ExitCode::answer_no;
   if (world.rank() != 0) return result;
   result.table = table_of(findings);
-  report = {{"mpi", options.mpi_library}, {"mpi_file", mpi_file()}, {"nodes", nodes}, {"ranks", ranks}};
+  report = {{"mpi", options.mpi_library}, {"mpi_file", loaded_library("libmpi")}, {"nodes", nodes}, {"ranks", ranks}};
   for (const auto& finding : findings)
     report["findings"].push_back({{"subject", finding.subject}, {"fact", finding.fact}, {"advice", finding.advice}});
   return result;

@@ -20,6 +20,7 @@
 
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/shared_write.hpp"
+#include "lib/base/files/temporary_directory.hpp"
 #include "lib/ranks/agree.hpp"
 
 namespace fsdp {
@@ -63,22 +64,6 @@ double slowest(ProcessGroup& group, double mine, int& blind) {
   const auto most = group.all_reduce(mine, Reduce::max);
   return first < without ? -1 : most;
 }
-
-/// Removes a folder with its content at the end, also after an error.
-class FolderUntilEnd {
- public:
-  /// \param folder  empty: there is nothing to remove
-  explicit FolderUntilEnd(std::filesystem::path folder) : folder_(std::move(folder)) {}
-  FolderUntilEnd(const FolderUntilEnd&) = delete;
-  FolderUntilEnd& operator=(const FolderUntilEnd&) = delete;
-  ~FolderUntilEnd() {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-  }
-
- private:
-  std::filesystem::path folder_;
-};
 
 /// A lock of a whole file, which ends with the object.
 class FileLock {
@@ -127,7 +112,7 @@ SharedFolderFacts examine_shared_folder(ProcessGroup& group, const std::filesyst
       throw IoError(fmt::format("{}: cannot be made: {}", made.string(), error.message()));
     return made.string();
   });
-  const FolderUntilEnd at_end(first ? place : "");
+  const TemporaryDirectory at_end(place, first);
   const auto file = place / "file";
   run_agreed(group, [&] {
     if (!first) return;

@@ -16,6 +16,7 @@
 #include "apps/eval/conversation.hpp"
 #include "apps/eval/result.hpp"
 #include "lib/base/files/file.hpp"
+#include "lib/base/files/temporary_directory.hpp"
 #include "lib/base/messages/progress.hpp"
 #include "lib/base/process/stop_signal.hpp"
 #include "lib/base/text/json_text.hpp"
@@ -51,34 +52,20 @@ struct EvaluationInput {
   bool same_tokens = true;  ///< all subjects see the same sequences of ids, so losses per token can be compared
 };
 
-/// A folder in $TMPDIR that all ranks of a node see; removed with its contents on destruction.
-class ScratchDirectory {
- public:
-  /// Collective over the node's ranks. \throws IoError on all of them
-  explicit ScratchDirectory(ProcessGroup& node) : owner_(node.rank() == 0) {
-    path_ = text_of_root(node, [] {
-      std::error_code error;
-      auto name = (std::filesystem::temp_directory_path(error) / "fsdp-eval.XXXXXX").string();
-      if (error || ::mkdtemp(name.data()) == nullptr) {
-        throw IoError((error ? "the temporary folder" : name) + ": " +
-                      (error ? error.message() : std::system_category().message(errno)) +
-                      ": texts cannot be encoded there; name another place with --cache-dir or TMPDIR");
-      }
-      return name;
-    });
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    if (owner_) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  bool owner_;
-  std::filesystem::path path_;
-};
+/// Makes a folder in $TMPDIR that all ranks of a node see. Collective over the node's ranks. \throws IoError on all of
+/// them
+std::string make_scratch_directory(ProcessGroup& node) {
+  return text_of_root(node, [] {
+    std::error_code error;
+    auto name = (std::filesystem::temp_directory_path(error) / "fsdp-eval.XXXXXX").string();
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      throw IoError((error ? "the temporary folder" : name) + ": " +
+                    (error ? error.message() : std::system_category().message(errno)) +
+                    ": texts cannot be encoded there; name another place with --cache-dir or TMPDIR");
+    }
+    return name;
+  });
+}
 
 /// True when `data` is texts rather than a token file. \throws IoError when it is neither a folder nor can be read
 bool holds_texts(const std::filesystem::path& data) {
@@ -105,7 +92,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   EvaluationInput input;
   input.texts = holds_texts(options.data);
   const auto node = world.split_by_node();
-  std::optional<ScratchDirectory> scratch;
+  std::optional<TemporaryDirectory> scratch;  // the node's first rank removes it
   const StopSignal signal;  // so that the temporary folder is removed when a signal interrupts the encoding
   TextOptions how;
   how.field = options.data_field;
@@ -114,7 +101,8 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   how.max_rows = options.max_rows;
   how.quiet = options.runtime.quiet;
   how.directory = options.cache_dir;
-  if (input.texts && options.cache_dir.empty()) how.directory = scratch.emplace(*node).path();
+  if (input.texts && options.cache_dir.empty())
+    how.directory = scratch.emplace(make_scratch_directory(*node), node->rank() == 0).path();
 
   if (!input.texts) log_unread_data(*open_token_file(options.data), log);
 

@@ -11,6 +11,7 @@
 #include "apps/finetune/output_paths.hpp"
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/output_file.hpp"
+#include "lib/base/files/temporary_directory.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/elapsed.hpp"
@@ -35,26 +36,6 @@ namespace fsdp::detail {
 namespace {
 
 bool is_safetensors(const std::filesystem::path& file) { return file.extension() == ".safetensors"; }
-
-/// A directory that the rank that made it removes on destruction.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory(std::filesystem::path path, bool is_owned) : path_(std::move(path)), is_owned_(is_owned) {
-    remove();
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() { remove(); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  void remove() const {
-    std::error_code ignored;
-    if (is_owned_) std::filesystem::remove_all(path_, ignored);
-  }
-  std::filesystem::path path_;
-  bool is_owned_;
-};
 
 CopyReport write_full(const std::filesystem::path& checkpoint, const std::filesystem::path& file, CopyOptions options,
                       ProcessGroup& world) {
@@ -178,6 +159,7 @@ bool FinalExports::write(const std::filesystem::path& checkpoint) {
   // Also a run without a step left exports the tokenizer.
   if (const auto& tokenizer = context_.setup.new_tokenizer) run_agreed(context_.world, [&] { tokenizer->keep(); });
   const TemporaryDirectory temporary(context_.setup.directory / ".final-full", context_.world.rank() == 0);
+  temporary.remove();
   context_.world.barrier();
   const bool done = context_.runtime.has_adapters() ? save_merged(temporary.path())
                                                     : save_model(state_for_final(checkpoint, temporary.path()));

@@ -1,7 +1,5 @@
 #include "lib/bf16/fact_source.hpp"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "lib/base/process/scheduler.hpp"
@@ -9,7 +7,6 @@
 #include "lib/base/types/index.hpp"
 #include "lib/bf16/facts.hpp"
 #include "lib/bf16/processor.hpp"
-#include "lib/ranks/rank_threads.hpp"
 
 namespace fsdp {
 namespace {
@@ -21,7 +18,6 @@ class ThisMachine final : public Bf16FactSource {
     facts.rank = world.rank();
     facts.host = host_name();
     facts.processor = read_processor();
-    at::set_num_threads(threads_on_node(node).threads);  // same number of threads as in training
     if (device != RequestedDevice::cpu) choose_gpu(node, device, facts);
     return facts;
   }

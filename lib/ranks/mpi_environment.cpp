@@ -18,12 +18,12 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "lib/base/process/plugin.hpp"
 #include "lib/base/process/scheduler.hpp"
 #include "lib/base/process/usable_resources.hpp"
 #include "lib/base/types/error.hpp"
@@ -153,13 +153,8 @@ void refuse_lonely_rank(const std::string& mpi) {
 /// True where a launcher speaks PMIx only and this MPICH was built without it, so that it would end this process with
 /// "unsupported PMI version PMIx".
 bool lacks_pmix(const std::string& mpi) {
-  if (std::getenv("PMIX_NAMESPACE") == nullptr || launcher_kind() == LauncherKind::other || !mpi.starts_with("MPICH"))
-    return false;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("/libpmix") != std::string::npos) return false;
-  }
-  return true;
+  return std::getenv("PMIX_NAMESPACE") != nullptr && launcher_kind() != LauncherKind::other &&
+         mpi.starts_with("MPICH") && loaded_library("libpmix").empty();
 }
 
 /// Runs `on_timeout` on a thread of its own unless destroyed in time: for MPI calls that can block for ever.

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <sstream>
 #include <thread>
 
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/ranks/different_collectives.hpp"
+#include "lib/ranks/texts_of_ranks.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -144,12 +144,9 @@ MpiGroup::MpiGroup(UniqueComm comm, std::shared_ptr<MpiJob> job) : comm_(std::mo
 
 void MpiGroup::know_peers() {
   const auto here = ProcessIdentity::own();
-  std::string all;
-  for (const auto& text : gather(here.to_json(), 0)) all += text + '\n';
-  std::istringstream lines(broadcast_text(all, 0));
-  std::string line;
-  for (int member = 0; std::getline(lines, line); ++member) {
-    auto process = ProcessIdentity::from_json(line);
+  const auto texts = texts_of_ranks(*this, here.to_json());
+  for (int member = 0; member < size_; ++member) {
+    auto process = ProcessIdentity::from_json(element(texts, member));
     if (member != rank_ && process.is_comparable(here) && !process.has_ended())
       job_->peers.push_back({world_rank(member), std::move(process)});
   }

@@ -103,9 +103,8 @@ std::vector<MpiFamily> families_to_try() {
   return {own, standard};
 }
 
-std::vector<std::filesystem::path> mpi_plugin_candidates(const std::filesystem::path& program_directory,
-                                                         const std::string& file) {
-  return plugin_candidates(program_directory, file);
+std::vector<std::filesystem::path> mpi_plugin_candidates(const std::filesystem::path& program_directory) {
+  return plugin_candidates(program_directory, kFamilies.front().plugin);
 }
 
 std::vector<std::filesystem::path> library_folders_of(const std::filesystem::path& program) {

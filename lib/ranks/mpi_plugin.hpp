@@ -2,9 +2,9 @@
 // MPI loaded at run time: linking it would add 45 ms to every start of programs that mostly run as one process, and
 // would bind the programs to one MPI. Libraries of MPI come in families, each with an ABI of its own:
 //
-//   libfsdp_mpi.so           the MPI of the build: by default MPICH, whose ABI Intel MPI, Cray MPICH and MVAPICH have,
-//   too libfsdp_mpi_openmpi.so   Open MPI 4 and 5 (libmpi.so.40) libfsdp_mpi_standard.so  the standard ABI of MPI 5
-//   (libmpi_abi.so.1): MPICH 5, Intel MPI 2021.19, later Open MPI
+//   libfsdp_mpi.so           the MPI of the build, by default MPICH, whose ABI Intel MPI, Cray MPICH, MVAPICH have, too
+//   libfsdp_mpi_openmpi.so   Open MPI 4 and 5 (libmpi.so.40)
+//   libfsdp_mpi_standard.so  the standard ABI of MPI 5 (libmpi_abi.so.1): MPICH 5, Intel MPI 2021.19, later Open MPI
 //
 // These plugins lie beside the program, and hold the rest of this folder (mpi_*.cpp, memfd_peer_memory.cpp). The
 // launcher that started the process decides which one is loaded.
@@ -59,9 +59,8 @@ struct MpiFamily {
 /// one that FSDP_LOAD_MPI names. \throws UsageError for another value of that variable
 std::vector<MpiFamily> families_to_try();
 
-/// Candidate paths of a plugin for a program in `program_directory`.
-std::vector<std::filesystem::path> mpi_plugin_candidates(const std::filesystem::path& program_directory,
-                                                         const std::string& file = "libfsdp_mpi.so");
+/// Candidate paths of libfsdp_mpi.so for a program in `program_directory`.
+std::vector<std::filesystem::path> mpi_plugin_candidates(const std::filesystem::path& program_directory);
 
 /// The folders of `program`'s installation that hold libraries: for /opt/openmpi/bin/orted /opt/openmpi/lib and lib64.
 std::vector<std::filesystem::path> library_folders_of(const std::filesystem::path& program);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "lib/base/process/scheduler.hpp"
+#include "lib/ranks/texts_of_ranks.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -21,12 +22,9 @@ int ranks_sharing(const std::vector<std::vector<int>>& cores, std::size_t self) 
 
 ThreadCount threads_on_node(ProcessGroup& node) {
   const auto own = allowed_cores();
-  std::string all;
-  for (const auto& text : node.gather(fmt::format("{}", fmt::join(own, " ")), 0)) all += text + '\n';
-  std::istringstream lines(node.broadcast_text(all, 0));
   std::vector<std::vector<int>> cores;
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream numbers(line);
+  for (const auto& text : texts_of_ranks(node, fmt::format("{}", fmt::join(own, " ")))) {
+    std::istringstream numbers(text);
     auto& rank = cores.emplace_back();
     for (int core = 0; numbers >> core;) rank.push_back(core);
   }

@@ -12,7 +12,7 @@ ways_to_launch() {
         wanted=${RANKS:-${SLURM_NTASKS:-2}}
         while read -r kind; do
             ways+=("srun --mpi=$kind --ntasks=$wanted --wait=20")
-        done < <(timeout "${SITE_SECONDS:-20}" srun --mpi=list 2>&1 | tr -s ' \n\t,:' '\n' | grep -xE 'pmi[0-9x].*|pmix.*|cray_shasta|openmpi' | sort -u)
+        done < <(srun_kinds | grep -vx none | sort -u)
     fi
     for mpi in "$FSDP_BIN/mpiexec" "$(type -P mpiexec || true)" "$(type -P mpirun || true)"; do
         [[ -n $mpi && -x $mpi && -z ${seen[${mpi%/*}]:-} ]] || continue

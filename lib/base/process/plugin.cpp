@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/auxv.h>
 
+#include <fstream>
 #include <system_error>
 
 #include "lib/base/types/error.hpp"
@@ -67,6 +68,17 @@ std::vector<void*> open_plugin(const PluginKind& kind, const std::filesystem::pa
                          "\", this program is \"" + abi + "\"; install both together");
   }
   return addresses;
+}
+
+std::string loaded_library(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const auto path = line.find('/'), file = line.rfind('/') + 1;
+    if (path != std::string::npos && line.compare(file, name.size(), name) == 0 &&
+        line.find(".so", file) != std::string::npos)
+      return line.substr(path);
+  }
+  return "";
 }
 
 }  // namespace fsdp

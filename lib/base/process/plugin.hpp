@@ -28,4 +28,8 @@ std::optional<std::filesystem::path> find_plugin(const PluginKind& kind, std::ve
 /// \throws RuntimeFailure unless `library` loads, has all functions, and its ABI string equals `abi`
 std::vector<void*> open_plugin(const PluginKind& kind, const std::filesystem::path& library, const std::string& abi);
 
+/// The path of the first library in this process's memory whose file name begins with `name`; "" when there is none,
+/// and without /proc.
+std::string loaded_library(const std::string& name);
+
 }  // namespace fsdp

@@ -1,7 +1,6 @@
 #include "lib/base/process/process_strain.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -10,6 +9,8 @@
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include "lib/base/process/usable_resources.hpp"
 
 namespace fsdp {
 namespace {
@@ -38,12 +39,8 @@ double starved_seconds(const fs::path& proc) {
 /// Processors that this process may use, at most 16 of them: they are much alike.
 std::vector<int> some_processors() {
   constexpr std::size_t kMost = 16;
-  cpu_set_t set;
-  std::vector<int> processors;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
-  for (int i = 0; i < CPU_SETSIZE && processors.size() < kMost; ++i) {
-    if (CPU_ISSET(i, &set)) processors.push_back(i);
-  }
+  auto processors = allowed_cores();
+  processors.resize(std::min(processors.size(), kMost));
   return processors;
 }
 

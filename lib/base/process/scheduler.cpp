@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -56,6 +57,7 @@ struct Launcher {
   const char* local_size = nullptr;            ///< variable with the number of processes on this host
   const char* local_rank = nullptr;            ///< variable with this process's number on its host, from 0
   std::array<const char*, 3> of_mpi{};         ///< any of them is set: MPI is initialised, for a single rank, too
+  LauncherKind kind = LauncherKind::none;      ///< that the variables in of_mpi tell; none: nothing
   std::array<std::string_view, 5> prefixes{};  ///< of further variables that only processes of a job have
 };
 
@@ -85,14 +87,21 @@ constexpr std::array kLaunchers{
              .local_size = "MPI_LOCALNRANKS",
              .local_rank = "MPI_LOCALRANKID",
              .of_mpi = {"PMI_RANK", "PMI_FD", "PMI_PORT"},
+             .kind = LauncherKind::other,
              .prefixes = {"PMI_", "HYDRA_", "HYDI_", "MPI_", "MPIR_"}},
-    Launcher{.name = kHydra, .cure = kMpiexec, .rank = "PMIX_RANK", .of_mpi = {"PMIX_RANK"}, .prefixes = {"PMIX_"}},
+    Launcher{.name = kHydra,
+             .cure = kMpiexec,
+             .rank = "PMIX_RANK",
+             .of_mpi = {"PMIX_RANK"},
+             .kind = LauncherKind::pmix,
+             .prefixes = {"PMIX_"}},
     Launcher{.name = "PALS",
              .cure = kCray,
              .size = "PALS_SIZE",
              .rank = "PALS_RANKID",
              .local_rank = "PALS_LOCAL_RANKID",
              .of_mpi = {"PALS_RANKID"},
+             .kind = LauncherKind::other,
              .prefixes = {"PALS_"}},
     Launcher{.name = "mpirun of Open MPI",
              .cure = kOpenMpi,
@@ -101,6 +110,7 @@ constexpr std::array kLaunchers{
              .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
              .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
              .of_mpi = {"OMPI_COMM_WORLD_RANK"},
+             .kind = LauncherKind::open_mpi,
              .prefixes = {"OMPI_"}},
     Launcher{.name = "MVAPICH",
              .cure = "Build with the site's MVAPICH (set MPI_HOME), or start with the mpiexec of the MPI that this "
@@ -298,10 +308,15 @@ int ranks_on_this_host() {
 }
 
 LauncherKind launcher_kind() {
-  if (value_of("PMI_RANK") != nullptr || value_of("PMI_FD") != nullptr) return LauncherKind::other;
-  if (value_of("OMPI_COMM_WORLD_RANK") != nullptr) return LauncherKind::open_mpi;
-  if (value_of("PMIX_RANK") != nullptr) return LauncherKind::pmix;
-  return launched_by_mpi() ? LauncherKind::other : LauncherKind::none;
+  auto kind = launched_by_mpi() ? LauncherKind::other : LauncherKind::none;
+  for (const auto& launcher : kLaunchers) {
+    const bool is_marked =
+        std::ranges::any_of(launcher.of_mpi, [](const char* name) { return value_of(name) != nullptr; });
+    if (!is_marked || launcher.kind == LauncherKind::none) continue;
+    kind = launcher.kind;
+    if (kind != LauncherKind::pmix) break;  // Open MPI's launcher sets the variables of PMIx, too
+  }
+  return kind;
 }
 
 bool belongs_to_launcher(std::string_view variable) {

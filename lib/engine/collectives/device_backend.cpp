@@ -10,6 +10,7 @@
 
 #include "lib/base/process/plugin.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/ranks/texts_of_ranks.hpp"
 
 namespace fsdp {
 namespace detail {
@@ -106,18 +107,12 @@ GpuShare share_gpus(ProcessGroup& node, const DeviceBackend* backend) {
     const auto info = backend->info(i);
     local_names += (info.uuid.empty() ? info.pci_bus_id : info.uuid) + "\n";
   }
-  std::string all;
-  for (const auto& names : node.gather(local_names, 0)) all += names + "\n";
-  std::istringstream lines(node.broadcast_text(all, 0));
-  std::vector<std::vector<std::string>> visible(1);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) {
-      visible.emplace_back();  // of the next rank
-    } else {
-      visible.back().push_back(line);
-    }
+  std::vector<std::vector<std::string>> visible;
+  for (const auto& names : texts_of_ranks(node, local_names)) {
+    std::istringstream lines(names);
+    auto& rank = visible.emplace_back();
+    for (std::string line; std::getline(lines, line);) rank.push_back(line);
   }
-  visible.pop_back();
   return share_gpus(visible);
 }
 
