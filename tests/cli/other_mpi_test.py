@@ -45,11 +45,11 @@ def installations():
 
 
 class OtherMpi(fsdp_cli.Case):
-    def launch(self, mpi, program, arguments, ranks, env=None, code=0):
+    def launch(self, mpi, program, arguments, ranks, env=None, codes=(0,)):
         done = subprocess.run(mpi.line(program, arguments, ranks), capture_output=True, text=True, errors="replace", timeout=120,
                               env=fsdp_cli.environment({**mpi.variables, **(env or {})}), start_new_session=True, check=False)
         result = fsdp_cli.Result(done.args, done.returncode, done.stdout, done.stderr)
-        self.assertEqual(result.code, code, str(result))
+        self.assertIn(result.code, codes, str(result))
         return result
 
     def start(self, mpi, name, *more, env=None, before=()):
@@ -94,7 +94,11 @@ class OtherMpi(fsdp_cli.Case):
     def test_launch_check(self):
         for mpi in installations() or [self.open_mpi()]:
             with self.subTest(mpi=mpi.folder.name):
-                report = self.launch(mpi, "fsdp-bf16check", ["--launch", "--json", "--run-folder", self.folder, *fsdp_cli.COMMON], 2).json()
+                arguments = ["--launch", "--json", "--run-folder", self.folder, *fsdp_cli.COMMON]
+                report = self.launch(mpi, "fsdp-bf16check", arguments, 2, codes=(0, 3)).json()
+                # The machine's own faults (runs in memory, a small /dev/shm) are none of the MPI's.
+                advised = {finding["subject"] for finding in report["findings"] if finding["advice"]}
+                self.assertFalse(advised & {"MPI", "ranks", "cores", "GPUs"}, report)
                 self.assertTrue(report["mpi_file"].startswith(str(mpi.folder / "lib/libmpi.so")), report)
                 self.assertEqual([rank["rank"] for rank in report["ranks"]], [0, 1])
                 if mpi.is_open_mpi:
@@ -153,10 +157,10 @@ class OtherMpi(fsdp_cli.Case):
 
     def test_the_build_s_own_mpi_is_refused(self):
         mpi = self.open_mpi()
-        result = self.launch(mpi, "fsdp-finetune", self.train_arguments("wrong", "--max-steps", 1), 2, {"FSDP_LOAD_MPI": "own"}, code=4)
+        result = self.launch(mpi, "fsdp-finetune", self.train_arguments("wrong", "--max-steps", 1), 2, {"FSDP_LOAD_MPI": "own"}, codes=(4,))
         self.assertIn("MPI sees only this one", result.err)
         self.assertIn("libmpi.so.40 was not found", result.err)
-        result = self.launch(mpi, "fsdp-finetune", self.train_arguments("wrong", "--max-steps", 1), 1, {"FSDP_LOAD_MPI": "own"}, code=4)
+        result = self.launch(mpi, "fsdp-finetune", self.train_arguments("wrong", "--max-steps", 1), 1, {"FSDP_LOAD_MPI": "own"}, codes=(4,))
         self.assertIn("knows no PMIx", result.err)
 
 
