@@ -46,7 +46,8 @@ choose_launcher() {
             # mpirun binds ranks to cores, and kills them soon after a signal.
             launch=("$FSDP_HOME/scripts/jobs/open_mpi.sh" "$mpiexec" --hostfile "$hosts" --map-by "ppr:$RANKS_PER_NODE:node" --bind-to none -n "$num_ranks")
             once_per_node=("$mpiexec" --hostfile "$hosts" --map-by ppr:1:node -n "$num_nodes")
-            pass_variables ;;
+            pass_variables
+            reach_hosts ;;
         *)
             launch=("$mpiexec" -n "$num_ranks" --ppn "$RANKS_PER_NODE" --depth="$DEPTH" ${CPU_BIND:+--cpu-bind "$CPU_BIND"})
             once_per_node=("$mpiexec" -n "$num_nodes" --ppn 1) ;;
@@ -61,23 +62,26 @@ pass_variables() {
     done
 }
 
-# hydra starts its proxies on other hosts by ssh. If ssh needs a password, use PBS's pbs_tmrsh instead.
+# hydra and Open MPI start their proxies on other hosts by ssh. If ssh needs a password, use PBS's pbs_tmrsh instead. An
+# Open MPI that was built with PBS's own interface (tm) needs neither and ignores the variables.
 reach_hosts() {
     local other tmrsh
-    if ((num_nodes == 1)) || [[ -n ${HYDRA_LAUNCHER:-}${HYDRA_LAUNCHER_EXEC:-}${HYDRA_BOOTSTRAP:-} ]]; then return; fi
+    if ((num_nodes == 1)) || compgen -e | grep -qE '^(HYDRA_(LAUNCHER|LAUNCHER_EXEC|BOOTSTRAP)|(OMPI|PRTE)_MCA_plm.*)$'; then return; fi
     other=$(grep -vxF -e "$(hostname)" -e "$(hostname -s)" "$hosts" | tail -n 1)
     if timeout 20 ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$other" true 2>"$temporary/ssh"; then return; fi
     if ! tmrsh=$(find_pbs pbs_tmrsh); then
         say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")) and there is no pbs_tmrsh: ranks there may not start"
         return
     fi
-    # hydra passes the command as several words, but pbs_tmrsh starts a program, not a shell command. The wrapper ignores a
-    # SIGTERM to the job, as the ranks do.
+    # The command comes as several words, but pbs_tmrsh starts a program, not a shell command. The wrapper ignores a SIGTERM
+    # to the job, as the ranks do.
     printf '#!/bin/bash\ntrap "" TERM USR1\nhost=$1\nshift\nexec %q "$host" /bin/sh -c "$*"\n' "$tmrsh" >"$temporary/tmrsh"
     chmod +x "$temporary/tmrsh"
     say "ssh to $other fails ($(tail -n 1 "$temporary/ssh")): pbs_tmrsh reaches the other hosts"
-    launch=(env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC="$temporary/tmrsh" "${launch[@]}")
-    once_per_node=("${launch[@]:0:3}" "${once_per_node[@]}")
+    # Not exported: a job that submits itself again passes its environment on.
+    local by=(env HYDRA_LAUNCHER=rsh HYDRA_LAUNCHER_EXEC="$temporary/tmrsh" {OMPI_MCA_plm_rsh,PRTE_MCA_plm_ssh}_agent="$temporary/tmrsh")
+    launch=("${by[@]}" "${launch[@]}")
+    once_per_node=("${by[@]}" "${once_per_node[@]}")
 }
 
 # find_pbs COMMAND: prints the path of PBS's command.
