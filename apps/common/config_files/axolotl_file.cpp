@@ -15,10 +15,10 @@
 #include <string_view>
 #include <utility>
 
-#include "apps/common/config_files/yaml_value.hpp"
 #include "apps/common/finetune_options.hpp"
 #include "apps/common/remedies.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/formats/yaml/yaml_value.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 

@@ -1,6 +1,6 @@
 // YAML of config files.
-#include "apps/common/config_files/yaml_value.hpp"
 #include "fuzz_support.hpp"
+#include "lib/formats/yaml/yaml_value.hpp"
 
 namespace {
 

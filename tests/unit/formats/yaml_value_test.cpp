@@ -1,4 +1,4 @@
-#include "apps/common/config_files/yaml_value.hpp"
+#include "lib/formats/yaml/yaml_value.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ void expect_error(const std::string& text, const std::string& fact) {
 
 }  // namespace
 
-TEST_SUITE("apps/yaml_value") {
+TEST_SUITE("formats/yaml_value") {
   TEST_CASE("scalars are those of YAML 1.1, as PyYAML reads them") {
     const std::vector<std::pair<std::string, std::string>> cases{{"yes", "true"},
                                                                  {"No", "false"},

@@ -20,6 +20,7 @@ struct YamlValue {
   std::vector<YamlValue> items;    ///< of a list
   std::vector<YamlEntry> entries;  ///< of a map, in the file's order; no key twice
   bool named = false;              ///< by an anchor (&x), for aliases
+  std::string tag;                 ///< of a text, where YamlTags::kept: "!function"; "" for those of YAML itself
 
   bool is_scalar() const { return kind != Kind::list && kind != Kind::map; }
 };
@@ -31,10 +32,14 @@ struct YamlEntry {
   YamlValue value;
 };
 
+/// Tags that YAML itself does not have are refused, or kept with the value.
+enum class YamlTags : bool { refused, kept };
+
 /// Reads the one document of a text in UTF-8; null where it has none. Aliases are replaced by what they stand for, and
 /// merge keys (<<) by their entries.
 /// \throws FormatError "line N: ..." for what is no YAML, keys that are there twice or are no scalars, tags of other
-/// types, several documents, and more than 1 MiB, 64 levels, or 16 MiB once aliases are replaced
-YamlValue read_yaml(std::string_view text);
+/// types unless they are kept (of texts), several documents, and more than 1 MiB, 64 levels, or 16 MiB once aliases are
+/// replaced
+YamlValue read_yaml(std::string_view text, YamlTags tags = YamlTags::refused);
 
 }  // namespace fsdp

@@ -1,4 +1,4 @@
-#include "apps/common/config_files/yaml_value.hpp"
+#include "lib/formats/yaml/yaml_value.hpp"
 
 #include <fmt/format.h>
 #include <yaml.h>
@@ -148,7 +148,7 @@ std::optional<std::string> digits_of(std::string text, bool real) {
 /// Builds values of events.
 class Builder {
  public:
-  explicit Builder(std::string_view text) : events_(text) {}
+  Builder(std::string_view text, YamlTags tags) : events_(text), tags_(tags) {}
 
   YamlValue document() {
     Event start, begin, end;
@@ -230,10 +230,18 @@ class Builder {
     return value;
   }
 
-  static YamlValue scalar(const Event& event) {
+  YamlValue scalar(const Event& event) const {
     const auto& s = event.event.data.scalar;
     auto value = empty(Kind::null, event);
     value.text.assign(reinterpret_cast<const char*>(s.value), s.length);
+    if (tags_ == YamlTags::kept && s.tag != nullptr) {
+      const std::string tag = reinterpret_cast<const char*>(s.tag);
+      if (tag != "!" && !tag.starts_with(kTags)) {
+        value.kind = Kind::text;
+        value.tag = tag;
+        return value;
+      }
+    }
     const auto tag = tag_of(event, s.tag);
     const bool open = tag.empty() && s.plain_implicit != 0;
     const bool real = tag == "float" || (open && is_real(value.text));
@@ -307,15 +315,16 @@ class Builder {
   }
 
   EventReader events_;
+  YamlTags tags_;
   std::map<std::string, YamlValue> anchors_;
   std::size_t bytes_ = 0;
 };
 
 }  // namespace
 
-YamlValue read_yaml(std::string_view text) {
+YamlValue read_yaml(std::string_view text, YamlTags tags) {
   if (text.size() > kMostBytes) throw FormatError(fmt::format("has more than {} MiB", kMostBytes >> 20));
-  return Builder(text).document();
+  return Builder(text, tags).document();
 }
 
 }  // namespace fsdp
