@@ -3,7 +3,7 @@
 // other code and changes none of its inputs.
 //
 // Source: Jinja 3.1 in the environment of transformers 5.23 (utils/chat_template_utils.py): an immutable sandbox with
-// trim_blocks, lstrip_blocks, break, continue and {% generation %}.
+// trim_blocks, lstrip_blocks, break, continue and {% generation %}. Templates of benchmarks: lm-eval 0.4.13 (utils.py).
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -15,6 +15,13 @@
 #include "lib/tokenizers/vocabulary/added_tokens.hpp"
 
 namespace fsdp {
+
+/// How Jinja is set up.
+enum class JinjaEnvironment : std::uint8_t {
+  chat,   ///< as in transformers: see above
+  strict  ///< as in lm-eval 0.4.13: white space stays, what is undefined is an error where it is used, and the filter
+          ///< regex_replace(pattern, replacement, count=0) is Python's re.sub()
+};
 
 /// The most that one rendering may use. The defaults allow conversations of some 10 MB and end a hostile template after
 /// a few seconds.
@@ -36,7 +43,7 @@ class Syntax;
 class JinjaTemplate {
  public:
   /// \throws FormatError naming the line of what is no Jinja or is not supported (blocks, imports, some filters)
-  explicit JinjaTemplate(std::string_view source);
+  explicit JinjaTemplate(std::string_view source, JinjaEnvironment environment = JinjaEnvironment::chat);
   ~JinjaTemplate();
   JinjaTemplate(const JinjaTemplate&) = delete;
   JinjaTemplate& operator=(const JinjaTemplate&) = delete;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lib/base/types/index.hpp"
+#include "lib/templates/jinja/python_regex.hpp"
 
 namespace fsdp::jinja {
 namespace {
@@ -245,6 +246,13 @@ Value make_dict(Call& call, bool is_namespace) {
   return &made;
 }
 
+Value regex_replaced(Call& call) {
+  const auto text = print(call.heap(), call.input);
+  call.heap().pass(text);
+  const PythonRegex pattern(bytes_of(call.value(0), "a pattern"), "the pattern of regex_replace");
+  return call.made(pattern.replace(text, bytes_of(call.value(1), "a replacement"), call.integer(2, 0)));
+}
+
 Value dict_from_keys(Call& call) {
   auto& made = *call.heap().dict();
   for (const auto& key : elements(call.heap(), call.value(0)))
@@ -340,8 +348,13 @@ const Builtin* find_test(std::string_view name) {
   return found != nullptr ? found : find_in(value_tests(), name);
 }
 
+const Builtin* find_strict_filter(std::string_view name) {
+  static const std::vector<Builtin> kRows{{"regex_replace", {"pattern", "repl", "count"}, 2, regex_replaced}};
+  return find_in(kRows, name);
+}
+
 Value apply(Context& context, const Builtin& builtin, const Value& input, const Arguments& arguments) {
-  return run(context, builtin, input, arguments, find_filter(builtin.name) == &builtin ? "filter" : "test");
+  return run(context, builtin, input, arguments, find_test(builtin.name) == &builtin ? "test" : "filter");
 }
 
 Value member_of(Context& context, const Value& object, const std::string& name) {

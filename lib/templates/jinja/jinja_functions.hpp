@@ -98,6 +98,8 @@ std::optional<Value> method_of(Context& context, const Value& object, const std:
 /// nullptr when there is no such filter or test
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
+/// One that only JinjaEnvironment::strict has.
+const Builtin* find_strict_filter(std::string_view name);
 
 /// Applies a filter or a test to `input`. \throws FormatError naming it
 Value apply(Context& context, const Builtin& builtin, const Value& input, const Arguments& arguments);

@@ -36,7 +36,7 @@ enum class Flow : std::uint8_t { go_on, break_loop, continue_loop };
 
 class Machine {
  public:
-  Machine(const std::tm& now, const JinjaLimits& limits) : heap_(limits), context_{heap_, now} {}
+  Machine(const std::tm& now, const JinjaLimits& limits, bool strict) : heap_(limits, strict), context_{heap_, now} {}
 
   JinjaText run(const Node& root, const nlohmann::ordered_json& variables) {
     try {
@@ -584,12 +584,14 @@ Flow Machine::start_loop(const Node& node, const Value& iterable, Scope* scope, 
 }  // namespace
 }  // namespace jinja
 
-JinjaTemplate::JinjaTemplate(std::string_view source) : syntax_(std::make_unique<jinja::Syntax>(source)) {}
+JinjaTemplate::JinjaTemplate(std::string_view source, JinjaEnvironment environment)
+    : syntax_(std::make_unique<jinja::Syntax>(source, environment)) {}
 JinjaTemplate::~JinjaTemplate() = default;
 
 JinjaText JinjaTemplate::render(const nlohmann::ordered_json& variables, const std::tm& now,
                                 const JinjaLimits& limits) const {
-  return jinja::Machine(now, limits).run(syntax_->root(), variables);
+  const bool strict = syntax_->environment() == JinjaEnvironment::strict;
+  return jinja::Machine(now, limits, strict).run(syntax_->root(), variables);
 }
 
 bool JinjaTemplate::has_generation() const { return syntax_->has_generation(); }

@@ -217,6 +217,7 @@ class Comparison {
   bool equal(const Value& a, const Value& b) {
     const Level level(depth_);
     heap_.step();
+    for (const auto* value : {&a, &b}) heap_.use(*value);
     if (const auto x = as_integer(a), y = as_integer(b); x && y) return *x == *y;
     if (const auto x = as_double(a), y = as_double(b); x && y) return *x == *y;
     if (a.index() != b.index()) return false;
@@ -509,6 +510,7 @@ Value from_json(Heap& heap, const nlohmann::ordered_json& json) {
 
 bool truth(Heap& heap, const Value& value) {
   heap.step();
+  heap.use(value);
   if (const auto* text = std::get_if<Text>(&value)) return !text->bytes->empty();
   if (const auto* list = std::get_if<List*>(&value))
     return (*list)->shape == List::Shape::iterator || !(*list)->items.empty();
@@ -518,6 +520,7 @@ bool truth(Heap& heap, const Value& value) {
 }
 
 std::string print(Heap& heap, const Value& value) {
+  heap.use(value);
   if (is<Undefined>(value)) return "";
   if (const auto* text = std::get_if<Text>(&value)) {
     heap.pass(*text->bytes);
@@ -568,6 +571,7 @@ void put(Heap& heap, Dict& dict, const Value& key, const Value& value) {
 }
 
 std::vector<Value> elements(Heap& heap, const Value& value) {
+  heap.use(value);
   std::vector<Value> items;
   if (const auto* list = std::get_if<List*>(&value)) {
     items = (*list)->items;

@@ -71,10 +71,16 @@ struct Function {
   std::vector<std::pair<std::string, Value>> members = {};  ///< attributes beside its name
 };
 
+/// \throws FormatError
+[[noreturn]] void refuse(const std::string& problem);
+/// Says what is missing. \throws FormatError
+[[noreturn]] void refuse(const Undefined& value);
+
 /// Memory of a rendering, freed as a whole, and its limits.
 class Heap {
  public:
-  explicit Heap(const JinjaLimits& limits) : limits_(limits) {}
+  /// \param strict  undefined values are errors where they are used
+  explicit Heap(const JinjaLimits& limits, bool strict = false) : limits_(limits), strict_(strict) {}
 
   /// \throws FormatError when the rendering has taken too many steps
   void step(std::uint64_t count = 1);
@@ -87,6 +93,11 @@ class Heap {
   /// Checks before `count` things of `each` bytes are allocated. \throws FormatError when they exceed the limit
   void room(std::uint64_t count, std::uint64_t each = 1) const;
 
+  /// A strict rendering prints, asks, compares and goes through no undefined value. \throws FormatError
+  void use(const Value& value) const {
+    if (const auto* missing = std::get_if<Undefined>(&value); missing != nullptr && strict_) refuse(*missing);
+  }
+
   // Results are owned by this object. \throws FormatError when they exceed the limit
 
   Text text(std::string bytes, bool is_escaped = false);
@@ -97,6 +108,7 @@ class Heap {
 
  private:
   JinjaLimits limits_;
+  bool strict_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_ = 0;
   std::deque<std::string> texts_;
@@ -104,11 +116,6 @@ class Heap {
   std::deque<Dict> dicts_;
   std::deque<Function> functions_;
 };
-
-/// \throws FormatError
-[[noreturn]] void refuse(const std::string& problem);
-/// Says what is missing. \throws FormatError
-[[noreturn]] void refuse(const Undefined& value);
 
 template <typename T>
 bool is(const Value& value) {

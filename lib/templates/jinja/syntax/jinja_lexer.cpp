@@ -22,7 +22,7 @@ bool is_name_character(char c) {
          static_cast<std::uint8_t>(c) >= 0x80;
 }
 
-/// Line ends as \n, without one at the end.
+/// Line ends as \n.
 std::string with_plain_line_ends(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -30,7 +30,6 @@ std::string with_plain_line_ends(std::string_view source) {
     if (source[i] != '\r') text += source[i];
     if (source[i] == '\r' && source.substr(i + 1, 1) != "\n") text += '\n';
   }
-  if (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
@@ -69,10 +68,12 @@ std::string unescaped(std::string_view quoted, int line) {
   return out;
 }
 
-/// Splits a template into tokens, with white space removed as trim_blocks, lstrip_blocks and the marks - and + say.
+/// Splits a template into tokens.
 class Lexer {
  public:
-  explicit Lexer(std::string_view source) : source_(with_plain_line_ends(source)) {}
+  Lexer(std::string_view source, bool trims) : source_(with_plain_line_ends(source)), trims_(trims) {
+    if (trims && source_.ends_with('\n')) source_.pop_back();
+  }
 
   std::vector<Token> run() {
     while (at_ < source_.size()) {
@@ -131,7 +132,7 @@ class Lexer {
     auto end = begin;
     if (sign == '-') {
       end = at_ + strip(text, false, true).size();
-    } else if (sign == 0 && kind != '{') {
+    } else if (trims_ && sign == 0 && kind != '{') {
       const auto line_end = text.rfind('\n');
       const auto start = line_end == text.npos ? 0 : line_end + 1;
       const bool starts_line = start > 0 || at_ == 0 || source_[at_ - 1] == '\n';
@@ -155,7 +156,7 @@ class Lexer {
     }
     if (!here(end)) return false;
     at_ += 2;
-    if (close != '}' && here("\n")) go(at_ + 1);
+    if (trims_ && close != '}' && here("\n")) go(at_ + 1);
     return true;
   }
 
@@ -304,6 +305,7 @@ class Lexer {
   }
 
   std::string source_;
+  bool trims_;  ///< trim_blocks, lstrip_blocks, and no line end at the end
   std::size_t at_ = 0;
   int line_ = 1;
   std::string open_;  ///< closing brackets that are due
@@ -314,6 +316,8 @@ class Lexer {
 
 void fail(int line, const std::string& problem) { throw FormatError("line " + std::to_string(line) + ": " + problem); }
 
-std::vector<Token> tokens_of(std::string_view source) { return Lexer(source).run(); }
+std::vector<Token> tokens_of(std::string_view source, JinjaEnvironment environment) {
+  return Lexer(source, environment == JinjaEnvironment::chat).run();
+}
 
 }  // namespace fsdp::jinja

@@ -32,8 +32,9 @@ struct Token {
 /// \throws FormatError
 [[noreturn]] void fail(int line, const std::string& problem);
 
-/// Tokens, the last of them `end`. White space is removed as trim_blocks, lstrip_blocks and the marks - and + say.
+/// Tokens, the last of them `end`. White space is removed as the marks - and + say, and but in a strict environment as
+/// trim_blocks and lstrip_blocks do.
 /// \throws FormatError naming the line
-std::vector<Token> tokens_of(std::string_view source);
+std::vector<Token> tokens_of(std::string_view source, JinjaEnvironment environment);
 
 }  // namespace fsdp::jinja

@@ -534,6 +534,8 @@ class Parser {
         auto& filter = add(NodeKind::filter, {node});
         filter.text = expect_name();
         filter.builtin = find_filter(filter.text);
+        if (filter.builtin == nullptr && syntax_.environment() == JinjaEnvironment::strict)
+          filter.builtin = find_strict_filter(filter.text);
         if (filter.builtin == nullptr) fail(filter.line, "there is no filter '" + printable(filter.text) + "' here");
         if (is_sign("(")) arguments(filter);
         node = &filter;
@@ -578,9 +580,9 @@ class Parser {
   Node* macro_ = nullptr;
 };
 
-Syntax::Syntax(std::string_view source) {
+Syntax::Syntax(std::string_view source, JinjaEnvironment environment) : environment_(environment) {
   if (!is_utf8(source)) refuse("the template is not UTF-8");
-  root_ = Parser(*this, tokens_of(source)).run();
+  root_ = Parser(*this, tokens_of(source, environment)).run();
   const auto unset = unset_names(*root_);
   for (auto& node : nodes_) {
     if (const auto found = unset.find(&node); found != unset.end()) node.names = found->second;

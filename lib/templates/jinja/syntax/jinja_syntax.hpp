@@ -84,17 +84,19 @@ UnsetNames unset_names(const Node& root);
 class Syntax {
  public:
   /// \throws FormatError naming the line
-  explicit Syntax(std::string_view source);
+  Syntax(std::string_view source, JinjaEnvironment environment);
   Syntax(const Syntax&) = delete;
   Syntax& operator=(const Syntax&) = delete;
 
   const Node& root() const { return *root_; }
   bool has_generation() const { return has_generation_; }
+  JinjaEnvironment environment() const { return environment_; }
 
  private:
   friend class Parser;
   std::deque<Node> nodes_;
   const Node* root_ = nullptr;
+  JinjaEnvironment environment_;
   bool has_generation_ = false;
 };
 
