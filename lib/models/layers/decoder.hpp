@@ -32,6 +32,10 @@ struct DecodePart {
   std::int64_t tokens = 0;
   std::int64_t cache_length = 0;  ///< tokens of the sequence that the model has seen
   LayerCache* cache = nullptr;    ///< of the sequence and the layer
+  /// False: the tokens are a branch of the sequence whose keys and values no later token sees. They are not stored, so
+  /// that many branches share one cache, which a part before them may fill. A window keeps its dropped keys away from
+  /// branches only as far as they are stored.
+  bool keeps = true;
 };
 
 /// A transformer block that can also process only the new tokens of sequences.

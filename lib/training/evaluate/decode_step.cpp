@@ -43,51 +43,65 @@ void DecodedSequence::replace(std::vector<std::int32_t> new_ids) {
   }
 }
 
-at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> sequences,
-                       const DecodeOptions& options) {
+void decode_segments(ModelRuntime& runtime, std::span<const DecodeSegment> segments, std::int64_t least_rows,
+                     const DecodedBody& body) {
   const WithoutAutograd guard;
   auto& engine = runtime.engine();
   const auto& decoder = runtime.decoder();
   const auto num_blocks = decoder.blocks.size();
-  const auto positions = longest_row(decoder.config);
-  const auto least_rows = options.alike ? RowwiseOps::kRowsAlike : 0;
   std::vector<DecodePart> parts;
-  for (auto* sequence : sequences) {
-    const auto length = std::ssize(sequence->ids);
-    sequence->caches.resize(num_blocks);
-    // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
-    // rotary frequencies depend on the length.
-    if (options.no_cache || length > positions || !same_rope(decoder.config, sequence->cached, length))
-      sequence->cached = 0;
-    parts.push_back({std::min(length, positions) - sequence->cached, sequence->cached, nullptr});
-  }
+  for (const auto& segment : segments)
+    parts.push_back({std::ssize(segment.ids), segment.cached, nullptr, segment.keeps});
   at::Tensor x_ND;
   {
     const auto embedding = engine.gathered(0);
     std::vector<at::Tensor> embedded;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const auto ids = std::span(sequences[i]->ids).last(parts[i].tokens);
-      const auto batch = one_sequence(ids, parts[i].cache_length, runtime.ops());
+    for (const auto& segment : segments) {
+      const auto batch = one_sequence(segment.ids, segment.cached, runtime.ops());
       embedded.push_back(decoder.layers[0]->forward(embedding.params(), batch, {}, nullptr));
     }
     if (!parts.empty()) x_ND = joined(std::move(embedded), least_rows);
   }
   for (std::size_t b = 0; b < num_blocks; ++b) {
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].cache = &sequences[i]->caches[b];
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto caches = segments[i].caches;
+      parts[i].cache = &caches[caches.size() == 1 ? 0 : b];
+    }
     const auto block = engine.gathered(b + 1);
     if (!parts.empty()) x_ND = decoder.blocks[b]->decode(block.params(), x_ND, parts);
   }
+  const auto head = engine.gathered(num_blocks + 1);
+  body(head.params(), x_ND);
+}
+
+at::Tensor decode_step(ModelRuntime& runtime, std::span<DecodedSequence* const> sequences,
+                       const DecodeOptions& options) {
+  const auto& decoder = runtime.decoder();
+  const auto positions = longest_row(decoder.config);
+  const auto least_rows = options.alike ? RowwiseOps::kRowsAlike : 0;
+  std::vector<DecodeSegment> segments;
+  for (auto* sequence : sequences) {
+    const auto length = std::ssize(sequence->ids);
+    sequence->caches.resize(decoder.blocks.size());
+    // Positions are absolute: past the last one the window slides and nothing cached stays valid; neither does it where
+    // rotary frequencies depend on the length.
+    if (options.no_cache || length > positions || !same_rope(decoder.config, sequence->cached, length))
+      sequence->cached = 0;
+    const auto count = std::min(length, positions) - sequence->cached;
+    segments.push_back(
+        {std::span(sequence->ids).last(static_cast<std::size_t>(count)), sequence->cached, sequence->caches});
+  }
   at::Tensor logits_NV;
-  {
-    const auto head = engine.gathered(num_blocks + 1);
+  decode_segments(runtime, segments, least_rows, [&](LayerParams head, const at::Tensor& x_ND) {
+    if (segments.empty()) return;
     std::vector<at::Tensor> last;
     std::int64_t end = 0;
-    for (const auto& part : parts) last.push_back(x_ND.narrow(0, (end += part.tokens) - 1, 1));
-    if (!parts.empty()) logits_NV = decoder.loss->logits(head.params(), joined(std::move(last), least_rows));
-  }
+    for (const auto& segment : segments) last.push_back(x_ND.narrow(0, (end += std::ssize(segment.ids)) - 1, 1));
+    logits_NV = decoder.loss->logits(head, joined(std::move(last), least_rows));
+  });
   for (auto* sequence : sequences) sequence->cached = std::ssize(sequence->ids);
-  if (parts.empty()) return at::empty({0, decoder.config.vocab_size});
-  logits_NV = logits_NV.narrow(0, 0, std::ssize(parts));
+  if (segments.empty()) return at::empty({0, decoder.config.vocab_size});
+  logits_NV = logits_NV.narrow(0, 0, std::ssize(segments));
   return runtime.ops().to_host(logits_NV.contiguous());
 }
 

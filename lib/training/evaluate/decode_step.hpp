@@ -1,14 +1,32 @@
 #pragma once
-// One step of generation: the logits after each of several sequences, whose keys and values stay in caches.
+// A forward pass over new tokens of several sequences, whose keys and values are in caches; and a step of generation.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "lib/engine/runtime/model_runtime.hpp"
 
 namespace fsdp {
+
+/// New ids of a sequence.
+struct DecodeSegment {
+  std::span<const std::int32_t> ids;  ///< at positions [cached, cached + size)
+  std::int64_t cached = 0;            ///< ids before them, whose keys and values are in the caches
+  std::span<LayerCache> caches;  ///< by block; one: for each block in turn, with cached = 0 or after such a segment
+  bool keeps = true;             ///< as DecodePart::keeps
+};
+
+/// Takes the parameters of the head and the activations of all segments [N, width], one after the other, in one device
+/// pass; rows after them are padding. Undefined where there are none.
+using DecodedBody = std::function<void(LayerParams head, const at::Tensor& x_ND)>;
+
+/// Runs the model over the segments. Collective: ranks may have different ones, and none; `body` is called on each.
+/// \param least_rows  of products, see RowwiseOps
+void decode_segments(ModelRuntime& runtime, std::span<const DecodeSegment> segments, std::int64_t least_rows,
+                     const DecodedBody& body);
 
 /// Ids that a model goes on with, and the keys and values of those that it has seen.
 struct DecodedSequence {

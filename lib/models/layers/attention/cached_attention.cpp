@@ -50,51 +50,77 @@ at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart
     outs.push_back(place(rows_NC.narrow(0, first, part.tokens), part));
     first += part.tokens;
   }
-  const auto attend_to = [&](std::int64_t begin, std::int64_t end) {
-    const WithoutAutograd guard;
-    for (auto i = to_index(begin); i < to_index(end); ++i) outs[i] = attend(outs[i], parts[i]);
-  };
-  const auto count = std::ssize(parts);
-  if (rows_NC.is_cpu()) {
-    parallel_for(count, 1, attend_to);
-  } else {
-    attend_to(0, count);
+  for (const bool keeps : {true, false}) {
+    std::vector<std::size_t> wave;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].keeps == keeps) wave.push_back(i);
+    }
+    const auto attend_to = [&](std::int64_t begin, std::int64_t end) {
+      const WithoutAutograd guard;
+      for (auto i = begin; i < end; ++i) {
+        const auto at = element(wave, i);
+        outs[at] = attend(outs[at], parts[at]);
+      }
+    };
+    if (rows_NC.is_cpu()) {
+      parallel_for(std::ssize(wave), 1, attend_to);
+    } else {
+      attend_to(0, std::ssize(wave));
+    }
   }
   const auto padding = rows_NC.size(0) - first;
   if (padding > 0) outs.push_back(outs.front().new_zeros({padding, outs.front().size(1)}));
   return outs.size() == 1 ? outs.front() : at::cat(outs);
 }
 
-at::Tensor cached_attention(const at::Tensor& qkv_N3D, const AttentionShape& rows, LayerCache& cache,
-                            std::int64_t cache_length, std::int64_t max_capacity) {
-  const auto n = qkv_N3D.size(0);
-  if (cache_length == 0) cache.first_position = 0;  // a new text, or the same one after the model's last position
-  forget(cache, cache_length, rows.window);
+at::Tensor cached_attention(const at::Tensor& qkv_NC, const AttentionShape& rows, const DecodePart& part,
+                            std::int64_t max_capacity) {
+  const auto n = qkv_NC.size(0), cache_length = part.cache_length;
+  auto& cache = *part.cache;
+  if (part.keeps) {
+    if (cache_length == 0) cache.first_position = 0;  // a new text, or the same one after the model's last position
+    forget(cache, cache_length, rows.window);
+  }
   const auto before = cache_length - cache.first_position, total = before + n;
-  auto s = rows;
-  s.query_length = n;
-  s.key_length = total;
-  s.first_query = before;
   const auto heads = [&](std::int64_t first, std::int64_t count) {
-    return qkv_N3D.narrow(1, first * s.head_size, count * s.head_size)
-        .unflatten(1, {count, s.head_size})
+    return qkv_NC.narrow(1, first * rows.head_size, count * rows.head_size)
+        .unflatten(1, {count, rows.head_size})
         .transpose(0, 1);
   };
-  const auto keys = heads(s.heads, s.key_heads());
-  const auto values = heads(s.heads + s.key_heads(), s.key_heads());
-  grow(cache.keys_HTC, keys, before, total, max_capacity);
-  grow(cache.values_HTC, values, before, total, max_capacity);
-  cache.keys_HTC.narrow(1, before, n).copy_(keys);
-  cache.values_HTC.narrow(1, before, n).copy_(values);
+  auto keys = heads(rows.heads, rows.key_heads());
+  auto values = heads(rows.heads + rows.key_heads(), rows.key_heads());
+  if (part.keeps) {
+    grow(cache.keys_HTC, keys, before, total, max_capacity);
+    grow(cache.values_HTC, values, before, total, max_capacity);
+    cache.keys_HTC.narrow(1, before, n).copy_(keys);
+    cache.values_HTC.narrow(1, before, n).copy_(values);
+    keys = cache.keys_HTC.narrow(1, 0, total);
+    values = cache.values_HTC.narrow(1, 0, total);
+  } else {
+    keys = at::cat({cache.keys_HTC.narrow(1, 0, before), keys}, 1);
+    values = at::cat({cache.values_HTC.narrow(1, 0, before), values}, 1);
+  }
   // [kv_heads, group, N, head_size] against [kv_heads, 1, total, head_size]
-  const auto queries = heads(0, s.heads).unflatten(0, {s.key_heads(), s.group()});
-  auto scores = at::matmul(queries, cache.keys_HTC.narrow(1, 0, total).unsqueeze(1).transpose(2, 3)).to(at::kFloat);
-  scores.mul_(static_cast<double>(detail::score_scale(s)));
-  if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
-  detail::mask_scores(scores, s);
-  const auto probs = scores.softmax(-1).to(qkv_N3D.scalar_type());
-  const auto mixed = at::matmul(probs, cache.values_HTC.narrow(1, 0, total).unsqueeze(1));
-  return mixed.flatten(0, 1).transpose(0, 1).reshape({n, s.heads * s.head_size});
+  const auto queries = heads(0, rows.heads).unflatten(0, {rows.key_heads(), rows.group()});
+  // The scores of many queries at once would be larger than all activations.
+  constexpr std::int64_t kMostScores = std::int64_t{1} << 24, kLeastQueries = 16;
+  const auto at_once = std::max(kMostScores / (total * rows.heads), kLeastQueries);
+  std::vector<at::Tensor> outs;
+  for (std::int64_t first = 0; first < n; first += at_once) {
+    auto s = rows;
+    s.query_length = std::min(at_once, n - first);
+    s.first_query = before + first;
+    s.key_length = s.first_query + s.query_length;
+    const auto seen = [&](const at::Tensor& x_HTC) { return x_HTC.narrow(1, 0, s.key_length).unsqueeze(1); };
+    auto scores = at::matmul(queries.narrow(2, first, s.query_length), seen(keys).transpose(2, 3)).to(at::kFloat);
+    scores.mul_(static_cast<double>(detail::score_scale(s)));
+    if (s.softcap > 0) scores.div_(s.softcap).tanh_().mul_(s.softcap);
+    detail::mask_scores(scores, s);
+    const auto probs = scores.softmax(-1).to(qkv_NC.scalar_type());
+    const auto mixed = at::matmul(probs, seen(values));
+    outs.push_back(mixed.flatten(0, 1).transpose(0, 1).reshape({s.query_length, s.heads * s.head_size}));
+  }
+  return outs.size() == 1 ? outs.front() : at::cat(outs);
 }
 
 }  // namespace fsdp

@@ -68,8 +68,7 @@ class GroupedHeads final : public Heads {
       return placed(rows_NC, of_part(part));
     };
     return attend_by_parts(projected_NC, parts, placed_part, [&](const at::Tensor& rows_NC, const DecodePart& part) {
-      return without_bias(
-          cached_attention(rows_NC, shape_of(of_part(part)), *part.cache, part.cache_length, longest_row(config_)));
+      return without_bias(cached_attention(rows_NC, shape_of(of_part(part)), part, longest_row(config_)));
     });
   }
 

@@ -62,7 +62,7 @@ class PackedHeads final : public Heads {
     return attend_by_parts(rows_NC, parts, rotated, [&](const at::Tensor& part_NC, const DecodePart& part) {
       auto shape = shape_of(of_part(part));
       shape.window = config_.traits.slides(index_) ? config_.traits.window : 0;
-      return cached_attention(part_NC, shape, *part.cache, part.cache_length, longest_row_);
+      return cached_attention(part_NC, shape, part, longest_row_);
     });
   }
 
