@@ -16,6 +16,7 @@ constexpr std::string_view kConvert = "fsdp-ckpt-convert", kDownload = "fsdp-dow
                            kSequences = "fsdp-finetune fsdp-memprobe fsdp-eval";
 
 constexpr auto kRows = std::to_array<RemedyRow>({
+    {Remedy::list_tasks, "fsdp-eval fsdp-download", "; fsdp-eval --tasks list prints those that are there"},
     {Remedy::of_option, kSequences, " (--{})"},
     {Remedy::overwrite, "fsdp-ckpt-convert fsdp-finetune", "; choose another name or add --overwrite"},
     {Remedy::exclude, kConvert, "; leave it out with --exclude '{}'"},

@@ -15,6 +15,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
+#include "apps/download/fsdp_download_tasks.hpp"
 #include "apps/download/fsdp_download_tokens.hpp"
 #include "lib/base/process/signal_thread.hpp"
 #include "lib/base/process/stop_signal.hpp"
@@ -31,6 +32,7 @@ struct Arguments {
   std::optional<RepoType> type;  ///< none: the type that the repository is known to have, else a model
   std::string cache_dir;
   std::string local_dir;
+  std::vector<std::string> tasks, include_paths;
   bool all_formats = false;
   bool verify = false;
   bool dry_run = false;
@@ -48,7 +50,16 @@ void add_options(OptionTable& t, Arguments& arguments) {
   const auto patterns = [](CLI::Option* option) {
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
   };
-  t.add_option("repo", arguments.repo, "OWNER/NAME on the hub")->required();
+  t.add_option("repo", arguments.repo, "OWNER/NAME on the hub");
+  t.add("tasks", arguments.tasks,
+        "in place of a repository: the data sets of these benchmarks of fsdp-eval, of which only the splits that they "
+        "read are fetched; sizes are printed first")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("include-path", arguments.include_paths, "folder whose task files --tasks may name; may be repeated",
+        {.path = PathKind::folder})
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add_choice("type", kRepoTypes, arguments.type,
                "type of the repository: model or dataset; default: model, unless the repository is known");
   t.add("revision", download.revision, "branch, tag, refs/pr/N or commit");
@@ -92,9 +103,14 @@ void complete(Arguments& arguments, HubSettings& settings) {
     throw UsageError("--cache-dir and --local-dir: give one of them");
   }
   auto& download = arguments.download;
-  const auto preset = preset_of(arguments.repo);
+  if (arguments.repo.empty() == arguments.tasks.empty())
+    throw UsageError("name a repository, OWNER/NAME, or benchmarks with --tasks");
+  if (!arguments.tasks.empty() &&
+      (arguments.type || !arguments.local_dir.empty() || !download.selection.include.empty()))
+    throw UsageError("--tasks chooses files itself: it goes without --type, --include and --local-dir");
+  const auto preset = arguments.tasks.empty() ? preset_of(arguments.repo) : Preset();
   const auto type = arguments.type.value_or(preset.type);
-  download.repo = RepoId::parse(type, arguments.repo);
+  if (arguments.tasks.empty()) download.repo = RepoId::parse(type, arguments.repo);
   download.selection.prefer_safetensors = !arguments.all_formats;
   if (download.selection.include.empty() && !arguments.all_formats && type == preset.type) {
     download.selection.include = preset.include;
@@ -214,7 +230,7 @@ int fetch_main(int argc, char** argv) {
       "Every file is checked against its hash; a later call resumes a download that was stopped or killed.\n"
       "Prints the folder of the snapshot. Exit codes: 0 done, 1 failed, 2 usage, 3 --verify found a wrong file,\n"
       "4 not there (no such repository or file; offline), 85 stopped by a signal: run the same command to resume.\n"
-      "To convert text data to token files: fsdp-download tokens --help.",
+      "To convert text data to token files: fsdp-download tokens --help. Data of benchmarks: --tasks hellaswag mmlu.",
       "fsdp-download"};
   Arguments arguments;
   add_options(app, arguments);
@@ -233,6 +249,10 @@ int fetch_main(int argc, char** argv) {
           log.warning(text + "; --retries 1 gives up at once");
         };
         try {
+          if (!arguments.tasks.empty()) {
+            const TasksDownload wanted{arguments.tasks, arguments.include_paths, arguments.dry_run, arguments.verify};
+            return download_tasks(wanted, arguments.download, settings, log, stop, report);
+          }
           const auto step = arguments.verify ? verify : arguments.dry_run ? plan : download;
           return step(arguments, settings, log, stop, report);
         } catch (const DownloadStopped&) {

@@ -137,21 +137,30 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
 }
 
 void check(const EvaluateOptions& o) {
-  if (o.data.empty() && !o.prompt && o.prompts.empty() && o.chess.empty() && !o.chat)
-    throw UsageError("nothing to do: give --data, --chess, --prompt, --prompts, --chat or several of them");
+  if (o.data.empty() && !o.prompt && o.prompts.empty() && o.chess.empty() && !o.chat && !o.tasks.any())
+    throw UsageError("nothing to do: give --data, --tasks, --chess, --prompt, --prompts, --chat or several of them");
   if (o.batch_size < 1) throw UsageError(fmt::format("--batch-size is {}, it must be at least 1", o.batch_size));
   if (o.sharding.quantize.double_quant && !o.sharding.quantize.enabled())
     throw UsageError("--double-quant needs --quantize nf4");
   if (o.compare.empty() && !o.gates.empty()) throw UsageError("--gate belongs to --compare A B");
-  if (o.converses() && !(o.data.empty() && o.chess.empty()))
-    throw UsageError("--chat without --prompt or --prompts is a conversation, which goes without --data and --chess");
+  if (o.converses() && !(o.data.empty() && o.chess.empty() && !o.tasks.any()))
+    throw UsageError(
+        "--chat without --prompt or --prompts is a conversation, which goes without --data, --chess and --tasks");
+  if (!o.tasks.any() &&
+      (o.tasks.apply_chat_template || !o.tasks.log_samples.empty() || o.tasks.limit || o.tasks.num_fewshot))
+    throw UsageError("--limit, --num-fewshot, --apply-chat-template and --log-samples go with --tasks");
+  if (o.tasks.limit && !(*o.tasks.limit > 0)) throw UsageError("--limit is a number of rows, or a share below 1");
+  if (o.tasks.bootstrap_iters < 0) throw UsageError("--bootstrap-iters is negative");
+  if (o.tasks.num_fewshot && *o.tasks.num_fewshot < 0) throw UsageError("--num-fewshot is negative");
+  if (!o.compare.empty() && !o.tasks.log_samples.empty())
+    throw UsageError("--log-samples is for one checkpoint: it does not go with --compare");
   if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts: give one of them");
   if (o.prompts.empty() && !o.output.empty()) throw UsageError("--output is for the results of --prompts FILE");
   if (o.output.empty() && o.overwrite) throw UsageError("--overwrite is for --output FILE");
   if (!o.prompts.empty() && o.output.empty() && o.runtime.json)
     throw UsageError("--json and the results of --prompts would both be on stdout: give --output FILE");
   check_sampling(o.sampling);
-  if (o.system && !o.chat) throw UsageError("--system goes with --chat");
+  if (o.system && !o.chat && !o.tasks.any()) throw UsageError("--system goes with --chat or --tasks");
   if (o.stream && o.pack)
     throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
   if ((o.stream || o.documents) && o.data.empty())
@@ -164,6 +173,10 @@ void check(const EvaluateOptions& o) {
 /// Reports gates on metrics that this evaluation does not compute before any work is done.
 void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options, const EvaluationInput* input) {
   for (const auto& gate : gates) {
+    if (gate.is_of_task()) {
+      if (!options.tasks.any()) throw UsageError("--gate " + gate.text + " needs --tasks");
+      continue;
+    }
     const bool chess = gate.metric.starts_with("chess_");
     if (chess && options.chess.empty()) throw UsageError("--gate " + gate.text + " needs --chess");
     if (!chess && input == nullptr) throw UsageError("--gate " + gate.text + " needs --data");
@@ -191,7 +204,9 @@ class EvaluateJob {
     set_threads(*node, log_);
     device_ = choose_device(options_.runtime.device, world_, *node);
     warn_of_unused_gpus(world_, device_, log_);
-    if (!options_.prompts.empty() && device_.backend == nullptr) device_.ops = std::make_shared<RowwiseOps>();
+    is_alike_ = (!options_.prompts.empty() || options_.tasks.any()) && device_.backend == nullptr;
+    if (is_alike_) device_.ops = std::make_shared<RowwiseOps>();
+    if (options_.tasks.any()) tasks_.emplace(world_, options_.tasks, gates);
     open_subjects();
     if (!options_.data.empty()) input_ = open_evaluation_data(world_, options_, subjects_, log_);
     if (input_ && device_.backend != nullptr) {
@@ -221,6 +236,7 @@ class EvaluateJob {
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
       open_prompts(subject);
       if (!options_.chess.empty()) open_subject_tokenizer(subject, "--chess");
+      if (tasks_) open_subject_tokenizer(subject, "--tasks");
       if (const auto longest = longest_row(subject.config); options_.seq_len > longest) {
         throw UsageError(
             fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len, longest));
@@ -280,6 +296,7 @@ class EvaluateJob {
     std::vector<Metric> metrics;
     if (input_) evaluate_loss(runtime, index, report, metrics);
     if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
+    if (tasks_) evaluate_tasks(runtime, subject, report, metrics);
     if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
     if (prompts_) write_prompts(runtime, subject, report);
     if (chat_) hold_conversation(runtime, subject, report);
@@ -339,6 +356,15 @@ class EvaluateJob {
     add_metrics(result, metrics);
   }
 
+  void evaluate_tasks(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
+                      std::vector<Metric>& metrics) {
+    const auto [lines, figures] = tasks_->evaluate(
+        runtime, {subject, options_.conversations, options_.system, options_.batch_size, is_alike_, shows_progress()},
+        log_, report);
+    for (const auto& line : lines) print(line);
+    metrics.insert(metrics.end(), figures.begin(), figures.end());
+  }
+
   void write_prompts(ModelRuntime& runtime, EvaluationSubject& subject, nlohmann::json& report) {
     PromptResultsOptions how{options_.output, options_.overwrite, options_.batch_size, options_.sampling, {}, {}};
     how.show_progress = shows_progress();
@@ -381,6 +407,8 @@ class EvaluateJob {
   DeviceChoice device_;
   std::vector<EvaluationSubject> subjects_;
   std::optional<EvaluationInput> input_;
+  bool is_alike_ = false;  ///< the device's operations are RowwiseOps
+  std::optional<TasksJob> tasks_;
   std::optional<Prompt> prompt_;
   std::optional<PromptFile> prompts_;
   std::optional<ChatPrompts> chat_;  ///< of a conversation

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/eval/tasks_job.hpp"
 #include "lib/base/messages/log.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/training/evaluate/sampling.hpp"
@@ -30,12 +31,13 @@ struct EvaluateOptions {
   bool pack = false;                       ///< put several documents into each row
   std::string chess;                       ///< file of games; empty: none
   std::int64_t chess_positions = 200;
+  TaskOptions tasks;
   std::optional<std::string> prompt;
   std::string prompts;                ///< file of prompts; empty: none
   std::string output;                 ///< file of their results; empty: stdout
   bool overwrite = false;             ///< overwrite `output`
   bool chat = false;                  ///< prompts are users' messages; without any: a conversation on stdin and stdout
-  std::optional<std::string> system;  ///< system message before them
+  std::optional<std::string> system;  ///< system message before them, or before tasks with a chat template
   SamplingOptions sampling;
   bool bounded = false;  ///< sampling.num_tokens was asked for: otherwise an answer in a conversation may be longer
   ShardingOptions sharding;

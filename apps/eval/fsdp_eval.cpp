@@ -24,7 +24,8 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
       ->expected(2);
   t.add("gate", o.gates,
         "METRIC:LIMIT; exit with 3 if B is worse than A by more than LIMIT (0.01, or 1% of A's value); may be "
-        "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result")
+        "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result, or of a task "
+        "TASK.METRIC, such as hellaswag.acc_norm")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("model-config", o.model_config,
@@ -85,7 +86,9 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
       "generate up to the end of the turn; without --prompt and --prompts: a conversation, each line of stdin a "
       "message");
   t.add_parsed("system", [&o](const std::string& text) { o.system = text; },
-               "with --chat: the system message before the prompt, perhaps ''", {});
+               "with --chat: the system message before the prompt, perhaps ''; with --tasks: text before a task's "
+               "description",
+               {});
   t.add_parsed<std::int64_t>(
       "num-tokens,max-new-tokens",
       [&o](const std::int64_t& count) {
@@ -107,8 +110,40 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
         "compute the whole sequence for every token, without the key-value cache (a check; slow)");
 }
 
+void add_task_options(fsdp::OptionTable& t, fsdp::TaskOptions& o) {
+  t.section("Benchmarks");
+  t.add("tasks", o.names,
+        "benchmarks to run: names of shipped tasks, groups and tags (hellaswag mmlu), task files of lm-eval's kind "
+        "(YAML "
+        "or JSON), or folders of these; list: prints the names")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("include-path", o.include_paths, "folder whose task files --tasks may name; may be repeated",
+        {.path = PathKind::folder})
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add_parsed<double>("limit", [&o](const double& limit) { o.limit = limit; },
+                       "ask only so many of the rows of each task, or this share of them if it is below 1; for tests",
+                       {.default_text = ""});
+  t.add_parsed<std::int64_t>("num-fewshot", [&o](const std::int64_t& count) { o.num_fewshot = count; },
+                             "examples with answers before each question; default: the task's. A task that says 0 "
+                             "keeps 0",
+                             {.default_text = ""});
+  t.add("fewshot-seed,fewshot-random-seed", o.seed, "seed of the choice of these examples");
+  t.add("bootstrap-iters", o.bootstrap_iters,
+        "samples for the standard errors of perplexity, f1 and mcc, in thousands; 0: these have none");
+  t.add("apply-chat-template", o.apply_chat_template,
+        "write questions as conversations by the --chat-template (default: the run's, else the tokenizer's own)");
+  t.add("fewshot-as-multiturn", o.fewshot_as_multiturn,
+        "with --apply-chat-template: each example is a turn of its own; false: all are in the user's one message");
+  t.add("log-samples", o.log_samples,
+        "file in JSON Lines for each question with its requests, answers and metrics, as lm-eval logs them",
+        {.path = PathKind::file});
+}
+
 void add_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   add_loss_options(t, o);
+  add_task_options(t, o.tasks);
   add_chess_and_text_options(t, o);
   t.section("Sharding, precision");
   t.add_choice("precision", fsdp::kFloatTypeNames, o.sharding.precision,
@@ -153,7 +188,8 @@ void resolve_names(fsdp::EvaluateOptions& o) {
 
 /// Refuses options of an evaluation beside one that looks at runs. \param what  "--runs reads what runs have written"
 void refuse_evaluation(const CLI::App& app, const char* what) {
-  for (const char* name : {"checkpoint", "--compare", "--data", "--chess", "--prompt", "--prompts", "--chat"}) {
+  for (const char* name :
+       {"checkpoint", "--compare", "--data", "--tasks", "--chess", "--prompt", "--prompts", "--chat"}) {
     if (app.get_option(name)->count() > 0)
       throw fsdp::UsageError(fmt::format("{} and evaluates nothing: it goes without {}", what, name));
   }
@@ -183,6 +219,7 @@ int main(int argc, char** argv) {
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
+      "  fsdp-eval meta-llama/Llama-3.2-1B --tasks hellaswag arc_easy --precision bf16\n"
       "  fsdp-eval runs/chat --chat\n"
       "  fsdp-eval runs/chat --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
       "  fsdp-eval --runs runs/a runs/b --html runs.html\n"
@@ -194,6 +231,7 @@ int main(int argc, char** argv) {
   fsdp::RunsArguments runs;
   fsdp::add_runs_options(app, runs);
   app.set_short_help({{"--data DATA", "data to compute loss and perplexity on"},
+                      {"--tasks NAME...", "benchmarks: hellaswag, mmlu, ..., or task files; list prints the names"},
                       {"--adapter DIR", "adapter in peft's format to apply to the model"},
                       {"--prompt TEXT", "text to go on from; --temperature, --top-p, --num-tokens, --stop"},
                       {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
@@ -205,6 +243,11 @@ int main(int argc, char** argv) {
                       {"--json", "print the result as JSON"}});
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (!runs.why.empty() || !runs.runs.empty()) return show(app, runs, options);
+  if (options.tasks.names == std::vector<std::string>{"list"}) {
+    return fsdp::run_alone([&] {
+      for (const auto& line : fsdp::list_tasks(options.tasks)) fmt::print("{}\n", line);
+    });
+  }
   if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
   return fsdp::run_torch_job(options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {

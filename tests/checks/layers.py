@@ -29,15 +29,16 @@ FLOORS = [
     [("documents", "texts of files to token files", []),
      ("checkpoints", "checkpoints of any program, and what changes on the way",
       ["source", "target", "transform", "programs", "model", "conversion"])],
+    [("benchmarks", "questions of benchmarks, and what answers are worth", ["tasks", "results"])],
     [("engine", "sharded steps", ["collectives", "offload", "sharding", "fsdp", "optim", "runtime"])],
-    [("training", "data, steps, records, the saved state of a run", ["record", "data", "step", "state", "evaluate", "run", "watch"])],
+    [("training", "data, steps, records, the saved state of a run", ["record", "data", "step", "state", "evaluate", "requests", "run", "watch"])],
     [("chess", "a metric: games", ["rules", "evaluation"]),
      ("planning", "how long a job will take, and how much memory", ["speed", "memory"]),
      ("bf16", "what the check of a cluster measures", [])],
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
 FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
-TORCH_FREE = {"base", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "templates", "documents", "compute/kernels", "models/config",
+TORCH_FREE = {"base", "benchmarks", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "templates", "documents", "compute/kernels", "models/config",
               "checkpoints", "chess/rules", "training/record"}
 # Rooms that must not name devices or matrix products: they call Ops of lib/compute instead.
 DEVICE_FREE = {"models", "engine", "training", "chess"}

@@ -47,6 +47,7 @@ enum class Remedy : int {
   megatron_names,
   megatron_heads,
   // --- what was asked for
+  list_tasks,
   of_option,  ///< subject: its name, where a quantity of the library has the name of an option
   of_include,
   of_exclude,

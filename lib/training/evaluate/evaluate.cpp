@@ -52,15 +52,14 @@ double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const S
   return bytes;
 }
 
-/// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit.
+}  // namespace
+
 void share_figures(ProcessGroup& world, std::span<double> figures) {
   constexpr std::size_t kBlock = 1 << 16;  // a reduction takes memory for every rank's values
   for (std::size_t first = 0; first < figures.size(); first += kBlock) {
     world.all_reduce(figures.subspan(first, std::min(kBlock, figures.size() - first)), Reduce::sum);
   }
 }
-
-}  // namespace
 
 std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
                                         std::int64_t micro_batch_size, const std::function<bool()>& stopped) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,5 +49,8 @@ std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_
 /// Collective; the same result on every rank. \param progress  called on every rank with the share that is done
 RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
                      const std::function<void(double done)>& progress);
+
+/// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit. Collective.
+void share_figures(ProcessGroup& world, std::span<double> figures);
 
 }  // namespace fsdp

@@ -121,9 +121,11 @@ Gate parse_gate(const std::string& text, std::string_view option) {
   if (gate.relative) number.pop_back();
   const auto parsed = std::from_chars(number.data(), number.data() + number.size(), gate.limit);
   const bool whole = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
-  if (std::ranges::find(kMetrics, gate.metric) == kMetrics.end() || !whole || !std::isfinite(gate.limit)) {
-    throw RequestError(fmt::format("{} is '{}', give METRIC:LIMIT, such as loss:0.01 or loss:1%; METRIC is one of {}",
-                                   option, text, fmt::join(kMetrics, ", ")));
+  const bool known = std::ranges::find(kMetrics, gate.metric) != kMetrics.end() || gate.is_of_task();
+  if (!known || !whole || !std::isfinite(gate.limit)) {
+    throw RequestError(
+        fmt::format("{} is '{}', give METRIC:LIMIT, such as loss:0.01 or loss:1%; METRIC is TASK.METRIC or one of {}",
+                    option, text, fmt::join(kMetrics, ", ")));
   }
   if (gate.relative) gate.limit /= 100;
   return gate;

@@ -60,6 +60,9 @@ struct Gate {
   std::string metric;
   double limit = 0;       ///< in the metric's unit, or as a share of A's value; negative: B must be better by that much
   bool relative = false;  ///< limit is a share
+
+  /// The metric is a benchmark's: "hellaswag.acc_norm", "gsm8k.exact_match,strict-match".
+  bool is_of_task() const { return metric.find('.') != std::string::npos; }
 };
 
 /// \throws RequestError naming the metrics and the form
