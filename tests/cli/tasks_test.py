@@ -8,8 +8,10 @@ import pathlib
 import shutil
 
 import fsdp_cli
+import hub_server
 
-FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures/benchmarks"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests/fixtures/benchmarks"
 TASKS = FIXTURES / "tasks"
 # Against a model in float64: lm-eval's float32 is up to 5.2e-5 away, ours up to 3.9e-5 and in 97 of 100 choices 1e-5 (sums over
 # logits that float32 rounds). Pages have hundreds of ids: lm-eval 7.5e-7 of the sum, ours 7.3e-7.
@@ -283,6 +285,52 @@ class Tasks(fsdp_cli.Case):
         self.assertEqual(self.arguments(by_task["mmlu_anatomy"]), [(head + shot, f" {letter}") for letter in "ABCD"])
         _, samples = self.shipped("mmlu_anatomy", "--num-fewshot", 2)
         self.assertEqual(self.arguments(samples[0])[0][0], head + f"{shot} C\n\n" * 2 + shot)
+
+    def test_the_data_is_fetched_once(self):
+        with fsdp_cli.needed():
+            import pyarrow  # pylint: disable=import-outside-toplevel
+            import pyarrow.parquet  # pylint: disable=import-outside-toplevel
+
+        def table(word):
+            sink = pyarrow.BufferOutputStream()
+            rows = [{"question": word, "choices": {"text": ["sun", "moon"], "label": ["A", "B"]}, "answerKey": "B"}] * 3
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+            return sink.getvalue().to_pybytes()
+
+        files = {f"{config}/{split}/0000.parquet": table(f"{config} {split}") for config in ("ARC-Easy", "ARC-Challenge")
+                 for split in ("train", "validation", "test")}
+        needed = ["ARC-Easy/test/0000.parquet", "ARC-Easy/train/0000.parquet"]
+        repo = hub_server.Repo(files, refs={"refs/convert/parquet": 1})
+        with hub_server.HubServer({("dataset", "allenai/ai2_arc"): repo}) as hub:
+            env = {"HF_ENDPOINT": hub.url(), "HF_HUB_CACHE": str(self.folder / "hub")}
+            plan = fsdp_cli.run("fsdp-download", ["--tasks", "arc_easy", "--dry-run", "--json"], env=env)
+            self.assertEqual(plan.code, 0, str(plan))
+            size = sum(len(files[path]) for path in needed)
+            self.assertEqual(plan.json()["data_sets"], [{"repo": "allenai/ai2_arc", "files": 2, "bytes": size, "bytes_to_fetch": size}])
+            fetched = fsdp_cli.run("fsdp-download", ["--tasks", "arc_easy"], env=env)
+            self.assertEqual(fetched.code, 0, str(fetched))
+            asked = [request.path for request in hub.requests()]
+            self.assertFalse([path for path in asked if "Challenge" in path or "validation" in path])
+        env["HF_ENDPOINT"] = "http://127.0.0.1:9"
+        verified = fsdp_cli.run("fsdp-download", ["--tasks", "arc_easy", "--verify"], env=env)
+        self.assertEqual(verified.code, 0, str(verified))
+        _, samples = self.shipped("arc_easy", "--num-fewshot", 1)
+        self.assertEqual(self.arguments(samples[0])[0],
+                         ("Question: ARC-Easy train\nAnswer: moon\n\nQuestion: ARC-Easy test\nAnswer:", " sun"))
+        for arguments, words in ((["--tasks", "arc_easy", "a/b"], ""), ([], "name a repository"), (["a/b", "--tasks", "arc_easy"], "name a repository"),
+                                 (["--tasks", "arc_easy", "--type", "model"], "--tasks chooses files itself")):
+            result = fsdp_cli.run("fsdp-download", arguments, env=env)
+            self.assertEqual(result.code, 2, str(result))
+            self.assertIn(words, result.err)
+
+    def test_the_page_s_task(self):
+        page = (ROOT / "docs/benchmarks.md").read_text()
+        task, rows = (page.split(f"```{kind}\n")[1].split("```")[0] for kind in ("yaml", "json"))
+        (self.folder / "capitals.yaml").write_text(task)
+        (self.folder / "capitals.jsonl").write_text(rows)
+        report, samples = self.ask("llama", [str(self.folder / "capitals.yaml")])
+        self.assertEqual(report["n-samples"]["capitals"], {"original": 2, "effective": 2})
+        self.assertEqual(self.arguments(samples["capitals"][0])[1], ("Question: What is the capital of Norway?\nAnswer:", " Bergen"))
 
     def test_list(self):
         result = fsdp_cli.run("fsdp-eval", ["--tasks", "list"])
