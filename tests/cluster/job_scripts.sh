@@ -70,7 +70,7 @@ expect 0 "start by $work/launcher/mpiexec -f" pbs MPIEXEC_VERSION="HYDRA build d
 expect 2 "no mpiexec on PATH but PBS's own" pbs MPIEXEC_VERSION="pbs_version = 23.06.06" FSDP_HOME="$work/home"
 expect 0 "--map-by ppr:2:node --bind-to none -n 4" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 expect 0 "PRTE_MCA_plm_ssh_agent=" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" NO_SSH=1
-expect 0 "start by $work/scripts/jobs/open_mpi.sh" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" NO_SSH=1 OMPI_MCA_plm=tm
+expect 0 "start by $FSDP_SOURCE/scripts/jobs/open_mpi.sh" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" NO_SSH=1 OMPI_MCA_plm=tm
 expect 0 "-x OMP_NUM_THREADS" pbs MPIEXEC_VERSION="mpiexec (Open MPI) 5.0.1" RANKS_PER_NODE=2
 
 expect 2 "heterogeneous job of 2 components" slurm SLURM_HET_SIZE=2
