@@ -6,6 +6,7 @@
 #include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 #include "apps/eval/evaluate_job.hpp"
+#include "apps/eval/results_table.hpp"
 #include "lib/base/process/signal_thread.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
@@ -136,6 +137,12 @@ void add_task_options(fsdp::OptionTable& t, fsdp::TaskOptions& o) {
         "write questions as conversations by the --chat-template (default: the run's, else the tokenizer's own)");
   t.add("fewshot-as-multiturn", o.fewshot_as_multiturn,
         "with --apply-chat-template: each example is a turn of its own; false: all are in the user's one message");
+  t.add("results", o.results,
+        "files that --tasks --json printed, or of lm-eval: prints one table with a column for each, and evaluates "
+        "nothing",
+        {.path = PathKind::file})
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   t.add("log-samples", o.log_samples,
         "file in JSON Lines for each question with its requests, answers and metrics, as lm-eval logs them",
         {.path = PathKind::file});
@@ -219,7 +226,6 @@ int main(int argc, char** argv) {
       "  mpiexec -n 4 fsdp-eval codellama/CodeLlama-7b-hf --chess games.parquet --max-rows 1000 --precision bf16\n"
       "  fsdp-eval --compare before after --data validation.jsonl --gate loss:1%\n"
       "  fsdp-eval runs/chess/checkpoints/latest --prompt 'e2e4 e7e5' --temperature 0\n"
-      "  fsdp-eval meta-llama/Llama-3.2-1B --tasks hellaswag arc_easy --precision bf16\n"
       "  fsdp-eval runs/chat --chat\n"
       "  fsdp-eval runs/chat --prompts questions.jsonl --output answers.jsonl --batch-size 32\n"
       "  fsdp-eval --runs runs/a runs/b --html runs.html\n"
@@ -232,7 +238,6 @@ int main(int argc, char** argv) {
   fsdp::add_runs_options(app, runs);
   app.set_short_help({{"--data DATA", "data to compute loss and perplexity on"},
                       {"--tasks NAME...", "benchmarks: hellaswag, mmlu, ..., or task files; list prints the names"},
-                      {"--adapter DIR", "adapter in peft's format to apply to the model"},
                       {"--prompt TEXT", "text to go on from; --temperature, --top-p, --num-tokens, --stop"},
                       {"--prompts FILE", "generate for many prompts in batches, resumable; --output FILE"},
                       {"--chat", "talk to the model; --system TEXT"},
@@ -243,6 +248,12 @@ int main(int argc, char** argv) {
                       {"--json", "print the result as JSON"}});
   if (const int code = fsdp::parse(app, argc, argv); code >= 0) return code;
   if (!runs.why.empty() || !runs.runs.empty()) return show(app, runs, options);
+  if (!options.tasks.results.empty()) {
+    return fsdp::run_alone([&] {
+      refuse_evaluation(app, "--results shows what evaluations have written");
+      for (const auto& line : fsdp::results_table(options.tasks.results)) fmt::print("{}\n", line);
+    });
+  }
   if (options.tasks.names == std::vector<std::string>{"list"}) {
     return fsdp::run_alone([&] {
       for (const auto& line : fsdp::list_tasks(options.tasks)) fmt::print("{}\n", line);

@@ -24,7 +24,8 @@ struct TaskOptions {
   std::int64_t bootstrap_iters = 100'000;
   bool apply_chat_template = false;
   bool fewshot_as_multiturn = true;
-  std::string log_samples;  ///< file; empty: none
+  std::string log_samples;           ///< file; empty: none
+  std::vector<std::string> results;  ///< files to show in one table, in place of an evaluation
 
   bool any() const { return !names.empty(); }
 };

@@ -190,7 +190,8 @@ class Tasks(fsdp_cli.Case):
                  ({"generation_kwargs": {"until": ["x"]}}, "goes with output_type generate_until"),
                  ({"output_type": "generate_until", "doc_to_choice": None, "generation_kwargs": {"temperature": 1}}, "0 is expected"),
                  ({"repeats": 3}, "key 'repeats': an answer is asked for once"),
-                 ({"include": "task.json"}, "files include each other")]
+                 ({"include": "task.json"}, "files include each other"),
+                 ({"include": "nosuch.yaml"}, "nosuch.yaml: No such file or directory")]
         for change, words in cases:
             with self.subTest(change=change):
                 self.write_task("")
@@ -206,6 +207,7 @@ class Tasks(fsdp_cli.Case):
             task = self.write_task(json.dumps(good), rows)
             with self.subTest(rows=rows):
                 self.assertIn(words, self.ask("llama", [str(task)], code=4).err)
+        self.assertIn("nosuch.yaml: No such file or directory", self.ask("llama", ["nosuch.yaml"], code=4).err)
         result = self.ask("llama", ["helaswag"], code=2)
         self.assertIn("there is no task, group or task file 'helaswag'; did you mean 'hellaswag'?", result.err)
         result = self.ask("llama", ["hellaswag"], code=4)
@@ -331,6 +333,31 @@ class Tasks(fsdp_cli.Case):
         report, samples = self.ask("llama", [str(self.folder / "capitals.yaml")])
         self.assertEqual(report["n-samples"]["capitals"], {"original": 2, "effective": 2})
         self.assertEqual(self.arguments(samples["capitals"][0])[1], ("Question: What is the capital of Norway?\nAnswer:", " Bergen"))
+
+    def test_one_table_of_several_results(self):
+        files = []
+        for model, shots in (("llama", 0), ("gpt2", 0), ("gpt2", 2)):
+            report, _ = self.ask(model, ["pairs", "sums"], "--limit", 4, "--num-fewshot", shots)
+            files.append(self.folder / f"{model}-{shots}.json")
+            files[-1].write_text(json.dumps(report))
+        lm_eval = {"model_name": str(FIXTURES / "models/of-lm-eval"), **expected()["default"]["llama"]["results"]}
+        files.append(self.folder / "lm-eval.json")
+        files[-1].write_text(json.dumps(lm_eval))
+        result = fsdp_cli.run("fsdp-eval", ["--results", *files])
+        self.assertEqual(result.code, 0, str(result))
+        lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.out.splitlines()]
+        self.assertEqual(lines[0], ["Tasks", "Filter", "n-shot", "Metric", "llama", "gpt2", "gpt2", "of-lm-eval"])
+        rows = {}
+        for task, *cells in lines[2:]:
+            name = task or name
+            rows[(name, *cells[:3])] = cells[3:]
+        row = rows[("pairs", "none", "0", "acc ↑")]
+        self.assertEqual([cell != "" for cell in row], [True, True, False, True])
+        self.assertRegex(row[0], r"^\d\.\d{4} ± \d\.\d{4}$")
+        self.assertEqual(rows[("pairs", "none", "2", "acc ↑")][:2], ["", ""])
+        self.assertIn(("pages", "none", "0", "bits_per_byte ↓"), rows)
+        (self.folder / "none.json").write_text("{}")
+        self.assertIn("none.json: holds no results", fsdp_cli.run("fsdp-eval", ["--results", self.folder / "none.json"]).err)
 
     def test_list(self):
         result = fsdp_cli.run("fsdp-eval", ["--tasks", "list"])

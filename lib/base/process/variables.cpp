@@ -125,6 +125,7 @@ constexpr std::array kVariables = std::to_array<Variable>({
     {"FSDP_GPU_LAUNCHES", tests},
     {"FSDP_KERNEL_LOGS", tests},
     {"FSDP_LLAMA_GIB", tests},
+    {"FSDP_LM_EVAL", tests},
     {"FSDP_LOADED", tests},
     {"FSDP_LOADED_PROGRAMS", tests},
     {"FSDP_LOADED_TOO", tests},

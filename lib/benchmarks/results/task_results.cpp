@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 
+#include "lib/benchmarks/results/markdown_table.hpp"
 #include "lib/hub/content_hash.hpp"
 #include "lib/templates/jinja/jinja_value.hpp"
 
@@ -246,28 +247,7 @@ std::vector<std::string> TaskResults::table() const {
   for (const auto& scores : scores_) {
     if (!members.contains(scores.name)) show(scores.name, 0);
   }
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], jinja::count_characters(row[i]));
-  }
-  std::vector<std::string> lines;
-  const auto is_number = [](std::size_t column) { return column == 1 || column == 3 || column == 6 || column == 8; };
-  for (const auto& row : rows) {
-    std::string line = "|";
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string space(widths[i] - jinja::count_characters(row[i]), ' ');
-      line += is_number(i) ? space + row[i] + "|" : row[i] + space + "|";
-    }
-    lines.push_back(std::move(line));
-    if (lines.size() > 1) continue;
-    line = "|";
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      const auto dashes = std::max<std::size_t>(widths[i], 3) - 1;
-      line += is_number(i) ? std::string(dashes, '-') + ":|" : std::string(dashes + 1, '-') + "|";
-    }
-    lines.push_back(std::move(line));
-  }
-  return lines;
+  return markdown_table(rows, {1, 3, 6, 8});
 }
 
 void TaskResults::write_samples(const std::function<void(const std::string& line)>& write) const {

@@ -87,6 +87,9 @@ ordered_json with_included(ordered_json keys, const std::string& file, const std
       base = with_included(keys_of(std::string(shipped_task(text)), text), text, folder, level + 1);
     } else {
       const auto path = folder / text;
+      std::error_code error;
+      if (!std::filesystem::exists(path, error))
+        throw FormatError(fmt::format("{}: key 'include': {}: No such file or directory", file, path.string()));
       base = with_included(keys_of(read_text_file(path, kMostFile_bytes), path.string()), path.string(),
                            path.parent_path(), level + 1);
     }
@@ -151,7 +154,8 @@ void TaskCatalog::add_file(const std::filesystem::path& file, bool must_be_task)
 
 void TaskCatalog::add_folder(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+  constexpr auto kSkip = std::filesystem::directory_options::skip_permission_denied;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, kSkip)) {
     if (entry.is_regular_file() && is_task_file(entry.path()) && !entry.path().filename().string().starts_with('.'))
       files.push_back(entry.path());
   }
@@ -253,6 +257,7 @@ TaskSelection TaskCatalog::select(const std::vector<std::string>& wanted) {
       if (here.empty()) throw MissingInput(name + ": no task file is there (.yaml, .yml or .json with a key 'task')");
       names.insert(names.end(), here.begin(), here.end());
     } else if (is_task_file(place)) {
+      if (!std::filesystem::exists(place, error)) throw MissingInput(name + ": No such file or directory");
       add_file(place, true);
       // Groups name tasks of the files beside them.
       const auto folder = place.has_parent_path() ? place.parent_path() : std::filesystem::path(".");

@@ -384,9 +384,11 @@ TaskQuestions ask_task(const Task& task,
   asked.num_rows = rows.size();
   if (rows.empty()) throw FormatError(fmt::format("{}: the split '{}' has no rows", task.file, task.asked_split()));
   asked.num_fewshot = num_shots(task, options);
+  // A page has no prompt, and so no shots.
+  const auto count_of_shots = task.output == TaskOutput::loglikelihood_rolling ? 0 : asked.num_fewshot;
   std::vector<ordered_json> pool;
   std::string pool_name = task.fewshot_split;
-  if (asked.num_fewshot > 0) {
+  if (count_of_shots > 0) {
     if (pool_name.empty() && !task.samples.empty()) {
       pool = task.samples;
       pool_name = "fewshot_config";
@@ -397,7 +399,7 @@ TaskQuestions ask_task(const Task& task,
       pool = pool_name == task.asked_split() ? rows : rows_of(pool_name);
     }
   }
-  Shots shots(task, std::move(pool), pool_name, static_cast<std::size_t>(asked.num_fewshot), options.seed,
+  Shots shots(task, std::move(pool), pool_name, static_cast<std::size_t>(count_of_shots), options.seed,
               task.fewshot_split == task.test_split);
   Asking asking(task, options, columns_of(rows), shots);
   const auto count = rows_asked(rows.size(), options.limit);

@@ -101,7 +101,8 @@ std::vector<std::filesystem::path> task_files(const Task& task, const std::strin
     return files;
   }
   std::vector<std::filesystem::path> all;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           folder, std::filesystem::directory_options::skip_permission_denied)) {
     if (!entry.is_directory()) all.push_back(entry.path().lexically_relative(folder));
   }
   std::sort(all.begin(), all.end());
