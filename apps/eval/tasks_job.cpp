@@ -366,11 +366,11 @@ struct TasksJob::Parts {
   }
 
   TaskQuestions ask(const Task& task, const AskOptions& how) {
-    const auto rows_of = [&](const std::string& split) -> std::vector<nlohmann::ordered_json> {
+    const auto rows_of = [&](const std::string& split) -> const std::vector<nlohmann::ordered_json>& {
       const auto key = std::pair(task.name, split);
       const auto known = rows.find(key);
-      return known != rows.end() ? known->second
-                                 : rows.emplace(key, read_task_rows(task, split, find_dataset)).first->second;
+      if (known != rows.end()) return known->second;
+      return rows.emplace(key, read_task_rows(task, split, find_dataset)).first->second;
     };
     return ask_task(task, rows_of, how);
   }

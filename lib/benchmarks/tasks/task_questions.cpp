@@ -376,11 +376,9 @@ std::int64_t num_shots(const Task& task, const AskOptions& options) {
 
 }  // namespace
 
-TaskQuestions ask_task(const Task& task,
-                       const std::function<std::vector<ordered_json>(const std::string& split)>& rows_of,
-                       const AskOptions& options) {
+TaskQuestions ask_task(const Task& task, const RowReader& rows_of, const AskOptions& options) {
   TaskQuestions asked;
-  const auto rows = rows_of(task.asked_split());
+  const auto& rows = rows_of(task.asked_split());
   asked.num_rows = rows.size();
   if (rows.empty()) throw FormatError(fmt::format("{}: the split '{}' has no rows", task.file, task.asked_split()));
   asked.num_fewshot = num_shots(task, options);

@@ -54,12 +54,12 @@ struct TaskQuestions {
   std::int64_t num_fewshot = 0;  ///< that were used
 };
 
-/// \param rows_of  reads a split
+/// Reads a split, and keeps its rows.
+using RowReader = std::function<const std::vector<nlohmann::ordered_json>&(const std::string& split)>;
+
 /// \throws FormatError naming the task's file, and the row, of what cannot be asked: a column that is missing, an
 /// answer
 ///   that is no choice, an empty choice without a delimiter, fewer rows than shots
-TaskQuestions ask_task(const Task& task,
-                       const std::function<std::vector<nlohmann::ordered_json>(const std::string& split)>& rows_of,
-                       const AskOptions& options);
+TaskQuestions ask_task(const Task& task, const RowReader& rows_of, const AskOptions& options);
 
 }  // namespace fsdp

@@ -19,6 +19,7 @@
 #include "lib/base/types/remedy.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
+#include "lib/training/evaluate/prompt_works.hpp"
 #include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
@@ -133,28 +134,20 @@ class PromptQueue final : public TextQueue {
 
   TextInWork* next() override {
     if (next_ >= todo_.size()) return nullptr;
-    auto work = std::make_unique<Work>(tokenizer_, options_.sampling.stops);
-    work->index = todo_[next_];
+    auto work = std::make_unique<PromptWork>(tokenizer_, options_.sampling.stops, todo_[next_]);
     next_ += static_cast<std::size_t>(ranks_.size);
     const auto& prompt = prompts_[work->index].prompt;
     work->sequence.ids = prompt.ids;
     work->left = options_.sampling.num_tokens;
     work->seed = sample_key(options_.sampling.seed, static_cast<std::int64_t>(work->index));
-    work->on_token = [work = work.get(), &prompt](std::int32_t id) {
-      work->at_end = prompt.is_end(id);
-      if (!work->at_end) work->text.add(id);
-      return !work->at_end && !work->text.is_stopped();
-    };
-    works_.push_back(std::move(work));
-    return works_.back().get();
+    work->on_token = [work = work.get(), &prompt](std::int32_t id) { return work->take(id, prompt.is_end(id)); };
+    return works_.add(std::move(work));
   }
 
   void ended(TextInWork& text) override {
-    const auto found =
-        std::find_if(works_.begin(), works_.end(), [&](const auto& work) { return work.get() == &text; });
-    auto& work = **found;
+    const auto owner = works_.take(text);
+    const auto& work = *owner;
     const auto& prompt = prompts_[work.index];
-    work.text.rest();
     const auto first = std::ssize(prompt.prompt.ids);
     const std::vector<std::int32_t> ids(work.sequence.ids.begin() + first, work.sequence.ids.end());
     new_tokens_ += static_cast<double>(ids.size());
@@ -166,7 +159,6 @@ class PromptQueue final : public TextQueue {
     line["key"] = keys_[work.index];
     new_lines_ += line.dump() + '\n';
     ++new_results_;
-    works_.erase(found);
   }
 
   bool goes_on(bool works) override {
@@ -194,13 +186,6 @@ class PromptQueue final : public TextQueue {
  private:
   static constexpr double kSecondsBetweenLines = 30;
 
-  struct Work : TextInWork {
-    Work(const Tokenizer& tokenizer, const std::vector<std::string>& stops) : text(tokenizer, stops) {}
-    std::size_t index = 0;
-    WrittenText text;
-    bool at_end = false;
-  };
-
   ProcessGroup& world_;
   DataRanks ranks_;
   const Tokenizer& tokenizer_;
@@ -211,7 +196,7 @@ class PromptQueue final : public TextQueue {
   std::optional<ResultFile> file_;  ///< on rank 0
   std::vector<std::size_t> todo_;
   std::size_t next_ = 0;  ///< of todo_
-  std::vector<std::unique_ptr<Work>> works_;
+  PromptWorks works_;
   std::string new_lines_;
   double new_results_ = 0, new_tokens_ = 0;  ///< that other ranks do not know of yet
   PromptResultsCounts counts_;

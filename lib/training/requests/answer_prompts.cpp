@@ -8,7 +8,7 @@
 
 #include "lib/tokenizers/vocabulary/generated_text.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/evaluate/written_text.hpp"
+#include "lib/training/evaluate/prompt_works.hpp"
 
 namespace fsdp {
 namespace {
@@ -29,25 +29,19 @@ class AnswerQueue final : public TextQueue {
   TextInWork* next() override {
     if (next_ >= prompts_.size()) return nullptr;
     const auto& prompt = prompts_[next_];
-    auto work = std::make_unique<Work>(tokenizer_, prompt.stops);
-    work->index = next_;
+    auto work = std::make_unique<PromptWork>(tokenizer_, prompt.stops, next_);
     next_ += step_;
     work->sequence.ids = prompt.ids;
     work->left = prompt.most_tokens;
     work->on_token = [this, work = work.get()](std::int32_t id) {
-      if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) return false;
-      work->text.add(id);
-      return !work->text.is_stopped();
+      return work->take(id, std::find(ends_.begin(), ends_.end(), id) != ends_.end());
     };
-    works_.push_back(std::move(work));
-    return works_.back().get();
+    return works_.add(std::move(work));
   }
 
   void ended(TextInWork& text) override {
-    const auto found =
-        std::find_if(works_.begin(), works_.end(), [&](const auto& work) { return work.get() == &text; });
-    auto& work = **found;
-    work.text.rest();
+    const auto owner = works_.take(text);
+    auto& work = *owner;
     auto answer = work.text.text();
     // The answer is a text by itself: of a vocabulary that puts a space before texts, its first one is none of it.
     const auto begin = std::ssize(prompts_[work.index].ids);
@@ -56,7 +50,6 @@ class AnswerQueue final : public TextQueue {
         leading_spaces(tokenizer_.decode(known(ids))) < leading_spaces(continuation(tokenizer_, ids)))
       answer.erase(0, 1);
     answers_.emplace_back(work.index, std::move(answer));
-    works_.erase(found);
   }
 
   bool goes_on(bool works) override {
@@ -80,19 +73,13 @@ class AnswerQueue final : public TextQueue {
     return all;
   }
 
-  struct Work : TextInWork {
-    Work(const Tokenizer& tokenizer, const std::vector<std::string>& stops) : text(tokenizer, stops) {}
-    std::size_t index = 0;
-    WrittenText text;
-  };
-
   ProcessGroup& world_;
   std::size_t step_, next_;
   const Tokenizer& tokenizer_;
   const std::vector<AskedPrompt>& prompts_;
   const std::vector<std::int32_t>& ends_;
   const std::function<void(double done)>& progress_;
-  std::vector<std::unique_ptr<Work>> works_;
+  PromptWorks works_;
   std::vector<std::pair<std::size_t, std::string>> answers_;  ///< of this rank
 };
 
