@@ -49,4 +49,15 @@ void add_conversation_options(OptionTable& t, ConversationOptions& o, const std:
                {.at_restart = saved});
 }
 
+void add_task_names(OptionTable& t, std::vector<std::string>& names, std::vector<std::string>& folders,
+                    const std::string& help) {
+  t.add("tasks", names, help)
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  t.add("include-path", folders, "folder whose task files --tasks may name; may be repeated",
+        {.path = PathKind::folder})
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 #pragma once
 // Options that several programs share, with LibTorch and without.
 #include <string>
+#include <vector>
 
 #include "apps/common/option_table.hpp"
 #include "lib/models/config/quantize_config.hpp"
@@ -18,5 +19,9 @@ void add_conversation_options(OptionTable& table, ConversationOptions& o, const 
 
 /// Adds --stream and --documents of programs that read texts.
 void add_layout_options(OptionTable& table, bool& stream, bool& documents);
+
+/// Adds --tasks and --include-path. \param help  of --tasks
+void add_task_names(OptionTable& t, std::vector<std::string>& names, std::vector<std::string>& folders,
+                    const std::string& help);
 
 }  // namespace fsdp

@@ -15,6 +15,7 @@
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
+#include "apps/common/shared_options.hpp"
 #include "apps/download/fsdp_download_tasks.hpp"
 #include "apps/download/fsdp_download_tokens.hpp"
 #include "lib/base/process/signal_thread.hpp"
@@ -51,15 +52,10 @@ void add_options(OptionTable& t, Arguments& arguments) {
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->expected(1)->allow_extra_args(false);
   };
   t.add_option("repo", arguments.repo, "OWNER/NAME on the hub");
-  t.add("tasks", arguments.tasks,
-        "in place of a repository: the data sets of these benchmarks of fsdp-eval, of which only the splits that they "
-        "read are fetched; sizes are printed first")
-      ->expected(1, CLI::detail::expected_max_vector_size)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  t.add("include-path", arguments.include_paths, "folder whose task files --tasks may name; may be repeated",
-        {.path = PathKind::folder})
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_task_names(
+      t, arguments.tasks, arguments.include_paths,
+      "in place of a repository: the data sets of these benchmarks of fsdp-eval, of which only the splits that they "
+      "read are fetched; sizes are printed first");
   t.add_choice("type", kRepoTypes, arguments.type,
                "type of the repository: model or dataset; default: model, unless the repository is known");
   t.add("revision", download.revision, "branch, tag, refs/pr/N or commit");

@@ -113,16 +113,10 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
 
 void add_task_options(fsdp::OptionTable& t, fsdp::TaskOptions& o) {
   t.section("Benchmarks");
-  t.add("tasks", o.names,
-        "benchmarks to run: names of shipped tasks, groups and tags (hellaswag mmlu), task files of lm-eval's kind "
-        "(YAML "
-        "or JSON), or folders of these; list: prints the names")
-      ->expected(1, CLI::detail::expected_max_vector_size)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  t.add("include-path", o.include_paths, "folder whose task files --tasks may name; may be repeated",
-        {.path = PathKind::folder})
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  fsdp::add_task_names(
+      t, o.names, o.include_paths,
+      "benchmarks to run: names of shipped tasks, groups and tags (hellaswag mmlu), task files of lm-eval's kind (YAML "
+      "or JSON), or folders of these; list: prints the names");
   t.add_parsed<double>("limit", [&o](const double& limit) { o.limit = limit; },
                        "ask only so many of the rows of each task, or this share of them if it is below 1; for tests",
                        {.default_text = ""});
