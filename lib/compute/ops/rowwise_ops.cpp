@@ -12,6 +12,7 @@ void RowwiseOps::product(at::Tensor& out, const at::Tensor& a, const at::Tensor&
   // Each thread multiplies columns of its own, inside a parallel region, where libraries use one thread. There are at
   // least two parts, since one would run outside of a region. Rows go in pieces of 32 to 64 (all, if they are fewer):
   // for many more than these, libraries cut long sums elsewhere.
+  if (out.dim() != 2) return CpuOps::product(out, a, b, add);  // batches of attention
   constexpr std::int64_t kColumns = 256, kRows = 64;
   const auto rows = out.size(0), columns = out.size(1);
   const auto width = std::clamp<std::int64_t>((columns + 1) / 2, 1, kColumns);
