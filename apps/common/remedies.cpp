@@ -16,7 +16,9 @@ constexpr std::string_view kConvert = "fsdp-ckpt-convert", kDownload = "fsdp-dow
                            kSequences = "fsdp-finetune fsdp-memprobe fsdp-eval";
 
 constexpr auto kRows = std::to_array<RemedyRow>({
-    {Remedy::list_tasks, "fsdp-eval fsdp-download", "; fsdp-eval --tasks list prints those that are there"},
+    {Remedy::list_tasks, "fsdp-eval fsdp-finetune fsdp-download",
+     "; fsdp-eval --tasks list prints those that are there"},
+    {Remedy::fetch_tasks, "fsdp-eval fsdp-finetune", "; fsdp-download --tasks fetches what tasks need"},
     {Remedy::of_option, kSequences, " (--{})"},
     {Remedy::overwrite, "fsdp-ckpt-convert fsdp-finetune", "; choose another name or add --overwrite"},
     {Remedy::exclude, kConvert, "; leave it out with --exclude '{}'"},

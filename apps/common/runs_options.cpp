@@ -44,7 +44,7 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
         "with --runs: column of the table by which the runs are sorted, the best first: last-loss, tokens/s, lr, ...",
         {.suggestions = "last-loss, validation, tokens/s, s/step, memory, lr, steps"})
       ->type_name("COLUMN");
-  t.add("markdown", a.markdown, "with --runs: print the table as Markdown");
+  t.add("markdown", a.markdown, "with --runs and --compare: print the table as Markdown, as that of --tasks is");
   t.add("watch", a.watch,
         "with --runs: show progress, losses, speed and memory of each run, on a terminal until the runs end");
   t.add("why", a.why,
@@ -53,9 +53,10 @@ void add_runs_options(OptionTable& t, RunsArguments& a) {
         {.path = PathKind::folder});
 }
 
-void require_runs(const CLI::App& app) {
-  for (const char* name : {"--pool", "--plot", "--html", "--sort", "--markdown", "--watch"}) {
-    if (app.get_option(name)->count() > 0) throw UsageError(std::string(name) + " goes with --runs");
+void require_runs(const CLI::App& app, bool has_table) {
+  for (const std::string name : {"--pool", "--plot", "--html", "--sort", "--watch", "--markdown"}) {
+    if (app.get_option(name)->count() > 0 && !(has_table && name == "--markdown"))
+      throw UsageError(std::string(name) + " goes with --runs");
   }
 }
 

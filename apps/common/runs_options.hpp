@@ -18,8 +18,9 @@ struct RunsArguments {
 
 void add_runs_options(OptionTable& table, RunsArguments& arguments);
 
-/// \throws UsageError for an option that needs --runs
-void require_runs(const CLI::App& app);
+/// \param has_table  another table is printed, which may be Markdown. \throws UsageError for an option that needs
+/// --runs
+void require_runs(const CLI::App& app, bool has_table = false);
 
 /// Prints why a run does not go on. \return answer_no if it is stuck
 int show_why(const RunsArguments& arguments, const JobOptions& options);

@@ -294,15 +294,32 @@ void add_validation_options(OptionTable& t, TrainOptions& o) {
         {.at_restart = saved, .depends_on = "val-chess"});
   t.add("val-chess-positions", v.games.positions, "positions at which the model's move is checked against the rules",
         {.at_restart = saved, .depends_on = "val-chess"});
+  t.add("val-tasks", v.tasks.names,
+        "benchmarks that each validation asks, as fsdp-eval --tasks does: names of tasks and groups, task files or "
+        "folders of these; may be repeated",
+        {.path = tasks, .at_restart = saved})
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_interval(t, "val-tasks-every", v.tasks.every,
+               "optimizer steps between benchmarks, or epochs; 0: at each validation");
+  t.add_parsed<double>("val-limit", [&v](const double& limit) { v.tasks.limit = limit; },
+                       "ask only so many of the rows of each task, or this share of them if it is below 1",
+                       {.default_text = "", .at_restart = saved, .depends_on = "val-tasks"});
+  t.add_parsed<std::int64_t>("val-num-fewshot", [&v](const std::int64_t& count) { v.tasks.num_fewshot = count; },
+                             "examples with answers before each question; default: the task's",
+                             {.default_text = "", .at_restart = saved, .depends_on = "val-tasks"});
+  t.add("val-apply-chat-template", v.tasks.chat, "write questions as conversations by the --chat-template",
+        {.at_restart = saved, .depends_on = "val-tasks"});
   t.add("keep-best", v.keep_best,
         "keep the best checkpoint as checkpoints/best: by the loss of the first validation set (also without a value) "
-        "or of the set NAME, or by chess_legal, chess_accuracy or chess_result of --val-chess",
+        "or of the set NAME, by chess_legal, chess_accuracy or chess_result of --val-chess, or by TASK.METRIC of "
+        "--val-tasks",
         {.at_restart = saved})
       ->expected(0, 1);  // without default_text, which CLI11 would use when the value is left out
   t.add("patience", v.patience, "validations in a row without improvement after which the run ends as done; 0: never",
         {.at_restart = saved});
   t.add("min-delta", v.min_delta,
-        "least decrease of a loss, or increase of a share of chess, that counts as an improvement",
+        "least change, of a loss downwards and of a share of right answers upwards, that counts as an improvement",
         {.at_restart = saved, .depends_on = "patience"});
   t.add_choice("final", kFinals, v.ends_with_best,
                "weights that --save-final-full, --save-final-hf, adapters and --prompt use at the end: last or best");

@@ -146,12 +146,13 @@ void check(const EvaluateOptions& o) {
   if (o.converses() && !(o.data.empty() && o.chess.empty() && !o.tasks.any()))
     throw UsageError(
         "--chat without --prompt or --prompts is a conversation, which goes without --data, --chess and --tasks");
-  if (!o.tasks.any() &&
-      (o.tasks.apply_chat_template || !o.tasks.log_samples.empty() || o.tasks.limit || o.tasks.num_fewshot))
+  if (!o.tasks.any() && (o.tasks.apply_chat_template || !o.tasks.log_samples.empty() || o.tasks.choice.limit ||
+                         o.tasks.choice.num_fewshot))
     throw UsageError("--limit, --num-fewshot, --apply-chat-template and --log-samples go with --tasks");
-  if (o.tasks.limit && !(*o.tasks.limit > 0)) throw UsageError("--limit is a number of rows, or a share below 1");
+  if (o.tasks.choice.limit && !(*o.tasks.choice.limit > 0))
+    throw UsageError("--limit is a number of rows, or a share below 1");
   if (o.tasks.bootstrap_iters < 0) throw UsageError("--bootstrap-iters is negative");
-  if (o.tasks.num_fewshot && *o.tasks.num_fewshot < 0) throw UsageError("--num-fewshot is negative");
+  if (o.tasks.choice.num_fewshot && *o.tasks.choice.num_fewshot < 0) throw UsageError("--num-fewshot is negative");
   if (!o.compare.empty() && !o.tasks.log_samples.empty())
     throw UsageError("--log-samples is for one checkpoint: it does not go with --compare");
   if (o.prompt && !o.prompts.empty()) throw UsageError("--prompt and --prompts: give one of them");
@@ -278,7 +279,7 @@ class EvaluateJob {
     const auto comparison = compare(metrics[0], metrics[1], gates);
     report["comparison"] = comparison_to_json(comparison);
     print("");
-    for (const auto& line : comparison_to_text(comparison)) print(line);
+    for (const auto& line : to_text(comparison, options_.markdown)) print(line);
     return comparison.passed() ? ExitCode::ok : ExitCode::answer_no;
   }
 
@@ -295,8 +296,10 @@ class EvaluateJob {
     if (subject.tokenizer != nullptr) report["tokenizer"] = subject.tokenizer_name;
     std::vector<Metric> metrics;
     if (input_) evaluate_loss(runtime, index, report, metrics);
-    if (!options_.chess.empty()) evaluate_games(runtime, subject, report, metrics);
+    std::optional<ChessEvaluation> games;
+    if (!options_.chess.empty()) games = evaluate_games(runtime, subject, report, metrics);
     if (tasks_) evaluate_tasks(runtime, subject, report, metrics);
+    if (games) add_task_of_games(*games, report);
     if (prompt_) write_text(runtime, *subject.tokenizer, *prompt_, options_.sampling, !options_.runtime.json, report);
     if (prompts_) write_prompts(runtime, subject, report);
     if (chat_) hold_conversation(runtime, subject, report);
@@ -336,8 +339,8 @@ class EvaluateJob {
     metrics.push_back({"bits_per_byte", false, result.bits_per_byte});
   }
 
-  void evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
-                      std::vector<Metric>& metrics) {
+  ChessEvaluation evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,
+                                 std::vector<Metric>& metrics) {
     ChessOptions how;
     how.positions = options_.chess_positions;
     how.seed = options_.sampling.seed;
@@ -349,11 +352,12 @@ class EvaluateJob {
     how.batch_size = options_.batch_size;
     how.show_progress = shows_progress();
     ChessGameStream games(world_, options_.chess, options_.data_field, options_.max_rows);
-    const auto result = evaluate_chess(runtime, *subject.tokenizer, games, how, log_).value();
+    auto result = evaluate_chess(runtime, *subject.tokenizer, games, how, log_).value();
     add_to_json(result, report);
     report["chess"]["data"] = options_.chess;
     for (const auto& line : to_text(result)) print(line);
     add_metrics(result, metrics);
+    return result;
   }
 
   void evaluate_tasks(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,

@@ -39,7 +39,8 @@ struct EvaluateOptions {
   bool chat = false;                  ///< prompts are users' messages; without any: a conversation on stdin and stdout
   std::optional<std::string> system;  ///< system message before them, or before tasks with a chat template
   SamplingOptions sampling;
-  bool bounded = false;  ///< sampling.num_tokens was asked for: otherwise an answer in a conversation may be longer
+  bool markdown = false;  ///< the table of a comparison
+  bool bounded = false;   ///< sampling.num_tokens was asked for: otherwise an answer in a conversation may be longer
   ShardingOptions sharding;
   RuntimeOptions runtime;
 

@@ -114,17 +114,17 @@ void add_chess_and_text_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) 
 void add_task_options(fsdp::OptionTable& t, fsdp::TaskOptions& o) {
   t.section("Benchmarks");
   fsdp::add_task_names(
-      t, o.names, o.include_paths,
+      t, o.choice.names, o.choice.include_paths,
       "benchmarks to run: names of shipped tasks, groups and tags (hellaswag mmlu), task files of lm-eval's kind (YAML "
       "or JSON), or folders of these; list: prints the names");
-  t.add_parsed<double>("limit", [&o](const double& limit) { o.limit = limit; },
+  t.add_parsed<double>("limit", [&o](const double& limit) { o.choice.limit = limit; },
                        "ask only so many of the rows of each task, or this share of them if it is below 1; for tests",
                        {.default_text = ""});
-  t.add_parsed<std::int64_t>("num-fewshot", [&o](const std::int64_t& count) { o.num_fewshot = count; },
+  t.add_parsed<std::int64_t>("num-fewshot", [&o](const std::int64_t& count) { o.choice.num_fewshot = count; },
                              "examples with answers before each question; default: the task's. A task that says 0 "
                              "keeps 0",
                              {.default_text = ""});
-  t.add("fewshot-seed,fewshot-random-seed", o.seed, "seed of the choice of these examples");
+  t.add("fewshot-seed,fewshot-random-seed", o.choice.seed, "seed of the choice of these examples");
   t.add("bootstrap-iters", o.bootstrap_iters,
         "samples for the standard errors of perplexity, f1 and mcc, in thousands; 0: these have none");
   t.add("apply-chat-template", o.apply_chat_template,
@@ -248,12 +248,14 @@ int main(int argc, char** argv) {
       for (const auto& line : fsdp::results_table(options.tasks.results)) fmt::print("{}\n", line);
     });
   }
-  if (options.tasks.names == std::vector<std::string>{"list"}) {
+  if (options.tasks.choice.names == std::vector<std::string>{"list"}) {
     return fsdp::run_alone([&] {
       for (const auto& line : fsdp::list_tasks(options.tasks)) fmt::print("{}\n", line);
     });
   }
-  if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app); }); code != 0) return code;
+  options.markdown = runs.markdown;
+  const bool has_table = !options.compare.empty() || options.tasks.any();
+  if (const int code = fsdp::run_alone([&] { fsdp::require_runs(app, has_table); }); code != 0) return code;
   return fsdp::run_torch_job(options.runtime,
                              [&](fsdp::ProcessGroup& world, const fsdp::Logger& log, nlohmann::json& report) {
                                check_subjects(options);

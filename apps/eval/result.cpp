@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <numeric>
+#include <set>
 
 #include "lib/base/text/text_format.hpp"
+#include "lib/benchmarks/results/markdown_table.hpp"
 #include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
@@ -154,6 +157,43 @@ std::vector<std::string> to_text(const ChessEvaluation& r) {
                                 r.skipped.count == 1 ? "1 text is" : format_count(r.skipped.count) + " texts are",
                                 r.skipped.first));
   }
+  return lines;
+}
+
+void add_task_of_games(const ChessEvaluation& r, json& report) {
+  json& task = report["results"]["chess"];
+  task = {{"name", "chess"}, {"alias", "chess"}, {"sample_len", r.games}};
+  const auto add = [&](const char* metric, const Estimate& estimate) {
+    const auto error = estimate.standard_error();
+    task[fmt::format("{},none", metric)] = estimate.value;
+    task[fmt::format("{}_stderr,none", metric)] = std::isnan(error) ? json("N/A") : json(error);
+    report["higher_is_better"]["chess"][metric] = true;
+  };
+  add("accuracy", r.accuracy);
+  if (r.positions > 0) add("legal", r.legal);
+  if (r.results > 0) add("result", r.result_accuracy);
+}
+
+std::vector<std::string> to_text(const Comparison& comparison, bool markdown) {
+  const auto rows = comparison_rows(comparison);
+  std::vector<std::string> lines;
+  if (markdown) {
+    std::set<std::size_t> numbers;
+    for (std::size_t i = 1; i < rows.front().size(); ++i) numbers.insert(i);
+    lines = markdown_table(rows, numbers);
+    lines.emplace_back();
+  } else {
+    std::vector<std::size_t> widths(rows.front().size());
+    for (const auto& row : rows) {
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    for (const auto& row : rows) {
+      auto line = fmt::format("{:<{}}", row.front(), widths.front());
+      for (std::size_t i = 1; i < row.size(); ++i) line += fmt::format("   {:>{}}", row[i], widths[i]);
+      lines.push_back(std::move(line));
+    }
+  }
+  for (auto& line : gate_lines(comparison)) lines.push_back(std::move(line));
   return lines;
 }
 

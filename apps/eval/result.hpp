@@ -29,6 +29,10 @@ void add_to_json(const LossResult& result, nlohmann::json& report);
 void add_to_json(const ChessEvaluation& result, nlohmann::json& report);
 std::vector<std::string> to_text(const LossResult& result);
 std::vector<std::string> to_text(const ChessEvaluation& result);
+/// Adds the games to `results` and `higher_is_better` as a task, whose form is lm-eval's.
+void add_task_of_games(const ChessEvaluation& result, nlohmann::json& report);
+/// A comparison for people: the table, as text or as Markdown, then the gates.
+std::vector<std::string> to_text(const Comparison& comparison, bool markdown);
 /// Appends the metrics of a comparison.
 void add_metrics(const LossResult& result, std::vector<Metric>& metrics);
 void add_metrics(const ChessEvaluation& result, std::vector<Metric>& metrics);

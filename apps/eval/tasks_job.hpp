@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/messages/log.hpp"
@@ -12,22 +13,19 @@
 #include "lib/templates/chat/conversation_options.hpp"
 #include "lib/training/evaluate/statistics.hpp"
 #include "lib/training/evaluate/subject.hpp"
+#include "lib/training/requests/task_set.hpp"
 
 namespace fsdp {
 
 struct TaskOptions {
-  std::vector<std::string> names;  ///< tasks, groups, tags, files and folders
-  std::vector<std::string> include_paths;
-  std::optional<double> limit;
-  std::optional<std::int64_t> num_fewshot;
-  std::int64_t seed = 1234;
+  TaskChoice choice;
   std::int64_t bootstrap_iters = 100'000;
   bool apply_chat_template = false;
   bool fewshot_as_multiturn = true;
   std::string log_samples;           ///< file; empty: none
   std::vector<std::string> results;  ///< files to show in one table, in place of an evaluation
 
-  bool any() const { return !names.empty(); }
+  bool any() const { return !choice.names.empty(); }
 };
 
 /// "NAME  what it is" of each task and group that is known.
@@ -36,10 +34,9 @@ std::vector<std::string> list_tasks(const TaskOptions& options);
 /// The tasks of an evaluation, which are asked of one model or of two.
 class TasksJob {
  public:
-  /// Reads the tasks and their rows, on rank 0. Collective. \throws on every rank what TaskCatalog, read_task_rows()
-  /// and ask_task() throw; UsageError for a gate on a metric that no task has
+  /// Reads the tasks and their rows, on rank 0. Collective. \throws on every rank what TaskSet throws; UsageError for a
+  /// gate on a metric that no task has
   TasksJob(ProcessGroup& world, const TaskOptions& options, const std::vector<Gate>& gates);
-  ~TasksJob();
 
   struct Run {
     const EvaluationSubject& subject;  ///< with its tokenizer
@@ -55,8 +52,8 @@ class TasksJob {
                                                                     const Logger& log, nlohmann::json& report);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  const TaskOptions& options_;
+  std::unique_ptr<TaskSet> set_;  ///< on rank 0
 };
 
 }  // namespace fsdp

@@ -54,6 +54,7 @@ RunRules rules_of(const RunSetup& setup, bool continues) {
           .save_interval_minutes = options.save_interval_minutes,
           .saves_pass = options.interval_saves_pass,
           .eval_every = setup.eval_every,
+          .tasks_every = setup.tasks_every,
           .verify_every = static_cast<double>(options.verify_every),
           .sniff_every = static_cast<double>(options.sniff_every),
           .has_validation = setup.validates(),
@@ -201,7 +202,7 @@ class Training {
   std::string done_without_steps() const {
     const auto& options = context_.setup.options;
     const bool validated = !life_.ends_early() || validation_.result();
-    const bool has_data = !context_.setup.validation.empty() || context_.setup.games;
+    const bool has_data = !context_.setup.validation.empty() || context_.setup.games || context_.setup.tasks;
     std::vector<std::string> made;
     if (validated && has_data) made.emplace_back("the validation");
     if (validated && record_.is_open() && !options.validation.sample_prompts.empty()) made.emplace_back("the samples");
@@ -319,7 +320,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     } else if (setup.validates()) {
       const auto stopped = [&] { return any_rank(world, start.clock.must_end()); };
       const auto step = taken ? taken->manifest.state.step : 0;
-      code = report_evaluation(setup, validate(runtime, setup, log, &progress, step, stopped), report);
+      code = report_evaluation(setup, validate(runtime, setup, {}, log, &progress, step, stopped), report);
       if (code != ExitCode::ok)
         progress.keep(fmt::format("stopped   {}   before the end of the validation: start it again in the same way",
                                   start.clock.reason(world)));

@@ -143,7 +143,10 @@ std::string with_whole_paths(const std::string& text) {
 void check_saved_path(const std::string& name, PathKind path, const std::string& text,
                       const std::filesystem::path& checkpoint) {
   // A wrong chat template has an error message of its own.
-  if (path == PathKind::none || path == PathKind::chat_template || text.empty() || text == kBuiltInTokenizer) return;
+  // A wrong name of a task, too.
+  if (path == PathKind::none || path == PathKind::chat_template || path == PathKind::tasks || text.empty() ||
+      text == kBuiltInTokenizer)
+    return;
   try {
     if (path == PathKind::validation_sets) {
       find_validation_sets(text);
@@ -261,7 +264,11 @@ nlohmann::json collect_saved_options(OptionTable& app) {
                       name, printable(text)));
     }
     if (holds_texts(*option)) {
-      saved[name] = json_text(option->results());
+      auto texts = option->results();
+      for (auto& one : texts) {
+        if (path != PathKind::none && std::filesystem::exists(one, error)) one = saved_path(one).value_or(one);
+      }
+      saved[name] = json_text(texts);
       continue;
     }
     if (path == PathKind::validation_sets) {
@@ -314,6 +321,7 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
       {"max-steps", [&] { return steps_given; }},
       {"freeze", [&] { return freezing_given; }},
       {"val-chess", [&] { return options.validation.games.data.empty(); }},
+      {"val-tasks", [&] { return options.validation.tasks.names.empty(); }},
       {"sample-prompt", [&] { return !trains(options); }},
       {"patience", [&] { return options.validation.patience == 0; }}};
   for (auto* option : saved_options(app)) {

@@ -13,6 +13,7 @@
 #include "apps/finetune/validation/validation.hpp"
 #include "apps/finetune/validation/validation_games.hpp"
 #include "apps/finetune/validation/validation_samples.hpp"
+#include "apps/finetune/validation/validation_tasks.hpp"
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/text/text_format.hpp"
@@ -182,6 +183,7 @@ void plan_length(RunSetup& setup) {
       setup.total_samples = static_cast<std::int64_t>(std::llround(options.max_epochs * static_cast<double>(rows)));
     setup.save_every = options.save_every.in_steps(rows, setup.batches.rows_per_step);
     setup.eval_every = options.eval_every.in_steps(rows, setup.batches.rows_per_step);
+    setup.tasks_every = options.validation.tasks.every.in_steps(rows, setup.batches.rows_per_step);
   }
   setup.schedule = plan_schedule(options, setup.total_steps);
 }
@@ -273,6 +275,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   check_schedule_options(options);
   if (trains(options)) check_optimizer_options(options);
   check_game_options(options);
+  check_task_options(options);
   if (options.stream && options.pack)
     throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
   if (trains(options)) setup.deciding = check_validation_options(options);
@@ -286,8 +289,10 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
       throw UsageError("--val-split holds out texts, and " + options.train_data +
                        " is a token file: give the texts, or encode those for --val-data apart");
   }
-  if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty()) {
-    throw UsageError("--max-epochs -1 evaluates only: give --val-data, --val-chess, --prompt or several of them");
+  if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty() &&
+      options.validation.tasks.names.empty()) {
+    throw UsageError(
+        "--max-epochs -1 evaluates only: give --val-data, --val-chess, --val-tasks, --prompt or several of them");
   }
   if (!trains(options) && !options.validation.sample_prompts.empty())
     throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
@@ -299,6 +304,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   add_tokens(world, setup, log);
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);
+  load_validation_tasks(world, setup, log);
   open_data(world, setup, log, [&start] { return start.clock.signalled(); });
   setup.template_text = template_text(world, setup, log);
   check_rows_of_restart(setup, log);

@@ -18,6 +18,7 @@
 #include "lib/tokenizers/vocabulary/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/prompt.hpp"
+#include "lib/training/requests/asked_tasks.hpp"
 #include "lib/training/run/restart.hpp"
 #include "lib/training/run/run_start.hpp"
 #include "lib/training/step/plan.hpp"
@@ -39,14 +40,20 @@ struct ValidationData {
 
 /// The metric that --keep-best and --patience use.
 struct DecidingMetric {
-  std::string metric = "loss";  ///< "loss", or a chess metric: a share, higher is better
+  std::string metric = "loss";  ///< "loss", a chess metric, or TASK.METRIC
   std::size_t set = 0;          ///< index of the validation set whose loss decides
+  bool higher_is_better = false;
   bool is_loss() const { return metric == "loss"; }
 };
 
 struct ValidationGameSet {
   LoadedGames loaded;
   std::string identity;  ///< hash of the games and of the options for them
+};
+
+struct ValidationTaskSet {
+  AskedTasks questions;
+  std::vector<std::int32_t> ends;  ///< ids that end an answer
 };
 
 struct RunSetup {
@@ -72,11 +79,13 @@ struct RunSetup {
   std::string template_text;                    ///< that template, for exports; "": none, or the tokenizer's own
   std::vector<ValidationData> validation;
   std::optional<ValidationGameSet> games;  ///< games to play at validations
+  std::optional<ValidationTaskSet> tasks;  ///< benchmarks to ask at validations
   std::vector<Prompt> sample_prompts;      ///< prompts to continue at validations
   DecidingMetric deciding;
   std::int64_t total_steps = 0;    ///< of the whole run, including steps before a restart
   double save_every = 0;           ///< steps between saves, see falls_on()
   double eval_every = 0;           ///< steps between validations
+  double tasks_every = 0;          ///< steps between benchmarks; 0: at each validation
   std::int64_t total_samples = 0;  ///< of the whole run; the largest int64 when --max-steps decides
   LrSchedule schedule;
 
@@ -84,7 +93,7 @@ struct RunSetup {
   /// their own, because the memory of these graphs cannot be predicted.
   CudaGraphs cuda_graphs() const;
   /// True when a validation has something to compute.
-  bool validates() const { return !validation.empty() || games || !options.validation.sample_prompts.empty(); }
+  bool validates() const { return !validation.empty() || games || tasks || !options.validation.sample_prompts.empty(); }
   std::filesystem::path checkpoints() const { return directory / "checkpoints"; }
 };
 
@@ -131,7 +140,10 @@ struct RunContext {
     return manifest;
   }
   /// True when an --eval-every validation is due for the current state.
-  bool validates_here() const { return falls_on(trainer.state().step, setup.eval_every) && setup.validates(); }
+  bool validates_here() const {
+    const auto step = trainer.state().step;
+    return setup.validates() && (falls_on(step, setup.eval_every) || falls_on(step, setup.tasks_every));
+  }
   double current_lr() const { return setup.schedule.at(std::max<std::int64_t>(1, trainer.state().step)); }
 };
 

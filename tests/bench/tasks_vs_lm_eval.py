@@ -2,7 +2,7 @@
 """Benchmarks (fsdp-eval --tasks) and lm-eval with its hf model: seconds for the same tasks on the same model, in turns, and peak memory.
 
 The model is a random Llama (--hidden, --layers: 44 million parameters) in float32. "choices" are --questions of HellaSwag's form (a context of 30 to 70 words,
-four endings of 5 to 20), "letters" of MMLU's (five examples, four answers of one token), "answers" --prompts of GSM8K's (two examples, up to 64 tokens). Loading is
+four endings of 5 to 20), "letters" of MMLU's (five examples, the same for all questions, four answers of one token), "answers" --prompts of GSM8K's (two examples, up to 64 tokens). Loading is
 not measured: lm-eval's evaluate(), and of fsdp-eval what it reports, which has the making of prompts in both. lm_eval 0.4.13 must be importable:
 pip install --no-deps --target DIR lm_eval==0.4.13 and what it imports, then FSDP_LM_EVAL=DIR. Log-likelihoods of both are compared.
 """
@@ -45,17 +45,21 @@ def make_tasks(folder, tokenizer, options):
 
     rows = {"choices": [{"q": text(30, 70), "c": [text(5, 20) for _ in range(4)], "a": source.randrange(4)} for _ in range(options.questions)],
             "letters": [{"q": text(10, 40), "c": [text(2, 6) for _ in range(4)], "a": source.randrange(4)} for _ in range(options.questions)],
+            "shots": [{"q": text(10, 40), "c": [text(2, 6) for _ in range(4)], "a": source.randrange(4)} for _ in range(5)],
             "answers": [{"q": text(10, 30), "a": text(1, 3)} for _ in range(options.prompts)]}
     multiple = {"output_type": "multiple_choice", "doc_to_target": "a", "metric_list": [{"metric": "acc"}]}
     more = {"choices": {**multiple, "doc_to_text": "{{q}}", "doc_to_choice": "c"},
-            "letters": {**multiple, "doc_to_text": "{{q}}\nA. {{c[0]}}\nB. {{c[1]}}\nC. {{c[2]}}\nD. {{c[3]}}\nAnswer:", "doc_to_choice": ["A", "B", "C", "D"], "num_fewshot": 5},
+            "letters": {**multiple, "doc_to_text": "{{q}}\nA. {{c[0]}}\nB. {{c[1]}}\nC. {{c[2]}}\nD. {{c[3]}}\nAnswer:", "doc_to_choice": ["A", "B", "C", "D"], "num_fewshot": 5,
+                        "fewshot_split": "dev", "fewshot_config": {"sampler": "first_n"}},
             "answers": {"output_type": "generate_until", "doc_to_text": "Question: {{q}}\nAnswer:", "doc_to_target": "a", "num_fewshot": 2,
                         "generation_kwargs": {"until": ["Question:"], "do_sample": False, "max_gen_toks": 64}, "metric_list": [{"metric": "exact_match"}]}}
     for name, of_task in rows.items():
         with open(f"{folder}/{name}.jsonl", "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in of_task)
+    for name in TASKS:
+        files = {"test": f"{folder}/{name}.jsonl"} | ({"dev": f"{folder}/shots.jsonl"} if name == "letters" else {})
         with open(f"{folder}/{name}.yaml", "w", encoding="utf-8") as file:
-            json.dump({"task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": f"{folder}/{name}.jsonl"}}, "test_split": "test", **more[name]}, file)
+            json.dump({"task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": files}, "test_split": "test", **more[name]}, file)
 
 
 def measured(command, env):

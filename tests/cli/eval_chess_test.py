@@ -55,6 +55,26 @@ class Chess(chess_cli.Case):
         self.assertLess(first["positions_generated"], 15, "where it writes the game's move, nothing is generated")
         self.assertEqual(first["results"], 8)
 
+    def test_games_stand_in_the_table_of_benchmarks(self):
+        (self.folder / "rows.jsonl").write_text('{"q": "e2e4", "c": ["e7e5", "d7d5"], "a": 0}\n' * 3)
+        task = {"task": "replies", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}, "test_split": "test",
+                "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": "c", "doc_to_target": "a"}
+        (self.folder / "replies.json").write_text(json.dumps(task))
+        files = []
+        for more in (["--tasks", self.folder / "replies.json"], []):
+            report = self.evaluate(self.checkpoint, "--chess", self.data, "--chess-positions", 10, *more)
+            chess = report["results"]["chess"]
+            self.assertEqual((chess["accuracy,none"], chess["legal,none"], chess["result,none"], chess["sample_len"]),
+                             (report["chess"]["accuracy"], report["chess"]["legal"], report["chess"]["result_accuracy"], 12))
+            self.assertEqual(chess["accuracy_stderr,none"], report["chess"]["accuracy_standard_error"])
+            files.append(self.folder / f"{len(files)}.json")
+            files[-1].write_text(json.dumps(report))
+        table = fsdp_cli.run("fsdp-eval", ["--results", *files])
+        self.assertEqual(table.code, 0, str(table))
+        value = f"{chess['accuracy,none']:.4f} ± {chess['accuracy_stderr,none']:.4f}"
+        self.assertRegex(table.out, rf"(?m)^\|chess +\|none +\| +\|accuracy ↑ *\| *{value}\| *{value}\|$")
+        self.assertRegex(table.out, r"(?m)^\|replies *\|none +\|")
+
     def test_legality_of_what_is_generated(self):
         try:
             import chess

@@ -113,7 +113,7 @@ class ReportPage(fsdp_cli.Case):
     def test_all_curves_are_drawn(self):
         page = self.open(self.many_page)
         panels = page("[...document.querySelectorAll('#panels figure')].map(f => [f.dataset.key, f.querySelectorAll('.line').length])")
-        self.assertEqual(panels, [["loss", 10], ["validation/", 10], ["chess/chess_legal", 10], ["speed", 10], ["memory", 10], ["grad_norm", 10]])
+        self.assertEqual(panels, [["loss", 10], ["validation/", 10], ["metric/chess_legal", 10], ["speed", 10], ["memory", 10], ["grad_norm", 10]])
         self.assertEqual(len(set(page("[...document.querySelectorAll('figure[data-key=loss] .line')].map(l => getComputedStyle(l).stroke)"))), 10)
         for path in page("[...document.querySelectorAll('figure .line')].map(l => l.getAttribute('d'))"):
             self.assertGreater(path.count("L"), 15)

@@ -359,6 +359,14 @@ class Tasks(fsdp_cli.Case):
         (self.folder / "none.json").write_text("{}")
         self.assertIn("none.json: holds no results", fsdp_cli.run("fsdp-eval", ["--results", self.folder / "none.json"]).err)
 
+    def test_beside_other_evaluations(self):
+        texts = self.folder / "texts.jsonl"
+        texts.write_text("".join(json.dumps({"text": "Jonas counts the drum in Aldem"[:10 + i]}) + "\n" for i in range(9)))
+        report, samples = self.ask("llama", ["endings"], "--limit", 3, "--data", texts)
+        alone = self.evaluate(FIXTURES / "models/llama", "--data", texts)
+        self.assertAlmostEqual(report["loss"], alone["loss"], delta=1e-6)
+        self.assertEqual(samples, self.ask("llama", ["endings"], "--limit", 3)[1])
+
     def test_list(self):
         result = fsdp_cli.run("fsdp-eval", ["--tasks", "list"])
         self.assertEqual(result.code, 0, str(result))
@@ -373,9 +381,47 @@ class Tasks(fsdp_cli.Case):
         metrics = result.json()["comparison"]["metrics"]
         self.assertAlmostEqual(metrics["endings.acc"]["difference"], -0.05, delta=1e-12)
         self.assertGreater(metrics["endings.acc"]["standard_error"], 0)
+        right = []
+        for model in ("llama", "qwen2"):
+            _, samples = self.ask(model, ["endings"])
+            right.append([sample["acc"] for sample in samples["endings"]])
+        only = [sum(one > other for one, other in zip(first, second)) for first, second in (right, right[::-1])]
+        tail = sum(math.comb(sum(only), k) for k in range(min(only) + 1)) / 2**sum(only)
+        self.assertGreater(sum(only), 0)
+        mcnemar = metrics["endings.acc"]["mcnemar"]
+        self.assertEqual([mcnemar["only_a"], mcnemar["only_b"]], only)
+        self.assertAlmostEqual(mcnemar["p"], min(1, 2 * tail), delta=1e-12)
+        self.assertNotIn("mcnemar", metrics["endings.brier_score"])
+        for more, title in (((), r"(?m)^metric +A +B +B - A .* only A right +only B +p \(McNemar\)$"),
+                            (("--markdown",), r"(?m)^\|metric +\| +A\| +B\| +B - A\|.*p \(McNemar\)\|$")):
+            table = fsdp_cli.run("fsdp-eval", [word for word in line if word != "--json"] + [*more, "--tasks", "endings"])
+            self.assertRegex(table.out, title)
         result = fsdp_cli.run("fsdp-eval", [*line, "--gate", "endings.nosuch:0.9", "--tasks", "endings"])
         self.assertEqual(result.code, 2, str(result))
         self.assertIn("the tasks have no such metric, but endings.acc", result.err)
+
+    def log_likelihoods(self, model, *more):
+        report, samples = self.ask(model, ["endings", "letters_rivers"], "--limit", 8, *more)
+        return [float(one[0][0]) for of_task in samples.values() for sample in of_task for one in sample["resps"]]
+
+    def test_adapters_and_four_bits(self):
+        base = FIXTURES / "models/llama"
+        texts = self.folder / "texts.jsonl"
+        texts.write_text("".join(json.dumps({"text": f"Jonas counts: {i} + 1"}) + "\n" for i in range(20)))
+        tuned = fsdp_cli.run("fsdp-finetune", ["--model", base, "--train-data", texts, "--documents", "--out-dir", self.runs, "--run-name", "lora", "--lora-rank", 4,
+                                               "--lr", "1e-2", "--max-steps", 3, *fsdp_cli.COMMON], 2)
+        self.assertEqual(tuned.code, 0, str(tuned))
+        latest, merged, small = self.checkpoints("lora") / "latest", self.folder / "merged", self.folder / "small"
+        for arguments in ([base, merged, "--to", "hf", "--merge-adapter", latest], [base, small, "--to", "hf", "--quantize", "nf4"]):
+            made = fsdp_cli.run("fsdp-ckpt-convert", arguments)
+            self.assertEqual(made.code, 0, str(made))
+        plain, with_adapter = self.log_likelihoods(base), self.log_likelihoods(latest)
+        self.assertGreater(max(abs(a - b) for a, b in zip(plain, with_adapter)), 1e-2)
+        for one, other in zip(with_adapter, self.log_likelihoods(merged), strict=True):
+            self.assertAlmostEqual(one, other, delta=1e-4)  # products of the adapter and of the merged matrix are rounded otherwise
+        in_4_bits = self.log_likelihoods(base, "--quantize", "nf4")
+        self.assertGreater(max(abs(a - b) for a, b in zip(plain, in_4_bits)), 1e-2)
+        self.assertEqual(in_4_bits, self.log_likelihoods(small))
 
     def test_chat_template(self):
         _, samples = self.ask("qwen2", ["delim_arrow", "sums"], "--chat-template", "chatml", "--apply-chat-template", "--limit", 1)

@@ -18,6 +18,7 @@
 #include "lib/base/types/median.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/reports/runs/step_report.hpp"
 #include "lib/training/state/best.hpp"
 
 namespace fsdp::detail {
@@ -48,7 +49,8 @@ std::string eval_line(std::int64_t step, const ValidationData& set, const Evalua
 
 /// Returns the name of the deciding set in the form that ValidationState keeps.
 std::string deciding_set(const RunSetup& setup) {
-  const auto& [metric, set] = setup.deciding;
+  const auto& [metric, set, higher_is_better] = setup.deciding;
+  if (is_task_metric(metric)) return setup.tasks->questions.identity();
   if (!setup.deciding.is_loss()) return setup.games->identity;
   return set < setup.validation.size() ? setup.validation[set].name : "";
 }
@@ -74,38 +76,54 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
       std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return !set.name.empty() && set.name == metric; });
   if (named != sets.end()) return {"loss", to_index(named - sets.begin())};
   if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
-  if (is_chess_metric(metric)) return {metric};
+  if (is_chess_metric(metric)) return {metric, 0, true};
+  if (is_task_metric(metric)) return {metric, 0, true};  // load_validation_tasks() knows better
   std::string names;
   for (const auto& set : sets) {
     if (!set.name.empty()) names += ", " + set.name;
   }
   throw UsageError(fmt::format(
       "--keep-best {}: choose loss, perplexity, bits_per_byte{}, or of --val-chess chess_accuracy, chess_legal, "
-      "chess_result",
+      "chess_result, or of --val-tasks TASK.METRIC",
       metric, names.empty() ? "" : fmt::format(" (of the first set), the name of a set: {}", names.substr(2))));
 }
 
 }  // namespace
 
-std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         Progress* progress, std::int64_t step, const std::function<bool()>& stopped) {
+std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const ValidationParts& parts,
+                                         const Logger& log, Progress* progress, std::int64_t step,
+                                         const std::function<bool()>& stopped) {
   ValidationResult result;
   for (const auto& set : setup.validation) {
+    if (!parts.data) break;
     const auto evaluation = evaluate_set(runtime, setup, set, stopped);
     if (!evaluation) return std::nullopt;
     result.sets.push_back(*evaluation);
     if (progress != nullptr) progress->keep(eval_line(step, set, *evaluation));
   }
-  result.games = play_games(runtime, setup, log, stopped);
-  if (!result.games && setup.games) return std::nullopt;
-  if (result.games && progress != nullptr) progress->keep(games_line(step, *result.games));
+  if (parts.data && setup.games) {
+    result.games = play_games(runtime, setup, log, stopped);
+    if (!result.games) return std::nullopt;
+    if (progress != nullptr) progress->keep(games_line(step, *result.games));
+  }
+  if (parts.tasks && setup.tasks) {
+    result.tasks = ask_tasks(runtime, setup, stopped);
+    if (!result.tasks) return std::nullopt;
+    if (progress != nullptr) {
+      for (const auto& line : task_lines(step, *result.tasks)) progress->keep(line);
+    }
+  }
   return result;
 }
 
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report) {
   if (result && result->games) add_to_json(*result->games, report);
+  if (result && result->tasks) {
+    report[kTasksKey] = figures_to_json(*result->tasks, false);
+    if (auto inner = figures_to_json(*result->tasks, true); !inner.empty()) report[kSubtasksKey] = std::move(inner);
+  }
   if (setup.validation.empty()) return;
-  report["val_loss"] = result ? result->sets.at(setup.deciding.set).loss : std::nan("");
+  report["val_loss"] = result && !result->sets.empty() ? result->sets.at(setup.deciding.set).loss : std::nan("");
   for (std::size_t i = 0; result && i < result->sets.size(); ++i) {
     const auto& name = setup.validation[i].name;
     if (!name.empty()) report["val_losses"][name] = result->sets[i].loss;
@@ -130,6 +148,10 @@ bool Validation::run(const std::function<void()>& poll) {
     return false;
   }
   result_ = std::move(result);
+  if (!newest_) newest_.emplace();
+  if (!result_->sets.empty()) newest_->sets = result_->sets;
+  if (result_->games) newest_->games = result_->games;
+  if (result_->tasks) newest_->tasks = result_->tasks;
   clock_.after_validation(seconds_since(start));
   return true;
 }
@@ -144,19 +166,36 @@ std::optional<ValidationResult> Validation::compute(const std::function<void()>&
     poll();
     return any_rank(context_.world, clock_.must_end());
   };
-  const bool samples = !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
+  const auto parts = parts_due();
+  const bool samples = parts.data && !context_.setup.options.validation.sample_prompts.empty() && record_.is_open();
   if (samples && !write_samples(context_, record_, stopped)) return std::nullopt;
-  return validate(context_.runtime, context_.setup, context_.log, nullptr, context_.trainer.state().step, stopped);
+  return validate(context_.runtime, context_.setup, parts, context_.log, nullptr, context_.trainer.state().step,
+                  stopped);
+}
+
+/// Where tasks have an interval of their own, a validation that only one of the intervals asks for has that one's part.
+/// The last one of the run has all.
+ValidationParts Validation::parts_due() const {
+  const auto& setup = context_.setup;
+  const auto& state = context_.trainer.state();
+  if (setup.tasks_every == 0 || state.step >= setup.total_steps || state.samples >= setup.total_samples) return {};
+  const bool data = falls_on(state.step, setup.eval_every), tasks = falls_on(state.step, setup.tasks_every);
+  return data || tasks ? ValidationParts{data, tasks} : ValidationParts{};
 }
 
 std::optional<DecidingValue> Validation::deciding_value() const {
   if (!result_) return std::nullopt;
-  const auto& [metric, set] = context_.setup.deciding;
+  const auto& [metric, set, higher_is_better] = context_.setup.deciding;
   DecidingValue value{.step = context_.trainer.state().step, .set = deciding_set(context_.setup), .metric = metric};
   if (context_.setup.deciding.is_loss()) {
     if (set >= result_->sets.size()) return std::nullopt;
     value.count = result_->sets[set].tokens;
     value.value = result_->sets[set].loss;
+  } else if (is_task_metric(metric)) {
+    const auto* figure = result_->tasks ? find_figure(*result_->tasks, metric) : nullptr;
+    if (figure == nullptr) return std::nullopt;
+    value.value = figure->value;
+    value.count = figure->count;
   } else {
     if (!result_->games) return std::nullopt;
     const auto score = game_score(*result_->games, metric);
@@ -192,12 +231,20 @@ void Validation::tell(const RunLife& life) {
   const auto verdict = verdict_words(life, context_.setup.options.validation.patience);
   const auto& sets = context_.setup.validation;
   const auto& deciding = context_.setup.deciding;
-  for (std::size_t i = 0; i < sets.size(); ++i)
+  const bool tasks_decide = is_task_metric(deciding.metric);
+  for (std::size_t i = 0; i < result_->sets.size(); ++i)
     tell_set(sets[i], result_->sets[i], deciding.is_loss() && i == deciding.set ? verdict : std::string());
-  if (!result_->games) return;
   const auto step = context_.trainer.state().step;
-  context_.progress.keep(games_line(step, *result_->games) + (deciding.is_loss() ? std::string() : verdict));
-  record_.add_metrics(games_record(step, *result_->games));
+  if (result_->games) {
+    const bool decide = !deciding.is_loss() && !tasks_decide;
+    context_.progress.keep(games_line(step, *result_->games) + (decide ? verdict : std::string()));
+    record_.add_metrics(games_record(step, *result_->games));
+  }
+  if (!result_->tasks) return;
+  auto lines = task_lines(step, *result_->tasks);
+  if (tasks_decide) lines.back() += verdict;
+  for (const auto& line : lines) context_.progress.keep(line);
+  record_.add_metrics(tasks_record(step, *result_->tasks));
 }
 
 void Validation::tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict) {
@@ -219,7 +266,7 @@ double Validation::probe_loss() {
 
 ValidationRules validation_rules(const RunSetup& setup) {
   const auto& asked = setup.options.validation;
-  return {asked.keeps_best(), asked.patience, asked.min_delta, !setup.deciding.is_loss()};
+  return {asked.keeps_best(), asked.patience, asked.min_delta, setup.deciding.higher_is_better};
 }
 
 bool counts_for_another(const RunSetup& setup, const ValidationState& state) {
@@ -259,12 +306,16 @@ DecidingMetric check_validation_options(const TrainOptions& options) {
        {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
     if (!given || !deciding.is_loss() || !options.val_sets.empty()) continue;
     throw UsageError(fmt::format("{} needs --val-data to go by{}", option,
-                                 v.games.data.empty() ? "" : ", or --keep-best chess_legal or chess_accuracy"));
+                                 !v.tasks.names.empty() ? ", or --keep-best TASK.METRIC"
+                                 : v.games.data.empty() ? ""
+                                                        : ", or --keep-best chess_legal or chess_accuracy"));
   }
-  if (v.patience > 0 && options.eval_every.never())
+  if (v.patience > 0 && options.eval_every.never() && v.tasks.every.never())
     throw UsageError("--patience needs --eval-every: without it there is a validation at the end only");
   if (v.ends_with_best && !v.keeps_best()) throw UsageError("--final best needs --keep-best");
-  if (!deciding.is_loss() && v.games.data.empty())
+  if (is_task_metric(deciding.metric) && v.tasks.names.empty())
+    throw UsageError(fmt::format("--keep-best {} needs --val-tasks", deciding.metric));
+  if (is_chess_metric(deciding.metric) && v.games.data.empty())
     throw UsageError(fmt::format("--keep-best {} needs --val-chess", deciding.metric));
   if (deciding.metric == "chess_legal" && v.games.positions == 0)
     throw UsageError("--keep-best chess_legal needs --val-chess-positions");

@@ -1,6 +1,6 @@
 #pragma once
-// Validation during and after training: losses on --val-data, games of --val-chess, and the decisions of --keep-best
-// and --patience. Its options are checked before the first step.
+// Validation during and after training: losses on --val-data, games of --val-chess, benchmarks of --val-tasks, and the
+// decisions of --keep-best and --patience. Its options are checked before the first step.
 #include <cstddef>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -10,6 +10,7 @@
 
 #include "apps/finetune/reports/run_record.hpp"
 #include "apps/finetune/run_setup.hpp"
+#include "apps/finetune/validation/validation_tasks.hpp"
 #include "lib/chess/evaluation/evaluate_games.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/record/run_manifest.hpp"
@@ -18,20 +19,27 @@
 
 namespace fsdp::detail {
 
-struct ValidationResult {
-  std::vector<Evaluation> sets;
-  std::optional<ChessEvaluation> games;
+/// The parts of a validation: each may have an interval of its own.
+struct ValidationParts {
+  bool data = true;  ///< validation sets, games and samples
+  bool tasks = true;
 };
 
-/// Evaluates all validation sets, then plays the games. The figures are the same on every rank. Collective.
-/// \param progress  receives a line for each result; null: no lines
-/// \param stopped   as for evaluate_rows()
-/// \return nothing when stopped
-std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const Logger& log,
-                                         Progress* progress, std::int64_t step, const std::function<bool()>& stopped);
+struct ValidationResult {
+  std::vector<Evaluation> sets;  ///< empty: not scored
+  std::optional<ChessEvaluation> games;
+  std::optional<TaskEvaluation> tasks;
+};
 
-/// Adds val_loss of the deciding set, val_losses when sets have names, and the scores of games as in fsdp-eval's
-/// report.
+/// Evaluates all validation sets, then plays the games and asks the tasks. The figures are the same on every rank.
+/// Collective. \param progress  receives a line for each result; null: no lines \param stopped   as for evaluate_rows()
+/// \return nothing when stopped
+std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& setup, const ValidationParts& parts,
+                                         const Logger& log, Progress* progress, std::int64_t step,
+                                         const std::function<bool()>& stopped);
+
+/// Adds val_loss of the deciding set, val_losses when sets have names, the scores of games as in fsdp-eval's report,
+/// and the figures of tasks.
 /// \param result  empty: there was no validation
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report);
 
@@ -52,11 +60,12 @@ class Validation final : public RunValidation {
   std::string why_behind() const;
   void tell(const RunLife& life) override;
   double probe_loss() override;
-  /// Result of the last validation; empty: there was none.
-  const std::optional<ValidationResult>& result() const { return result_; }
+  /// The newest result of each part; empty: there was no validation.
+  const std::optional<ValidationResult>& result() const { return newest_; }
 
  private:
   std::optional<ValidationResult> compute(const std::function<void()>& poll);
+  ValidationParts parts_due() const;
   std::vector<double> losses_to_beat() const;
   void tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict);
 
@@ -64,7 +73,8 @@ class Validation final : public RunValidation {
   RunRecord& record_;
   MemoryReporter& memory_;
   RunClock& clock_;
-  std::optional<ValidationResult> result_;
+  std::optional<ValidationResult> result_;  ///< of the last validation
+  std::optional<ValidationResult> newest_;
 };
 
 /// The rules of --keep-best and --patience.

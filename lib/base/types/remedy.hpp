@@ -48,7 +48,8 @@ enum class Remedy : int {
   megatron_heads,
   // --- what was asked for
   list_tasks,
-  of_option,  ///< subject: its name, where a quantity of the library has the name of an option
+  fetch_tasks,  ///< a data set that benchmarks read is not there
+  of_option,    ///< subject: its name, where a quantity of the library has the name of an option
   of_include,
   of_exclude,
   of_patterns,

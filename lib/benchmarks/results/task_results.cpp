@@ -68,14 +68,16 @@ std::string version_text(const ordered_json& version) { return version.is_null()
 
 TaskResults::TaskResults(std::vector<AnsweredTask> tasks, std::vector<TaskGroup> groups, std::int64_t bootstraps)
     : tasks_(std::move(tasks)), groups_(std::move(groups)) {
-  for (const auto& [task, asked, answers] : tasks_) {
+  for (const auto& answered : tasks_) {
+    const auto& task = *answered.task;
+    const auto& asked = *answered.asked;
     const auto& judge = judges_.emplace_back(task);
     auto& by_filter = judged_.emplace_back();
     TaskScores scores{task.name, task.alias, false, {}};
     for (std::size_t filter = 0; filter < judge.num_filters(); ++filter) {
       auto& results = by_filter.emplace_back();
       for (std::size_t i = 0; i < asked.questions.size(); ++i)
-        results.push_back(judge.judge(asked.questions[i], answers[i], filter));
+        results.push_back(judge.judge(asked.questions[i], answered.answers[i], filter));
       for (std::size_t m = 0; m < results.front().metrics.size(); ++m) {
         const auto& name = results.front().metrics[m].name;
         const auto metric =
@@ -111,6 +113,11 @@ std::vector<std::string> TaskResults::leaves_of(const std::string& name) const {
   return leaves;
 }
 
+bool TaskResults::is_in_group(const std::string& name) const {
+  return std::ranges::any_of(
+      groups_, [&](const TaskGroup& group) { return std::ranges::find(group.members, name) != group.members.end(); });
+}
+
 const TaskScores& TaskResults::scores_of(const std::string& name) const {
   return *std::find_if(scores_.begin(), scores_.end(), [&](const auto& one) { return one.name == name; });
 }
@@ -140,20 +147,20 @@ void TaskResults::add_group(const TaskGroup& group) {
 
 ordered_json TaskResults::versions() const {
   std::map<std::string, ordered_json> sorted;
-  for (const auto& one : tasks_) sorted[one.task.name] = one.task.version.is_null() ? "Yaml" : one.task.version;
+  for (const auto& one : tasks_) sorted[one.task->name] = one.task->version.is_null() ? "Yaml" : one.task->version;
   for (const auto& group : groups_) sorted[group.name] = version_text(group.version);
   return sorted;
 }
 
 ordered_json TaskResults::shots() const {
   std::map<std::string, ordered_json> sorted;
-  for (const auto& one : tasks_) sorted[one.task.name] = one.asked.num_fewshot;
+  for (const auto& one : tasks_) sorted[one.task->name] = one.asked->num_fewshot;
   for (const auto& group : groups_) {
     // Its own tasks decide; of a group of groups, theirs.
     std::set<std::int64_t> own, all;
     const auto take = [&](const std::string& name, std::set<std::int64_t>& into) {
       for (const auto& one : tasks_) {
-        if (one.task.name == name) into.insert(one.asked.num_fewshot);
+        if (one.task->name == name) into.insert(one.asked->num_fewshot);
       }
     };
     for (const auto& member : group.members) take(member, own);
@@ -174,14 +181,14 @@ ordered_json TaskResults::to_json() const {
     }
   };
   for (const auto& one : tasks_) {
-    const auto& scores = scores_of(one.task.name);
-    auto& result = results[one.task.name];
-    result = {{"name", one.task.name}, {"alias", one.task.alias}, {"sample_len", one.asked.questions.size()}};
+    const auto& scores = scores_of(one.task->name);
+    auto& result = results[one.task->name];
+    result = {{"name", one.task->name}, {"alias", one.task->alias}, {"sample_len", one.asked->questions.size()}};
     add_scores(result, scores);
-    samples[one.task.name] = {{"original", one.asked.num_rows}, {"effective", one.asked.questions.size()}};
-    configs[one.task.name] = one.task.config;
-    configs[one.task.name]["num_fewshot"] = one.asked.num_fewshot;
-    for (const auto& metric : one.task.metrics) better[one.task.name][metric.name] = metric.higher_is_better;
+    samples[one.task->name] = {{"original", one.asked->num_rows}, {"effective", one.asked->questions.size()}};
+    configs[one.task->name] = one.task->config;
+    configs[one.task->name]["num_fewshot"] = one.asked->num_fewshot;
+    for (const auto& metric : one.task->metrics) better[one.task->name][metric.name] = metric.higher_is_better;
   }
   for (const auto& group : groups_) {
     const auto& scores = scores_of(group.name);
@@ -189,7 +196,7 @@ ordered_json TaskResults::to_json() const {
     if (!group.metrics.empty()) {
       std::size_t count = 0;
       for (const auto& leaf : leaves_of(group.name)) {
-        for (const auto& one : tasks_) count += one.task.name == leaf ? one.asked.questions.size() : 0;
+        for (const auto& one : tasks_) count += one.task->name == leaf ? one.asked->questions.size() : 0;
       }
       result["sample_len"] = count;
       add_scores(result, scores);
@@ -242,17 +249,17 @@ std::vector<std::string> TaskResults::table() const {
       for (const auto& member : group->members) show(member, depth + 1);
     }
   };
-  std::set<std::string> members;
-  for (const auto& group : groups_) members.insert(group.members.begin(), group.members.end());
   for (const auto& scores : scores_) {
-    if (!members.contains(scores.name)) show(scores.name, 0);
+    if (!is_in_group(scores.name)) show(scores.name, 0);
   }
   return markdown_table(rows, {1, 3, 6, 8});
 }
 
 void TaskResults::write_samples(const std::function<void(const std::string& line)>& write) const {
   for (std::size_t t = 0; t < tasks_.size(); ++t) {
-    const auto& [task, asked, answers] = tasks_[t];
+    const auto& task = *tasks_[t].task;
+    const auto& asked = *tasks_[t].asked;
+    const auto& answers = tasks_[t].answers;
     for (std::size_t filter = 0; filter < judged_[t].size(); ++filter) {
       for (std::size_t i = 0; i < asked.questions.size(); ++i) {
         const auto& question = asked.questions[i];

@@ -15,8 +15,8 @@ namespace fsdp {
 
 /// A task with what the model answered: by question and request.
 struct AnsweredTask {
-  Task task;
-  TaskQuestions asked;
+  const Task* task;
+  const TaskQuestions* asked;
   std::vector<std::vector<TaskAnswer>> answers;
 };
 
@@ -36,12 +36,15 @@ struct TaskScores {
 
 class TaskResults {
  public:
+  /// \param tasks       what they point to must outlive this object
   /// \param bootstraps  for errors of figures that are no means; 0: none of these
   /// \throws FormatError for patterns that are none
   TaskResults(std::vector<AnsweredTask> tasks, std::vector<TaskGroup> groups, std::int64_t bootstraps);
 
   /// By task, then by group.
   const std::vector<TaskScores>& scores() const { return scores_; }
+  /// A group has the task or group: its figures are a part of that one's.
+  bool is_in_group(const std::string& name) const;
   /// {"results": ..., "groups": ..., "group_subtasks": ..., "configs": ..., "versions": ..., "n-shot": ...,
   /// "higher_is_better": ..., "n-samples": ...}
   nlohmann::ordered_json to_json() const;

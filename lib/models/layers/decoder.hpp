@@ -36,6 +36,9 @@ struct DecodePart {
   /// that many branches share one cache, which a part before them may fill. A window keeps its dropped keys away from
   /// branches only as far as they are stored.
   bool keeps = true;
+  /// Not null: the first `cache_length` tokens are those of this cache, which a part before has filled; `cache` takes
+  /// them from there. A part that keeps.
+  const LayerCache* beginning = nullptr;
 };
 
 /// A transformer block that can also process only the new tokens of sequences.

@@ -95,7 +95,14 @@ class RecordReader {
     } else if (record.contains("chess_games")) {
       for (const auto& metric : kEvalMetrics) {
         if (metric.of_games && record.contains(metric.key))
-          run_.evals.push_back({metric.key, whole(record, "step"), number(record, metric.key), /*is_loss=*/false});
+          run_.evals.push_back({metric.key, whole(record, "step"), number(record, metric.key), false, true});
+      }
+      between_.after_a_break = true;
+    } else if (const auto tasks = object(record, kTasksKey); !tasks.empty()) {
+      for (const auto& [name, figure] : tasks.items()) {
+        if (!figure.is_object()) continue;
+        run_.evals.push_back(
+            {name, whole(record, "step"), number(figure, "value"), false, flag(figure, "higher_is_better")});
       }
       between_.after_a_break = true;
     } else if (record.contains("loss")) {

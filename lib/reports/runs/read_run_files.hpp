@@ -32,10 +32,11 @@ struct StepLine {
 };
 
 struct EvalLine {
-  std::string set;  ///< "": the only one, without a name; of games the metric: "chess_legal"
+  std::string set;  ///< "": the only one, without a name; of games the metric: "chess_legal"; of tasks "TASK.METRIC"
   std::int64_t step = 0;
   double value = kNoNumber;  ///< a loss, or the fraction of correct answers
-  bool is_loss = true;
+  bool is_loss = true;       ///< on a validation set
+  bool higher_is_better = false;
 };
 
 /// A comparison of the ranks.

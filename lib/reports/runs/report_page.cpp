@@ -90,7 +90,7 @@ struct Places {
   }
 };
 
-std::string curve_key(const std::string& set, bool is_loss) { return (is_loss ? "validation/" : "chess/") + set; }
+std::string curve_key(const std::string& set, bool is_loss) { return (is_loss ? "validation/" : "metric/") + set; }
 
 Json panel(const std::string& key, const std::string& title, const std::string& unit) {
   return {{"key", key}, {"title", title}, {"unit", unit}};
@@ -103,7 +103,8 @@ Json validation_panel(const ValidationSummary& validation) {
   const auto key = curve_key(validation.set, validation.is_loss);
   if (!validation.is_loss) {
     const auto known = games.find(validation.set);
-    return panel(key, known == games.end() ? validation.set : known->second, "%");
+    const auto unit = validation.higher_is_better ? "%" : "";
+    return panel(key, known == games.end() ? validation.set : known->second, unit);
   }
   return panel(key, "Validation loss" + (validation.set.empty() ? "" : ": " + validation.set), "nats per token");
 }
@@ -144,7 +145,7 @@ Json curves_of(const RunSummary& run, std::size_t most) {
       at.step.push_back(static_cast<double>(eval->step));
       at.tokens.push_back(tokens);
       at.seconds.push_back(seconds);
-      values.push_back(eval->is_loss ? eval->value : 100 * eval->value);
+      values.push_back(eval->higher_is_better ? 100 * eval->value : eval->value);
     }
   };
   Places wait_places;

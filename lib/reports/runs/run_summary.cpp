@@ -48,10 +48,11 @@ RunSummary summarize(RunFiles files) {
   for (const auto& eval : files.evals) {
     auto found = std::find_if(run.validation.begin(), run.validation.end(),
                               [&](const auto& v) { return v.set == eval.set && v.is_loss == eval.is_loss; });
-    if (found == run.validation.end()) found = run.validation.insert(found, {eval.set, eval.is_loss});
+    if (found == run.validation.end())
+      found = run.validation.insert(found, {eval.set, eval.is_loss, eval.higher_is_better});
     found->last = eval.value;
     // NaN before the first value
-    const double gain = eval.is_loss ? found->best - eval.value : eval.value - found->best;
+    const double gain = eval.higher_is_better ? eval.value - found->best : found->best - eval.value;
     if (std::isnan(eval.value) || gain <= 0) continue;
     found->best = eval.value;
     found->best_step = eval.step;
@@ -186,6 +187,11 @@ bool is_about_training(const std::string& setting) {
                                             "val-chess",
                                             "val-chess-games",
                                             "val-chess-positions",
+                                            "val-tasks",
+                                            "val-tasks-every",
+                                            "val-limit",
+                                            "val-num-fewshot",
+                                            "val-apply-chat-template",
                                             "sample-prompt",
                                             "sample-chat",
                                             "sample-tokens",

@@ -34,10 +34,11 @@ struct SpeedSample {
 /// validation. If fewer than three remain, all but the first of the job count; if none remains, all count.
 std::vector<SpeedSample> steps_for_speed(const std::vector<StepLine>& steps);
 
-/// A run's results on one validation set, or by one metric of chess games.
+/// A run's results on one validation set, or by one metric of chess games or of a task.
 struct ValidationSummary {
   std::string set;      ///< as in EvalLine
-  bool is_loss = true;  ///< lower is better
+  bool is_loss = true;  ///< likewise
+  bool higher_is_better = false;
   double last = kNoNumber, best = kNoNumber;
   std::int64_t best_step = 0;
 };

@@ -161,6 +161,12 @@ consteval const char* key_of(T StepReport::*field) {
 inline constexpr const char* kRanksKey = "ranks";
 inline constexpr const char* kWaitShareKey = "wait_share";
 
+/// Objects of a line of metrics.jsonl with the figures of benchmarks, {"TASK.METRIC": {"value", "stderr",
+/// "higher_is_better"}}: of those that were asked for, and of those within groups; and begin of their tags.
+inline constexpr const char* kTasksKey = "tasks";
+inline constexpr const char* kSubtasksKey = "subtasks";
+inline constexpr std::string_view kTasksTag = "tasks/";
+
 /// A result of a validation, as metrics.jsonl and TensorBoard call it.
 struct EvalMetric {
   const char* key;

@@ -245,7 +245,7 @@ std::string run_view(const RunSummary& run, int width, int rank_rows) {
       if (eval.set == validation.set && eval.is_loss == validation.is_loss) values.push_back(eval.value);
     }
     const auto name = validation.set.empty() ? "eval" : "eval " + printable(validation.set);
-    lines.insert(lines.begin() + where++, curve_line(name, values, validation.is_loss, width));
+    lines.insert(lines.begin() + where++, curve_line(name, values, !validation.higher_is_better, width));
   }
   if (!f.saves.empty()) lines.push_back(saves_line(f));
   if (!f.ended_early.empty()) lines.push_back("early     " + printable(f.ended_early));

@@ -64,8 +64,9 @@ void decode_segments(ModelRuntime& runtime, std::span<const DecodeSegment> segme
   }
   for (std::size_t b = 0; b < num_blocks; ++b) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const auto caches = segments[i].caches;
-      parts[i].cache = &caches[caches.size() == 1 ? 0 : b];
+      const auto of_block = [&](std::span<LayerCache> caches) { return &caches[caches.size() == 1 ? 0 : b]; };
+      parts[i].cache = of_block(segments[i].caches);
+      if (!segments[i].beginning.empty()) parts[i].beginning = of_block(segments[i].beginning);
     }
     const auto block = engine.gathered(b + 1);
     if (!parts.empty()) x_ND = decoder.blocks[b]->decode(block.params(), x_ND, parts);

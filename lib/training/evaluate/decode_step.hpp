@@ -17,6 +17,7 @@ struct DecodeSegment {
   std::int64_t cached = 0;            ///< ids before them, whose keys and values are in the caches
   std::span<LayerCache> caches;  ///< by block; one: for each block in turn, with cached = 0 or after such a segment
   bool keeps = true;             ///< as DecodePart::keeps
+  std::span<LayerCache> beginning = {};  ///< as DecodePart::beginning, by block or for each in turn; empty: none
 };
 
 /// Takes the parameters of the head and the activations of all segments [N, width], one after the other, in one device

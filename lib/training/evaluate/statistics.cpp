@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <stdexcept>
 #include "lib/base/types/error.hpp"
 
@@ -32,6 +33,14 @@ MetricComparison compare_metric(const Metric& a, const Metric& b) {
   const double reach = kNormalQuantile * result.standard_error;
   result.interval = {result.difference - reach, result.difference + reach};
   result.worsening = a.higher_is_better ? result.a - result.b : result.difference;
+  if (!a.right.empty() && a.right.size() == b.right.size()) {
+    std::int64_t only_a = 0, only_b = 0;
+    for (std::size_t i = 0; i < a.right.size(); ++i) {
+      only_a += a.right[i] > b.right[i] ? 1 : 0;
+      only_b += b.right[i] > a.right[i] ? 1 : 0;
+    }
+    result.pairs = mcnemar(only_a, only_b);
+  }
   return result;
 }
 
@@ -113,6 +122,15 @@ Interval wilson_interval(std::int64_t successes, std::int64_t trials) {
   return {std::max(0.0, center - reach), std::min(1.0, center + reach)};
 }
 
+DiscordantPairs mcnemar(std::int64_t only_a, std::int64_t only_b) {
+  const auto n = static_cast<double>(only_a + only_b);
+  const auto log_choose = [&](double k) { return std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1); };
+  double tail = 0;
+  for (std::int64_t k = 0; k <= std::min(only_a, only_b); ++k)
+    tail += std::exp(log_choose(static_cast<double>(k)) - n * std::numbers::ln2);
+  return {only_a, only_b, std::min(1.0, 2 * tail)};
+}
+
 Gate parse_gate(const std::string& text, std::string_view option) {
   const auto colon = text.rfind(':');
   Gate gate{text, text.substr(0, colon), 0, false};
@@ -152,6 +170,8 @@ nlohmann::json comparison_to_json(const Comparison& comparison) {
                          {"standard_error", m.standard_error},
                          {"interval", {m.interval.low, m.interval.high}},
                          {"worsening", m.worsening}};
+    if (m.pairs)
+      metrics[m.metric]["mcnemar"] = {{"only_a", m.pairs->only_a}, {"only_b", m.pairs->only_b}, {"p", m.pairs->p}};
   }
   auto gates = nlohmann::json::array();
   for (const auto& g : comparison.gates) {
@@ -164,14 +184,29 @@ nlohmann::json comparison_to_json(const Comparison& comparison) {
   return {{"metrics", metrics}, {"gates", gates}, {"passed", comparison.passed()}};
 }
 
-std::vector<std::string> comparison_to_text(const Comparison& comparison) {
-  std::vector<std::string> lines;
-  lines.push_back(
-      fmt::format("{:<15}{:>12}{:>12}{:>12}{:>12}   {}", "metric", "A", "B", "B - A", "std. error", "95 % of B - A"));
+std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparison) {
+  std::vector<std::vector<std::string>> rows{{"metric", "A", "B", "B - A", "std. error", "95 % of B - A"}};
+  const bool has_pairs = std::ranges::any_of(comparison.metrics, [](const auto& m) { return m.pairs.has_value(); });
+  if (has_pairs) rows.front().insert(rows.front().end(), {"only A right", "only B", "p (McNemar)"});
   for (const auto& m : comparison.metrics) {
-    lines.push_back(fmt::format("{:<15}{:>12.6g}{:>12.6g}{:>+12.4g}{:>12.3g}   {:+.4g} to {:+.4g}", m.metric, m.a, m.b,
-                                m.difference, m.standard_error, m.interval.low, m.interval.high));
+    auto& row = rows.emplace_back();
+    row = {m.metric,
+           fmt::format("{:.6g}", m.a),
+           fmt::format("{:.6g}", m.b),
+           fmt::format("{:+.4g}", m.difference),
+           fmt::format("{:.3g}", m.standard_error),
+           fmt::format("{:+.4g} to {:+.4g}", m.interval.low, m.interval.high)};
+    if (m.pairs) {
+      row.insert(row.end(), {fmt::format("{}", m.pairs->only_a), fmt::format("{}", m.pairs->only_b),
+                             fmt::format("{:.3g}", m.pairs->p)});
+    }
+    row.resize(rows.front().size());
   }
+  return rows;
+}
+
+std::vector<std::string> gate_lines(const Comparison& comparison) {
+  std::vector<std::string> lines;
   for (const auto& g : comparison.gates) {
     const auto why = explained(g);
     lines.push_back(fmt::format("gate {:<22}{}   {}", g.gate.text, g.passed ? "passed" : "FAILED", why));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,6 +53,7 @@ struct Metric {
   std::string name;
   bool higher_is_better = false;
   Estimate estimate;
+  std::string right = {};  ///< of a share of right answers: '1' or '0' by unit; else empty
 };
 
 /// The amount by which B may be worse than A: "loss:0.01", "perplexity:1%", "chess_accuracy:0.02".
@@ -68,14 +70,24 @@ struct Gate {
 /// \throws RequestError naming the metrics and the form
 Gate parse_gate(const std::string& text, std::string_view option = "gate");
 
+/// McNemar's exact test of two checkpoints on the same questions: those that one of them alone has right are
+/// distributed as throws of a coin where both are equally good.
+/// Source: McNemar, Psychometrika 12 (1947); the exact form is the two-sided sign test.
+struct DiscordantPairs {
+  std::int64_t only_a = 0, only_b = 0;  ///< questions that A alone, and B alone, has right
+  double p = 1;                         ///< probability of counts at least as far apart
+};
+DiscordantPairs mcnemar(std::int64_t only_a, std::int64_t only_b);
+
 /// One figure of both.
 struct MetricComparison {
   std::string metric;
   double a = 0, b = 0;
   double difference = 0;  ///< b - a
   double standard_error = 0;
-  Interval interval;     ///< of the difference
-  double worsening = 0;  ///< the difference with the sign that makes it positive where B is worse
+  Interval interval;                     ///< of the difference
+  double worsening = 0;                  ///< the difference with the sign that makes it positive where B is worse
+  std::optional<DiscordantPairs> pairs;  ///< of a share of right answers to the same questions
 };
 
 struct GateVerdict {
@@ -95,7 +107,9 @@ struct Comparison {
 Comparison compare(const std::vector<Metric>& a, const std::vector<Metric>& b, const std::vector<Gate>& gates);
 
 nlohmann::json comparison_to_json(const Comparison& comparison);
-/// Lines for people: the table, then the gates.
-std::vector<std::string> comparison_to_text(const Comparison& comparison);
+/// A table for people: a row of titles, then one for each metric.
+std::vector<std::vector<std::string>> comparison_rows(const Comparison& comparison);
+/// A line for people for each gate.
+std::vector<std::string> gate_lines(const Comparison& comparison);
 
 }  // namespace fsdp

@@ -208,6 +208,15 @@ void EventFile::add(const nlohmann::json& record) {
   if (const auto means = record.find(kMeansKey); means != record.end()) {
     for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(kMeansTag) + name);
   }
+  for (const auto* key : {kTasksKey, kSubtasksKey}) {
+    const auto tasks = record.find(key);
+    if (tasks == record.end()) continue;
+    for (const auto& [name, figure] : tasks->items()) {
+      auto tag = name;  // one of TensorBoard's groups for each task
+      if (const auto dot = tag.find('.'); dot != std::string::npos) tag[dot] = '/';
+      add_value(figure, "value", std::string(kTasksTag) + tag);
+    }
+  }
   if (any) write(event(record.value("step", std::int64_t{0})).message(kSummary, summary).text());
 }
 

@@ -17,14 +17,13 @@ namespace {
 class AnswerQueue final : public TextQueue {
  public:
   AnswerQueue(ModelRuntime& runtime, const Tokenizer& tokenizer, const std::vector<AskedPrompt>& prompts,
-              const std::vector<std::int32_t>& ends, const std::function<void(double done)>& progress)
+              const AnswerPromptsOptions& options)
       : world_(runtime.world()),
         step_(static_cast<std::size_t>(runtime.data_ranks().size)),
         next_(static_cast<std::size_t>(runtime.data_ranks().rank)),
         tokenizer_(tokenizer),
         prompts_(prompts),
-        ends_(ends),
-        progress_(progress) {}
+        options_(options) {}
 
   TextInWork* next() override {
     if (next_ >= prompts_.size()) return nullptr;
@@ -34,7 +33,7 @@ class AnswerQueue final : public TextQueue {
     work->sequence.ids = prompt.ids;
     work->left = prompt.most_tokens;
     work->on_token = [this, work = work.get()](std::int32_t id) {
-      return work->take(id, std::find(ends_.begin(), ends_.end(), id) != ends_.end());
+      return work->take(id, std::ranges::find(options_.ends, id) != options_.ends.end());
     };
     return works_.add(std::move(work));
   }
@@ -55,11 +54,13 @@ class AnswerQueue final : public TextQueue {
   bool goes_on(bool works) override {
     std::array sums{works ? 1.0 : 0.0, static_cast<double>(answers_.size())};
     world_.all_reduce(sums, Reduce::sum);
-    if (progress_) progress_(sums[1] / static_cast<double>(prompts_.size()));
-    return sums[0] > 0;
+    if (options_.progress) options_.progress(sums[1] / static_cast<double>(prompts_.size()));
+    is_stopped_ = sums[0] > 0 && options_.stopped && options_.stopped();
+    return sums[0] > 0 && !is_stopped_;
   }
 
   const std::vector<std::pair<std::size_t, std::string>>& answers() const { return answers_; }
+  bool is_stopped() const { return is_stopped_; }
 
  private:
   static std::size_t leading_spaces(const std::string& text) {
@@ -77,23 +78,24 @@ class AnswerQueue final : public TextQueue {
   std::size_t step_, next_;
   const Tokenizer& tokenizer_;
   const std::vector<AskedPrompt>& prompts_;
-  const std::vector<std::int32_t>& ends_;
-  const std::function<void(double done)>& progress_;
+  const AnswerPromptsOptions& options_;
   PromptWorks works_;
+  bool is_stopped_ = false;
   std::vector<std::pair<std::size_t, std::string>> answers_;  ///< of this rank
 };
 
 }  // namespace
 
-std::vector<std::string> answer_prompts(ModelRuntime& runtime, const Tokenizer& tokenizer,
-                                        const std::vector<AskedPrompt>& prompts, const std::vector<std::int32_t>& ends,
-                                        std::int64_t batch_size, const std::function<void(double done)>& progress) {
+std::optional<std::vector<std::string>> answer_prompts(ModelRuntime& runtime, const Tokenizer& tokenizer,
+                                                       const std::vector<AskedPrompt>& prompts,
+                                                       const AnswerPromptsOptions& options) {
   std::vector<std::string> answers(prompts.size());
   if (prompts.empty()) return answers;
   SamplingOptions sampling;
   sampling.temperature = 0;
-  AnswerQueue queue(runtime, tokenizer, prompts, ends, progress);
-  write_texts(runtime, sampling, static_cast<std::size_t>(batch_size), /*same_texts=*/false, queue);
+  AnswerQueue queue(runtime, tokenizer, prompts, options);
+  write_texts(runtime, sampling, static_cast<std::size_t>(options.batch_size), /*same_texts=*/false, queue);
+  if (queue.is_stopped()) return std::nullopt;
   // "INDEX BYTES TEXT" of each answer.
   std::string mine;
   for (const auto& [index, text] : queue.answers())

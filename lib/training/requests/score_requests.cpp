@@ -8,6 +8,8 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -25,6 +27,13 @@ namespace {
 struct RequestGroup {
   std::vector<std::size_t> requests;
   std::int64_t tokens = 0;  ///< that the model computes
+};
+
+/// Groups whose contexts begin alike, as questions after the same examples do: the beginning is computed once.
+struct SharedBeginning {
+  std::int64_t length = 0;          ///< ids, fewer than each context has; 0: the one group shares none
+  std::vector<std::size_t> groups;  ///< indices
+  std::int64_t tokens = 0;          ///< that the model computes
 };
 
 /// Computed tokens of a continuation: its last id is no input.
@@ -48,24 +57,82 @@ std::vector<RequestGroup> groups_of(std::span<const ScoreRequest> requests, cons
   return groups;
 }
 
-/// Groups by forward pass and rank: longest first, each on the rank that has least, as long as all have room.
-std::vector<std::vector<std::vector<std::size_t>>> passes_of(const std::vector<RequestGroup>& groups,
-                                                             std::int64_t most_tokens, int ranks) {
+/// Finds contexts that begin alike, by the requests alone: how they are divided over passes and ranks must not change
+/// how a context is computed. In the order of the ids, a group joins those before it if that saves tokens.
+std::vector<SharedBeginning> beginnings_of(std::span<const ScoreRequest> requests,
+                                           const std::vector<RequestGroup>& groups, const ModelConfig& config) {
+  constexpr std::int64_t kLeastShared = 32;  // below, a part of a pass costs more than its tokens
+  const auto context_of = [&](std::size_t group) -> const std::vector<std::int32_t>& {
+    return requests[groups[group].requests.front()].context;
+  };
+  const auto can_share = [&](std::size_t group) {
+    return std::ranges::all_of(groups[group].requests, [&](std::size_t request) {
+      return same_rope(config, 1, std::ssize(context_of(group)) + inputs_of(requests[request]));
+    });
+  };
   std::vector<std::size_t> order(groups.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return groups[a].tokens > groups[b].tokens; });
-  std::vector<std::vector<std::vector<std::size_t>>> passes;
-  std::vector<std::int64_t> tokens;
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return context_of(a) < context_of(b); });
+  std::vector<SharedBeginning> all;
+  bool is_open = false;
   for (const auto group : order) {
+    const auto& context = context_of(group);
+    const auto longest = std::ssize(context) - 1;
+    const bool can = can_share(group);
+    if (is_open && can) {
+      auto& last = all.back();
+      const auto& before = context_of(last.groups.back());
+      const auto alike = std::ranges::mismatch(before, context).in1 - before.begin();
+      const auto length = std::min({last.length, alike, longest});
+      const auto members = std::ssize(last.groups);
+      if (length >= kLeastShared && members * length > (members - 1) * last.length) {
+        last.length = length;
+        last.groups.push_back(group);
+        continue;
+      }
+    }
+    all.push_back({longest, {group}});
+    is_open = can;
+  }
+  for (auto& one : all) {
+    if (one.groups.size() == 1) one.length = 0;
+    one.tokens = one.length;
+    for (const auto group : one.groups) one.tokens += groups[group].tokens - one.length;
+  }
+  return all;
+}
+
+/// Parts of a beginning's groups that have room in a pass, each with the beginning.
+void cut(const SharedBeginning& whole, const std::vector<RequestGroup>& groups, std::int64_t most_tokens, int ranks,
+         std::vector<SharedBeginning>& parts) {
+  const auto own = whole.tokens - whole.length;
+  const auto most = std::min(most_tokens, whole.length + (own + ranks - 1) / ranks);
+  bool is_new = true;
+  for (const auto group : whole.groups) {
+    const auto tokens = groups[group].tokens - whole.length;
+    if (is_new || parts.back().tokens + tokens > most) parts.push_back({whole.length, {}, whole.length});
+    is_new = false;
+    parts.back().groups.push_back(group);
+    parts.back().tokens += tokens;
+  }
+}
+
+using RankParts = std::vector<SharedBeginning>;
+
+/// Parts by forward pass and rank: longest first, each on the rank that has least, as long as all have room.
+std::vector<std::vector<RankParts>> passes_of(std::vector<SharedBeginning> parts, std::int64_t most_tokens, int ranks) {
+  std::ranges::stable_sort(parts, std::greater(), &SharedBeginning::tokens);
+  std::vector<std::vector<RankParts>> passes;
+  std::vector<std::int64_t> tokens;
+  for (auto& part : parts) {
     auto least = std::min_element(tokens.begin(), tokens.end());
-    if (passes.empty() || (*least > 0 && *least + groups[group].tokens > most_tokens)) {
+    if (passes.empty() || (*least > 0 && *least + part.tokens > most_tokens)) {
       passes.emplace_back(static_cast<std::size_t>(ranks));
       tokens.assign(static_cast<std::size_t>(ranks), 0);
       least = tokens.begin();
     }
-    *least += groups[group].tokens;
-    passes.back()[to_index(least - tokens.begin())].push_back(group);
+    *least += part.tokens;
+    passes.back()[to_index(least - tokens.begin())].push_back(std::move(part));
   }
   return passes;
 }
@@ -77,53 +144,77 @@ struct WantedId {
   std::int32_t id;
 };
 
-/// The segments of a forward pass, and what is wanted of it.
-struct Pass {
-  std::vector<std::vector<std::int32_t>> joined;  ///< ids of single requests
-  std::vector<LayerCache> caches;                 ///< of contexts, for each block in turn
-  std::vector<DecodeSegment> segments;
-  std::vector<WantedId> wanted;
-};
-
-Pass pass_of(std::span<const ScoreRequest> requests, const std::vector<RequestGroup>& groups,
-             const std::vector<std::size_t>& of_rank) {
-  Pass pass;
-  pass.joined.reserve(of_rank.size());
-  pass.caches.resize(of_rank.size());
-  std::int64_t row = 0;
-  for (std::size_t g = 0; g < of_rank.size(); ++g) {
-    const auto& group = groups[of_rank[g]];
-    const auto caches = std::span(pass.caches).subspan(g, 1);
-    const auto& context = requests[group.requests.front()].context;
-    const auto want = [&](std::size_t request, std::int64_t first_row, std::size_t first_id) {
-      const auto& ids = requests[request].continuation;
-      for (auto i = first_id; i < ids.size(); ++i) pass.wanted.push_back({request, first_row++, ids[i]});
-    };
-    const auto length = std::ssize(context);
-    if (group.requests.size() == 1) {
-      const auto& ids = requests[group.requests.front()].continuation;
-      auto& all = pass.joined.emplace_back(context);
-      all.insert(all.end(), ids.begin(), ids.end() - 1);
-      pass.segments.push_back({all, 0, caches});
-      want(group.requests.front(), row + length - 1, 0);
-      row += std::ssize(all);
-      continue;
-    }
-    pass.segments.push_back({context, 0, caches});
-    const auto last = row + length - 1;
-    row += length;
-    for (const auto request : group.requests) {
-      const auto inputs = inputs_of(requests[request]);
-      pass.wanted.push_back({request, last, requests[request].continuation.front()});
-      want(request, row, 1);
-      if (inputs == 0) continue;
-      pass.segments.push_back(
-          {std::span(requests[request].continuation).first(to_index(inputs)), length, caches, /*keeps=*/false});
-      row += inputs;
+/// The segments of a rank's forward pass, and what is wanted of it.
+class Pass {
+ public:
+  Pass(std::span<const ScoreRequest> requests, const std::vector<RequestGroup>& groups, const RankParts& parts)
+      : requests_(requests) {
+    for (const auto& part : parts) {
+      std::span<LayerCache> beginning;
+      if (part.length > 0) {
+        beginning = new_cache();
+        const auto& context = requests[groups[part.groups.front()].requests.front()].context;
+        add({std::span(context).first(to_index(part.length)), 0, beginning});
+      }
+      for (const auto group : part.groups) add_group(groups[group].requests, beginning, part.length);
     }
   }
-  return pass;
-}
+
+  const std::vector<DecodeSegment>& segments() const { return segments_; }
+  const std::vector<WantedId>& wanted() const { return wanted_; }
+
+ private:
+  /// The keys and values of a context or a beginning, for each block in turn.
+  std::span<LayerCache> new_cache() { return {&caches_.emplace_back(), 1}; }
+
+  void add(const DecodeSegment& segment) {
+    segments_.push_back(segment);
+    rows_ += std::ssize(segment.ids);
+  }
+
+  /// Wants a continuation's ids from the `first` one on, which rows from `row` on precede.
+  void want(std::size_t request, std::int64_t row, std::size_t first) {
+    const auto& ids = requests_[request].continuation;
+    for (auto i = first; i < ids.size(); ++i) wanted_.push_back({request, row++, ids[i]});
+  }
+
+  /// \param beginning  of the context's first `length` ids
+  void add_group(const std::vector<std::size_t>& group, std::span<LayerCache> beginning, std::int64_t length) {
+    const auto rest = std::span(requests_[group.front()].context).subspan(to_index(length));
+    const bool is_branch = !beginning.empty();
+    if (group.size() == 1) {
+      const auto& ids = requests_[group.front()].continuation;
+      auto& all = joined_.emplace_back(rest.begin(), rest.end());
+      all.insert(all.end(), ids.begin(), ids.end() - 1);
+      want(group.front(), rows_ + std::ssize(rest) - 1, 0);
+      add({all, length, is_branch ? beginning : new_cache(), /*keeps=*/!is_branch});
+      return;
+    }
+    const bool has_inputs = std::ranges::any_of(group, [&](auto request) { return inputs_of(requests_[request]) > 0; });
+    const auto last = rows_ + std::ssize(rest) - 1;
+    std::span<LayerCache> context;
+    if (has_inputs || !is_branch) {
+      context = new_cache();
+      add({rest, length, context, /*keeps=*/true, beginning});
+    } else {
+      add({rest, length, beginning, /*keeps=*/false});
+    }
+    for (const auto request : group) {
+      const auto& ids = requests_[request].continuation;
+      wanted_.push_back({request, last, ids.front()});
+      want(request, rows_, 1);
+      if (ids.size() > 1)
+        add({std::span(ids).first(ids.size() - 1), std::ssize(rest) + length, context, /*keeps=*/false});
+    }
+  }
+
+  std::span<const ScoreRequest> requests_;
+  std::deque<std::vector<std::int32_t>> joined_;  ///< ids of single requests
+  std::deque<LayerCache> caches_;
+  std::vector<DecodeSegment> segments_;
+  std::vector<WantedId> wanted_;
+  std::int64_t rows_ = 0;  ///< of the segments so far
+};
 
 /// Adds the log-probabilities of the wanted ids to the sums of their requests.
 void add_scores(const ModelRuntime& runtime, LayerParams head, const at::Tensor& x_ND, const Pass& pass,
@@ -132,7 +223,7 @@ void add_scores(const ModelRuntime& runtime, LayerParams head, const at::Tensor&
   // Each row once, in pieces whose logits in float64 take some 64 MiB.
   std::vector<std::int64_t> rows;
   std::map<std::int64_t, std::int64_t> place_of;
-  for (const auto& wanted : pass.wanted) {
+  for (const auto& wanted : pass.wanted()) {
     if (place_of.emplace(wanted.row, std::ssize(rows)).second) rows.push_back(wanted.row);
   }
   const auto piece = std::max<std::int64_t>((std::int64_t{1} << 23) / vocabulary, RowwiseOps::kRowsAlike);
@@ -145,7 +236,7 @@ void add_scores(const ModelRuntime& runtime, LayerParams head, const at::Tensor&
         runtime.decoder().loss->logits(head, x).narrow(0, 0, count).narrow(1, 0, vocabulary).to(at::kDouble);
     std::vector<const WantedId*> here;
     std::vector<std::int64_t> at_rows, ids;
-    for (const auto& wanted : pass.wanted) {
+    for (const auto& wanted : pass.wanted()) {
       const auto place = place_of.at(wanted.row) - first;
       if (place < 0 || place >= count) continue;
       here.push_back(&wanted);
@@ -170,24 +261,30 @@ void add_scores(const ModelRuntime& runtime, LayerParams head, const at::Tensor&
 
 }  // namespace
 
-std::vector<RequestScore> score_requests(ModelRuntime& runtime, std::span<const ScoreRequest> requests,
-                                         const ScoreRequestsOptions& options) {
+std::optional<std::vector<RequestScore>> score_requests(ModelRuntime& runtime, std::span<const ScoreRequest> requests,
+                                                        const ScoreRequestsOptions& options) {
   const WithoutAutograd guard;
   const auto& ranks = runtime.data_ranks();
-  const auto groups = groups_of(requests, runtime.decoder().config);
+  const auto& config = runtime.decoder().config;
+  const auto groups = groups_of(requests, config);
   std::int64_t longest = 0, all_tokens = 0, done = 0;
   for (const auto& request : requests) longest = std::max(longest, std::ssize(request.context) + inputs_of(request));
-  for (const auto& group : groups) all_tokens += group.tokens;
+  const auto most_tokens = options.micro_batch_size * longest;
+  std::vector<SharedBeginning> parts;
+  for (const auto& beginning : beginnings_of(requests, groups, config))
+    cut(beginning, groups, most_tokens, ranks.size, parts);
+  for (const auto& part : parts) all_tokens += part.tokens;
   const auto least_rows = options.alike ? RowwiseOps::kRowsAlike : 0;
   std::vector<double> sums(requests.size()), misses(requests.size());
-  for (const auto& by_rank : passes_of(groups, options.micro_batch_size * longest, ranks.size)) {
-    auto pass = pass_of(requests, groups, element(by_rank, ranks.rank));
-    decode_segments(runtime, pass.segments, least_rows, [&](LayerParams head, const at::Tensor& x_ND) {
-      if (!pass.segments.empty()) add_scores(runtime, head, x_ND, pass, least_rows, sums, misses);
+  for (const auto& by_rank : passes_of(std::move(parts), most_tokens, ranks.size)) {
+    if (options.stopped && options.stopped()) return std::nullopt;
+    const Pass pass(requests, groups, element(by_rank, ranks.rank));
+    decode_segments(runtime, pass.segments(), least_rows, [&](LayerParams head, const at::Tensor& x_ND) {
+      if (!pass.segments().empty()) add_scores(runtime, head, x_ND, pass, least_rows, sums, misses);
     });
     runtime.synchronize();
     for (const auto& of_rank : by_rank) {
-      for (const auto group : of_rank) done += groups[group].tokens;
+      for (const auto& part : of_rank) done += part.tokens;
     }
     if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(all_tokens));
   }

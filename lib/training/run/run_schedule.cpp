@@ -276,7 +276,7 @@ class Decision {
 };
 
 bool validates_after(std::int64_t step, const RunRules& rules) {
-  return rules.has_validation && falls_on(step, rules.eval_every);
+  return rules.has_validation && (falls_on(step, rules.eval_every) || falls_on(step, rules.tasks_every));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct RunRules {
   double save_interval_minutes = 0;  ///< between saves, too; 0: any
   bool saves_pass = false;           ///< a checkpoint that is not the last one goes when a newer one is there
   double eval_every = 0;             ///< steps between validations; 0: none but the last
+  double tasks_every = 0;            ///< steps between benchmarks, which are validations, too; 0: none of their own
   double verify_every = 0;           ///< steps between comparisons of the ranks' state; 0: none
   double sniff_every = 0;            ///< steps between tests of the nodes, for which no step is under way; 0: none
   bool has_validation = false;       ///< a validation has something to compute or to write

@@ -45,11 +45,21 @@ struct ValidationGames {
   std::int64_t positions = 200;  ///< at which legality is tried
 };
 
+/// Benchmarks that are asked at validations.
+struct ValidationTasks {
+  std::vector<std::string> names;           ///< tasks, groups, tags, files and folders; empty: none
+  StepInterval every;                       ///< never: at each validation
+  std::optional<double> limit;              ///< most rows of each task; below 1: their share
+  std::optional<std::int64_t> num_fewshot;  ///< in place of the task's
+  bool chat = false;                        ///< questions are conversations
+};
+
 /// Decisions that validations make, and outputs of each validation.
 struct ValidationOptions {
   ValidationGames games;
-  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named, or by a metric of
-                              ///< the games, "chess_legal"; "", "none": none
+  ValidationTasks tasks;
+  std::string keep_best;      ///< checkpoints/best by "loss" of the first set, or of the one named, by a metric of the
+                              ///< games, "chess_legal", or of the tasks, "hellaswag.acc"; "", "none": none
   std::int64_t patience = 0;  ///< validations in a row without improvement that end the run; 0: none do
   double min_delta = 0;       ///< of an improvement, in the unit of what decides
   std::vector<std::string> sample_prompts;  ///< that are continued

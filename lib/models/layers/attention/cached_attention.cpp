@@ -40,6 +40,19 @@ void forget(LayerCache& cache, std::int64_t cache_length, std::int64_t window) {
   cache.first_position = cache_length - kept;
 }
 
+/// Gives a cache the keys and values of a beginning of `cache_length` tokens, with room for `more`.
+void take_beginning(LayerCache& cache, const LayerCache& beginning, std::int64_t cache_length, std::int64_t more,
+                    std::int64_t max_capacity) {
+  const auto stored = cache_length - beginning.first_position;
+  const auto take = [&](at::Tensor& to, const at::Tensor& from) {
+    grow(to, from, 0, stored + more, max_capacity);
+    to.narrow(1, 0, stored).copy_(from.narrow(1, 0, stored));
+  };
+  take(cache.keys_HTC, beginning.keys_HTC);
+  take(cache.values_HTC, beginning.values_HTC);
+  cache.first_position = beginning.first_position;
+}
+
 }  // namespace
 
 at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart> parts, const PartBody& place,
@@ -50,10 +63,11 @@ at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart
     outs.push_back(place(rows_NC.narrow(0, first, part.tokens), part));
     first += part.tokens;
   }
-  for (const bool keeps : {true, false}) {
+  const auto wave_of = [](const DecodePart& part) { return !part.keeps ? 2 : part.beginning != nullptr ? 1 : 0; };
+  for (const int now : {0, 1, 2}) {
     std::vector<std::size_t> wave;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].keeps == keeps) wave.push_back(i);
+      if (wave_of(parts[i]) == now) wave.push_back(i);
     }
     const auto attend_to = [&](std::int64_t begin, std::int64_t end) {
       const WithoutAutograd guard;
@@ -78,6 +92,7 @@ at::Tensor cached_attention(const at::Tensor& qkv_NC, const AttentionShape& rows
   const auto n = qkv_NC.size(0), cache_length = part.cache_length;
   auto& cache = *part.cache;
   if (part.keeps) {
+    if (part.beginning != nullptr) take_beginning(cache, *part.beginning, cache_length, n, max_capacity);
     if (cache_length == 0) cache.first_position = 0;  // a new text, or the same one after the model's last position
     forget(cache, cache_length, rows.window);
   }

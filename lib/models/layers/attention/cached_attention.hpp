@@ -18,7 +18,7 @@ using PartBody = std::function<at::Tensor(const at::Tensor& rows_NC, const Decod
 /// \param rows_NC  as x_ND of DecoderBlock::decode()
 /// \param place    called for one part after the other
 /// \param attend   called on several threads at once where there are several parts on a CPU: first for those that keep
-///                 their keys, then for their branches
+///                 their keys, then for those that go on from them, then for branches
 at::Tensor attend_by_parts(const at::Tensor& rows_NC, std::span<const DecodePart> parts, const PartBody& place,
                            const PartBody& attend);
 

@@ -29,6 +29,7 @@ const std::map<std::string, CommandLine> kValues{{"--wrap", {"size:1000"}},
                                                  {"--time-limit", {"1:30"}},
                                                  {"--nodes", {"2,3"}},
                                                  {"--eval-every", {"0.5epoch"}},
+                                                 {"--val-tasks-every", {"0.5epoch"}},
                                                  {"--save-every", {"2epochs"}},
                                                  {"--calibration", {"a b", "c,d", "[e]"}}};
 /// Texts that could be confused with the syntax of a config file.

@@ -54,6 +54,16 @@ TEST_SUITE("eval/statistics") {
     CHECK(std::isnan(ratio(std::vector<double>{NAN, 1}, std::vector<double>{1, 1}).standard_error()));
   }
 
+  TEST_CASE("mcnemar: the exact two-sided test") {
+    // Computed with whole numbers: 2 sum_(k <= min) choose(n, k) / 2^n
+    CHECK(fsdp::mcnemar(0, 0).p == 1);
+    CHECK(fsdp::mcnemar(5, 5).p == 1);
+    CHECK(fsdp::mcnemar(1, 6).p == doctest::Approx(0.125).epsilon(1e-12));
+    CHECK(fsdp::mcnemar(21, 9).p == doctest::Approx(0.04277394525706768).epsilon(1e-10));
+    CHECK(fsdp::mcnemar(0, 20).p == doctest::Approx(1.9073486328125e-06).epsilon(1e-10));
+    CHECK(fsdp::mcnemar(1040, 1200).p == doctest::Approx(0.0007772381454145827).epsilon(1e-8));
+  }
+
   TEST_CASE("standard_error_of_difference: what both have in common cancels") {
     const std::vector<double> ones(4, 1.0), a{1, 5, 9, 2}, b{1.5, 5.5, 9.5, 2.5};
     const auto of_a = ratio(a, ones), of_b = ratio(b, ones);
