@@ -1,5 +1,6 @@
 #include "lib/training/evaluate/generate.hpp"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -8,8 +9,10 @@
 
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
+#include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/compute/tensor/parallel.hpp"
 #include "lib/compute/tensor/without_autograd.hpp"
+#include "lib/models/config/rope.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/evaluate/written_text.hpp"
 
@@ -71,8 +74,18 @@ void write_texts(ModelRuntime& runtime, const SamplingOptions& options, std::siz
       return true;
     });
   };
+  // A step has kRowsAlike rows in any case: up to there another text costs its memory alone, so it may begin where the
+  // caches of `most` texts as long as the model takes have room for it.
+  const auto positions = longest_row(runtime.decoder().config);
+  const auto has_room = [&] {
+    if (texts.size() < most) return true;
+    if (same_texts || texts.size() >= static_cast<std::size_t>(RowwiseOps::kRowsAlike)) return false;
+    auto tokens = positions;
+    for (const auto* text : texts) tokens += std::min(std::ssize(text->sequence.ids) + text->left, positions);
+    return tokens <= static_cast<std::int64_t>(most) * positions;
+  };
   for (;;) {
-    while (texts.size() < most) {
+    for (std::size_t begun = 0; begun < most && has_room(); ++begun) {
       auto* text = queue.next();
       if (text == nullptr) break;
       texts.push_back(text);

@@ -37,9 +37,10 @@ class TextQueue {
   virtual bool goes_on(bool works) = 0;
 };
 
-/// The loop of all generation: goes on with at most `most` texts of each rank, one token each in a step; where one ends
-/// the next begins. Collective. \pre check_sampling(), and ids of texts are the model's
-/// \param same_texts  all ranks have the same ones: rank 0 draws each token and tells the others. False: each rank has
+/// The loop of all generation: goes on with `most` texts of each rank, one token each in a step; where one ends the
+/// next begins, at most `most` in a step. Where texts are short, more are in work at once, in the memory of `most` long
+/// ones. Collective. \pre check_sampling(), and ids of texts are the model's \param same_texts  all ranks have the same
+/// ones: rank 0 draws each token and tells the others. False: each rank has
 ///                    its own, and what is written depends on neither the company of a text nor the number of ranks
 ///                    (but for rounding, which company does not change either if the runtime has RowwiseOps)
 void write_texts(ModelRuntime& runtime, const SamplingOptions& options, std::size_t most, bool same_texts,
