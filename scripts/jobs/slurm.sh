@@ -141,7 +141,15 @@ nodes_to_leave_out() {
 # leave_out NODES: the next start of this job gets none of them. Slurm takes them of a job that waits only, as this one does
 # from its requeue on, which comes to all of its processes as SIGTERM.
 leave_out() {
-    if (trap '' TERM && scontrol update JobId="$slurm_job" ExcNodeList="$1"); then
+    if (
+        trap '' TERM
+        # A controller that is busy still counts the job as one that ends.
+        for _ in 1 2 3 4 5; do
+            scontrol update JobId="$slurm_job" ExcNodeList="$1" && exit 0
+            sleep 1
+        done
+        exit 1
+    ); then
         say "the next start leaves out $1 (--exclude-file)"
     else
         say "Slurm does not leave out $1 (--exclude-file)"
