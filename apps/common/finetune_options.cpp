@@ -196,6 +196,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
         {.at_restart = saved});
   add_conversation_options(t, o.conversations, "data-form");
   add_layout_options(t, o.stream, o.documents);
+  add_token_dtype(t, o.token_type);
   t.add("allow-other-tokenizer", o.allow_other_tokenizer,
         "train on a token file although it names a different kind or size of tokenizer, or a larger vocabulary, than "
         "the model's",

@@ -74,6 +74,7 @@ bool holds_texts(const std::filesystem::path& data) {
   return true;
 }
 
+/// \pre these are files of ids that this program wrote, or the same file
 bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b) {
   if (a == b) return true;
   const auto of_a = open_token_file(a), of_b = open_token_file(b);
@@ -104,7 +105,8 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   if (input.texts && options.cache_dir.empty())
     how.directory = scratch.emplace(make_scratch_directory(*node), node->rank() == 0).path();
 
-  if (!input.texts) log_unread_data(*open_token_file(options.data), log);
+  const auto of_tokens = token_file_options(how.layout, options.token_type);
+  if (!input.texts) log_unread_data(*open_token_file(options.data, of_tokens), log);
 
   SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};
   for (const auto& subject : subjects)
@@ -120,7 +122,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
     EvaluationData data;
-    data.reader.emplace(files.back(), limit, subject.config.vocab_size);
+    data.reader.emplace(files.back(), limit, subject.config.vocab_size, 0, of_tokens);
     data.rows = data.reader->num_records();
     if (options.max_rows > 0) data.rows = std::min(data.rows, options.max_rows);
     run_agreed(world, [&] {

@@ -24,6 +24,7 @@ struct EvaluateOptions {
   std::string data_field;            ///< key or column of the texts; empty: the usual name
   ConversationOptions conversations;
   bool stream = false, documents = false;  ///< as in TrainOptions
+  std::optional<NumberType> token_type;    ///< of token files that are ids and nothing else
   std::string cache_dir;                   ///< keeps the encoded texts; empty: a temporary folder, removed afterwards
   std::int64_t max_rows = 0;               ///< most rows, texts or games to evaluate; 0: all
   std::int64_t seq_len = 0;                ///< ids; 0: the model's longest sequence, for texts at most 512

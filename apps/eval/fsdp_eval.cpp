@@ -47,6 +47,7 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
         "key or column that holds the texts, games or messages; default: text, or Moves in Parquet files without text");
   fsdp::add_conversation_options(t, o.conversations, "data-form");
   fsdp::add_layout_options(t, o.stream, o.documents);
+  fsdp::add_token_dtype(t, o.token_type);
   t.add("max-rows", o.max_rows, "rows, texts or games to read, from the first on; 0: all");
   t.add("seq-len,seq-length,max-seq-length", o.seq_len,
         "longest sequence in tokens; 0: the model's own, at most 512 for texts", {.unit = "tokens"});

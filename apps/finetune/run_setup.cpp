@@ -117,6 +117,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.field = options.data_field;
   texts.conversations = options.conversations;
   texts.layout = asked_layout(options.stream, options.documents);
+  texts.token_type = options.token_type;
   texts.directory = std::filesystem::path(options.out_dir) / kTokenCacheName;
   texts.tokenizer_name = setup.tokenizer.name;
   texts.tokenizer = setup.tokenizer.tokenizer.get();
@@ -132,7 +133,8 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     const bool trained = option == "--train-data";
     texts.split = {options.val_split, !trained};
     const auto file = prepare_tokens(world, data, texts, log, stopped);
-    TokenLoader loader(file, limit, setup.config.vocab_size, trained || options.val_split > 0 ? options.max_rows : 0);
+    TokenLoader loader(file, limit, setup.config.vocab_size, trained || options.val_split > 0 ? options.max_rows : 0,
+                       token_file_options(texts.layout, options.token_type));
     if (options.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
     if (trained) setup.chat_template = loader.tokens().notes().chat_template;
     run_agreed(world, [&] {

@@ -16,6 +16,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/prepare_data.hpp"
 
 namespace fsdp::detail {
 
@@ -36,7 +37,8 @@ std::optional<TokenLoader> open_token_file(const TrainOptions& options, const Mo
   const auto& data = options.train_data;
   if (!is_token_file(data)) return std::nullopt;
   TokenLoader loader(data, SequenceLimit{options.model.seq_len, row_positions(config, options.model.seq_len)},
-                     config.vocab_size, options.max_rows);
+                     config.vocab_size, options.max_rows,
+                     token_file_options(asked_layout(options.stream, options.documents), options.token_type));
   if (on_gpu) loader.pad_to(kGpuLengthStep);
   if (options.pack) loader.pack({options.seed, !options.no_shuffle});
   return loader;

@@ -16,16 +16,15 @@
 #include "lib/base/types/index.hpp"
 #include "lib/formats/hdf5/hdf5.hpp"
 #include "lib/formats/hdf5/hdf5_storage.hpp"
-#include "lib/token_files/token_file.hpp"
+#include "lib/token_files/token_file_formats.hpp"
 
 namespace fsdp {
-
-std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file);
 
 namespace {
 
 using namespace detail;
 
+constexpr std::string_view kHdf5Signature("\x89HDF\r\n\x1a\n", 8);
 constexpr const char* kInputIds = "input_ids";
 constexpr const char* kTokens = "tokens";
 constexpr const char* kOffsets = "offsets";
@@ -422,7 +421,12 @@ class Hdf5Documents final : public Hdf5TokenFile {
 
 }  // namespace
 
-std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file) {
+bool is_hdf5_tokens(const std::filesystem::path& file, std::string_view head) {
+  const auto suffix = file.extension();
+  return suffix == ".h5" || suffix == ".hdf5" || head.starts_with(kHdf5Signature);
+}
+
+std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file, const TokenFileOptions&) {
   const Hdf5Scope scope;
   auto handle = open_hdf5_read(file);
   if (has_dataset(handle, kInputIds)) return std::make_unique<Hdf5Rows>(file, std::move(handle));

@@ -9,49 +9,94 @@
 
 #include "lib/base/files/file.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/token_files/joined_tokens.hpp"
+#include "lib/token_files/token_file_formats.hpp"
 
 namespace fsdp {
-
-// The readers.
-std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file);
-
 namespace {
 
 struct TokenFileFormat {
-  std::string_view what;                     ///< for messages
-  std::array<std::string_view, 2> suffixes;  ///< of file names; empty: none
-  std::string_view signature;                ///< the first bytes of a file; empty: only the name tells
-  std::unique_ptr<TokenFile> (*open)(const std::filesystem::path&);
+  std::string_view what;  ///< for messages
+  bool (*recognises)(const std::filesystem::path& file, std::string_view head);
+  std::unique_ptr<TokenFile> (*open)(const std::filesystem::path& file, const TokenFileOptions& options);
 };
 
-/// The first format also opens what has no known name or signature, and says what is wrong with it.
-constexpr TokenFileFormat kFormats[] = {{.what = "an HDF5 file",
-                                         .suffixes = {".h5", ".hdf5"},
-                                         .signature = {"\x89HDF\r\n\x1a\n", 8},
-                                         .open = open_hdf5_tokens}};
+/// The first one that recognises a file opens it. What has no known name or first bytes is opened, and refused, by the
+/// first format.
+constexpr TokenFileFormat kFormats[] = {
+    {"an HDF5 file", is_hdf5_tokens, open_hdf5_tokens},   {"an index of Megatron", is_megatron, open_megatron_tokens},
+    {"a token file of llm.c", is_llmc, open_llmc_tokens}, {"a token file of llmq", is_llmq, open_llmq_tokens},
+    {"a NumPy array", is_npy, open_npy_tokens},           {"ids and nothing else", is_raw, open_raw_tokens}};
 
 std::string first_bytes_of(const std::filesystem::path& file) {
-  std::size_t most = 0;
-  for (const auto& format : kFormats) most = std::max(most, format.signature.size());
+  constexpr std::uint64_t kMost = 16;
   const auto handle = File::open_read(file);
-  std::string bytes(std::min<std::uint64_t>(most, handle.size_bytes()), '\0');
+  std::string bytes(std::min(kMost, handle.size_bytes()), '\0');
   handle.read_at(0, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
-const TokenFileFormat* format_by_content(std::string_view first_bytes) {
+/// \return null for none
+const TokenFileFormat* format_of(const std::filesystem::path& file) {
+  std::error_code error;
+  // A name says enough for a file that cannot be read: it is refused when it is opened.
   for (const auto& format : kFormats) {
-    if (!format.signature.empty() && first_bytes.starts_with(format.signature)) return &format;
+    if (format.open != open_raw_tokens && format.recognises(file, {})) return &format;
   }
-  return nullptr;
+  if (!std::filesystem::is_regular_file(file, error)) return nullptr;
+  const auto head = first_bytes_of(file);
+  const auto found = std::ranges::find_if(kFormats, [&](const auto& format) { return format.recognises(file, head); });
+  return found == std::end(kFormats) ? nullptr : found;
 }
 
-const TokenFileFormat* format_by_name(const std::filesystem::path& file) {
-  const auto suffix = file.extension().string();
-  for (const auto& format : kFormats) {
-    if (!suffix.empty() && std::ranges::find(format.suffixes, suffix) != format.suffixes.end()) return &format;
+/// A file's name without the number of a part: "train_" of train_000001.bin, "data-" of data-00000-of-00004.h5.
+std::string name_of_parts(const std::filesystem::path& file) {
+  auto name = file.stem().string();
+  const auto drop_digits = [&] {
+    const auto end = name.find_last_not_of("0123456789");
+    const bool any = end + 1 < name.size();
+    name.resize(end + 1);
+    return any;
+  };
+  if (drop_digits() && name.ends_with("-of-")) {
+    name.resize(name.size() - 4);
+    drop_digits();
   }
-  return nullptr;
+  return name;
+}
+
+/// The token files in a folder, sorted; none where other data is there as well.
+std::vector<std::filesystem::path> token_files_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const auto& path = entry.path();
+    if (path.filename().string().starts_with('.')) continue;
+    std::error_code none;
+    if (!std::filesystem::is_regular_file(path, none)) return {};
+    constexpr std::array<std::string_view, 4> kNotes{".md", ".pkl", ".yaml", ".yml"};
+    if (std::ranges::find(kNotes, path.extension().string()) != kNotes.end()) continue;
+    if (format_of(path) == nullptr) return {};
+    const bool has_index = path.extension() == ".bin" && is_megatron(path, {});
+    if (!has_index) files.push_back(path);  // the index stands for both
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+std::unique_ptr<TokenFile> open_folder(const std::filesystem::path& folder, const TokenFileOptions& options) {
+  const auto files = token_files_in(folder);
+  if (files.empty()) throw FormatError(folder.string() + ": holds no token files, or other files as well");
+  std::vector<std::unique_ptr<TokenFile>> parts;
+  for (const auto& file : files) {
+    if (name_of_parts(file) != name_of_parts(files.front())) {
+      throw FormatError(folder.string() + ": holds token files of several names, " + files.front().filename().string() +
+                        " and " + file.filename().string() +
+                        ", of which one may be held out: name the file that is meant");
+    }
+    parts.push_back(open_token_file(file, options));
+  }
+  return join_token_files(folder, std::move(parts));
 }
 
 }  // namespace
@@ -97,23 +142,24 @@ void TokenFile::read_loss_mask(std::int64_t record, std::span<std::uint8_t> out)
   std::ranges::fill(out, std::uint8_t{1});
 }
 
-std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file) {
+std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, const TokenFileOptions& options) {
   std::error_code error;
-  const auto* format = format_by_name(file);
-  if (format == nullptr && std::filesystem::is_regular_file(file, error))
-    format = format_by_content(first_bytes_of(file));
-  return (format != nullptr ? *format : kFormats[0]).open(file);
+  if (std::filesystem::is_directory(file, error)) return open_folder(file, options);
+  const auto* format = format_of(file);
+  return (format != nullptr ? *format : kFormats[0]).open(file, options);
 }
 
 bool is_token_file(const std::filesystem::path& file) {
   std::error_code error;
-  return std::filesystem::is_regular_file(file, error) &&
-         (format_by_name(file) != nullptr || format_by_content(first_bytes_of(file)) != nullptr);
+  if (std::filesystem::is_directory(file, error)) return !token_files_in(file).empty();
+  return std::filesystem::is_regular_file(file, error) && format_of(file) != nullptr;
 }
 
 std::string_view token_format_of(std::string_view first_bytes) {
-  const auto* format = format_by_content(first_bytes);
-  return format == nullptr ? std::string_view() : format->what;
+  for (const auto& format : kFormats) {
+    if (format.recognises({}, first_bytes)) return format.what;
+  }
+  return {};
 }
 
 void check_token_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size, const std::filesystem::path& file,

@@ -1,13 +1,16 @@
 #pragma once
-// Token files of any format, read on demand, and the list of formats. A new format is a reader (a class derived from
-// TokenFile and a function that opens one) and a row of kFormats in token_file.cpp.
+// Token files of any format, read on demand. A new format is a reader (a class derived from TokenFile, a function that
+// recognises a file and one that opens it: token_file_formats.hpp) and a row of kFormats in token_file.cpp.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lib/token_files/id_array.hpp"
 
 namespace fsdp {
 
@@ -68,6 +71,8 @@ class TokenFile {
 
   /// Notes of the writer; empty and 0 where a note is missing, as in files of other programs.
   virtual TokenFileNotes notes() const { return {}; }
+  /// Sentences for the user about the file: "has bytes after the last sequence".
+  virtual std::vector<std::string> remarks() const { return {}; }
   /// Names of data beside the ids that say which ids count in other programs and are not read here, such as labels.
   virtual std::vector<std::string> unread() const { return {}; }
 
@@ -91,12 +96,19 @@ class TokenFile {
   Version opened_;
 };
 
-/// Opens a token file of any format.
-/// \throws IoError when the file cannot be opened; FormatError, naming the file, what was found and what was expected
-std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file);
+/// How files are read that do not say it themselves.
+struct TokenFileOptions {
+  std::int64_t stream_inputs = 0;  ///< a stream without rows is cut into rows of so many inputs; 0: it is one document
+  bool documents = false;          ///< files that may be read either way are documents, not a stream
+  std::optional<NumberType> raw;   ///< of files that are ids and nothing else
+};
 
-/// True for a regular file that has the name or the first bytes of a token file. A file that only has the name is
-/// refused when it is opened, not taken for a text.
+/// Opens a token file of any format, or a folder of several, in the order of their names.
+/// \throws IoError when the file cannot be opened; FormatError, naming the file, what was found and what was expected
+std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, const TokenFileOptions& options = {});
+
+/// True for a regular file that has the name or the first bytes of a token file, and for a folder whose files are such.
+/// A file that only has the name is refused when it is opened, not taken for a text.
 /// \throws IoError when the file cannot be read
 bool is_token_file(const std::filesystem::path& file);
 

@@ -85,6 +85,7 @@ class RowsOfFile final : public TokenFile {
   }
   TokenFileNotes notes() const override { return file_->notes(); }
   std::vector<std::string> unread() const override { return file_->unread(); }
+  std::vector<std::string> remarks() const override { return file_->remarks(); }
 
  private:
   std::unique_ptr<TokenFile> file_;
@@ -106,11 +107,12 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 }  // namespace
 
 TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
-                         std::int64_t most)
+                         std::int64_t most, TokenFileOptions how)
     : most_(most > 0 ? most : std::numeric_limits<std::int64_t>::max()),
       positions_(limit.positions),
       vocab_size_(vocab_size) {
-  tokens_ = open_token_file(file);
+  how.stream_inputs = limit.seq_len > 0 ? limit.seq_len : std::min(kDefaultDocumentIds, limit.positions);
+  tokens_ = open_token_file(file, how);
   const auto notes = tokens_->notes();
   overlaps_ = notes.overlaps;
   end_left_out_ = notes.left_out;

@@ -64,9 +64,10 @@ class TokenLoader final : public DataLoader {
   static constexpr std::int64_t kDefaultDocumentIds = 512;
 
   /// \param most  reads only the first rows or documents; where documents share rows, the first rows. 0: all
+  /// \param how   stream_inputs is chosen by the limit
   /// \throws RequestError when the limit is impossible; FormatError when the file has no samples
   TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
-              std::int64_t most = 0);
+              std::int64_t most = 0, TokenFileOptions how = {});
 
   /// Keeps a part of the rows of a stream: the last ones, split.share of them and at least one, or the others.
   /// \throws FormatError when there are no others

@@ -138,9 +138,18 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
 
 }  // namespace
 
+TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type) {
+  TokenFileOptions options;
+  options.documents = layout == TextLayout::documents;
+  options.raw = type;
+  return options;
+}
+
 void log_unread_data(const TokenFile& file, const Logger& log) {
+  if (log.rank() != 0) return;
+  for (const auto& remark : file.remarks()) log.warning(file.file().string() + ": " + remark);
   const auto unread = file.unread();
-  if (unread.empty() || log.rank() != 0) return;
+  if (unread.empty()) return;
   log.warning(
       fmt::format("{}: {} {} not read, every id counts; where some do not, write a dataset loss_mask (of labels "
                   "it is labels != -100)",
@@ -152,7 +161,9 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
   // Rank 0 works: all ranks fail with its error, or go on with its file.
   return text_of_root(world, [&] {
     if (is_token_file(data)) {
-      const auto tokens = open_token_file(data);
+      auto how = token_file_options(options.layout, options.token_type);
+      how.stream_inputs = options.row_inputs;
+      const auto tokens = open_token_file(data, how);
       if (options.check_origin)
         check_token_origin(*tokens, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);
       log_settled_options(*tokens, options, log);

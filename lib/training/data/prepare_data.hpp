@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "lib/base/messages/log.hpp"
@@ -30,9 +31,10 @@ struct TextOptions {
   std::int64_t max_rows = 0;  ///< 0: all
   ConversationOptions conversations;
   TextLayout layout = TextLayout::automatic;
-  Split split;                      ///< of documents; rows of a stream are of both parts
-  std::int64_t row_inputs = 0;      ///< inputs of a row of a stream; needed where texts are one
-  std::filesystem::path directory;  ///< for the token files, see token_cache.hpp
+  std::optional<NumberType> token_type;  ///< of token files that are ids and nothing else
+  Split split;                           ///< of documents; rows of a stream are of both parts
+  std::int64_t row_inputs = 0;           ///< inputs of a row of a stream; needed where texts are one
+  std::filesystem::path directory;       ///< for the token files, see token_cache.hpp
   std::string tokenizer_name;
   const Tokenizer* tokenizer = nullptr;  ///< null: no tokenizer is known, texts cannot be read
   const ModelConfig* model = nullptr;    ///< model whose vocabulary the tokenizer must fit; null: not checked
@@ -41,7 +43,10 @@ struct TextOptions {
   bool quiet = false;
 };
 
-/// Warns of data in a token file that says which ids count and is not read here.
+/// How token files are opened that do not say how they are to be read.
+TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type);
+
+/// Warns of data in a token file that says which ids count and is not read here, and of what else the user should know.
 void log_unread_data(const TokenFile& file, const Logger& log);
 
 /// Returns `data` itself when it is a token file, see is_token_file(). Otherwise rank 0 encodes the documents of that

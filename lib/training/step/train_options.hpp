@@ -14,6 +14,7 @@
 #include "lib/engine/optim/optimizer.hpp"
 #include "lib/engine/runtime/sharding_options.hpp"
 #include "lib/templates/chat/conversation_options.hpp"
+#include "lib/token_files/id_array.hpp"
 #include "lib/training/data/validation_sets.hpp"
 #include "lib/training/step/step_interval.hpp"
 
@@ -89,22 +90,23 @@ struct TrainOptions {
   ShardingOptions sharding;
   RuntimeOptions runtime;
 
-  std::string train_data, val_data;     ///< token files, or texts that are encoded first; "" none
-  std::vector<ValidationSet> val_sets;  ///< what val_data names: files and directories
-  double val_split = 0;                 ///< share of train_data that is held out for validation; 0: none
-  bool allow_other_tokenizer = false;   ///< train on token files whose notes name another tokenizer
-  std::string data_field;               ///< key or column of the texts; empty: the usual one
-  ConversationOptions conversations;    ///< how conversations and completions among the data are read
-  std::int64_t max_rows = 0;            ///< texts of the training data; 0: all
-  double max_epochs = 1;                ///< negative: evaluate only
-  std::int64_t max_steps = 0;           ///< wins over max_epochs when > 0
-  std::int64_t batch_size = 4;          ///< sequences per rank and micro-batch
-  std::int64_t total_batch_size = 0;    ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
-  bool total_batch_restored = false;    ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
-  int gradient_accumulation_steps = 0;  ///< instead of total_batch_size; 0: derived
-  LrSchedule schedule;                  ///< total_steps 0: the run's
-  double warmup_ratio = 0;              ///< of the schedule's steps, where schedule.warmup_steps is 0
-  double min_lr = 0;                    ///< instead of schedule.min_ratio; 0: as that says
+  std::string train_data, val_data;      ///< token files, or texts that are encoded first; "" none
+  std::vector<ValidationSet> val_sets;   ///< what val_data names: files and directories
+  double val_split = 0;                  ///< share of train_data that is held out for validation; 0: none
+  bool allow_other_tokenizer = false;    ///< train on token files whose notes name another tokenizer
+  std::optional<NumberType> token_type;  ///< of token files that are ids and nothing else
+  std::string data_field;                ///< key or column of the texts; empty: the usual one
+  ConversationOptions conversations;     ///< how conversations and completions among the data are read
+  std::int64_t max_rows = 0;             ///< texts of the training data; 0: all
+  double max_epochs = 1;                 ///< negative: evaluate only
+  std::int64_t max_steps = 0;            ///< wins over max_epochs when > 0
+  std::int64_t batch_size = 4;           ///< sequences per rank and micro-batch
+  std::int64_t total_batch_size = 0;     ///< sequences per optimizer step over all ranks; 0: batch_size * ranks
+  bool total_batch_restored = false;     ///< total_batch_size comes from a checkpoint: ranks may get unequal shares
+  int gradient_accumulation_steps = 0;   ///< instead of total_batch_size; 0: derived
+  LrSchedule schedule;                   ///< total_steps 0: the run's
+  double warmup_ratio = 0;               ///< of the schedule's steps, where schedule.warmup_steps is 0
+  double min_lr = 0;                     ///< instead of schedule.min_ratio; 0: as that says
   OptimizerOptions optimizer{.beta2 = 0.95, .weight_decay = 0.1};
   std::string adapter;  ///< directory of an adapter, as peft writes it, to go on from; empty: none
   std::int64_t fisher_samples = kFisherSamples;  ///< of task_driven; 0: all rows

@@ -1,0 +1,48 @@
+#include "lib/token_files/array_tokens.hpp"
+
+#include <algorithm>
+
+#include "lib/base/types/error.hpp"
+
+namespace fsdp {
+
+StreamRows stream_rows(std::int64_t ids, std::int64_t inputs) {
+  if (ids <= inputs) return {1, ids, 0};
+  const auto count = (ids - 1) / inputs;
+  return {count, inputs + 1, ids - count * inputs - 1};
+}
+
+std::unique_ptr<TokenFile> ArrayTokens::stream(IdArray ids, std::int64_t inputs) {
+  const auto count = ids.count();
+  if (count < 2) {
+    throw FormatError(ids.file().path().string() + ": holds " + (count == 0 ? "no ids" : "one id") +
+                      ", and 2 are needed to predict one");
+  }
+  TokenFileNotes notes;
+  if (inputs == 0)
+    return std::unique_ptr<TokenFile>(new ArrayTokens(std::move(ids), {1, count, count, 1}, true, std::move(notes)));
+  const auto rows = stream_rows(count, inputs);
+  notes.overlaps = true;
+  notes.left_out = rows.left_out;
+  return std::unique_ptr<TokenFile>(
+      new ArrayTokens(std::move(ids), {rows.count, rows.length, inputs, 1}, false, std::move(notes)));
+}
+
+std::unique_ptr<TokenFile> ArrayTokens::rows(IdArray ids, const Rows& rows) {
+  return std::unique_ptr<TokenFile>(new ArrayTokens(std::move(ids), rows, false, {}));
+}
+
+ArrayTokens::ArrayTokens(IdArray ids, const Rows& rows, bool is_document, TokenFileNotes notes)
+    : TokenFile(ids.file().path()),
+      ids_(std::move(ids)),
+      rows_(rows),
+      is_document_(is_document),
+      notes_(std::move(notes)) {}
+
+void ArrayTokens::read(std::int64_t record, std::span<std::int32_t> out) const {
+  check_part(record, out.size());
+  ids_.read(record * rows_.row_step, out, rows_.id_step);
+  check_unchanged();
+}
+
+}  // namespace fsdp

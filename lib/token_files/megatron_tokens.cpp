@@ -1,0 +1,285 @@
+// Megatron's indexed data sets: NAME.idx and NAME.bin.
+//
+// Source: megatron/core/datasets/indexed_dataset.py of megatron-core 0.19.2. The index: "MMIDIDX", two zeros; uint64
+// version (1); uint8 type of the ids; uint64 sequences S; uint64 document indices E; int32 lengths [S], in ids; int64
+// pointers [S], in bytes of NAME.bin; int64 document indices [E]; perhaps int8 modes [S]. Little-endian, unaligned.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/types/error.hpp"
+#include "lib/token_files/array_tokens.hpp"
+#include "lib/token_files/token_file_formats.hpp"
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
+constexpr std::uint64_t kIndexHeaderBytes = 34;
+
+std::filesystem::path with_suffix(std::filesystem::path file, const char* suffix) {
+  return file.replace_extension(suffix);
+}
+
+struct Index {
+  NumberType type;
+  std::uint64_t sequences = 0;
+  std::vector<std::int64_t> begins;   ///< of each sequence: its first id's place in NAME.bin
+  std::vector<std::int32_t> lengths;  ///< in ids
+  std::int64_t first_id = 0;          ///< place in NAME.bin of the first sequence that has one
+  std::int64_t ids = 0;               ///< of all sequences
+  bool is_contiguous = true;          ///< each sequence begins where the one before ends
+  bool has_trailing_bytes = false;    ///< NAME.bin goes on after the last sequence
+};
+
+/// Reads the index and checks all that it says about the ids.
+class IndexReader {
+ public:
+  IndexReader(const std::filesystem::path& path, std::uint64_t bin_bytes)
+      : path_(path), file_(File::open_read(path)), bin_bytes_(bin_bytes) {}
+
+  Index read() {
+    read_header();
+    read_lengths();
+    read_pointers();
+    check_documents();
+    return std::move(index_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& problem) const { throw FormatError(path_.string() + ": " + problem); }
+
+  void read_header() {
+    const auto size = file_.size_bytes();
+    std::array<char, kIndexHeaderBytes> header{};
+    if (size < kIndexHeaderBytes)
+      refuse(fmt::format("ends inside the header of Megatron's index, which has {} bytes: it has {}", kIndexHeaderBytes,
+                         size));
+    file_.read_at(0, std::as_writable_bytes(std::span(header)));
+    if (std::memcmp(header.data(), "TNTIDX", 6) == 0)
+      refuse("is Megatron's old index (TNTIDX), without memory mapping: encode the texts again");
+    if (std::memcmp(header.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
+      refuse("is no index of Megatron, whose first bytes are MMIDIDX and two zeros");
+    std::uint64_t version = 0;
+    std::memcpy(&version, header.data() + 9, sizeof(version));
+    if (version != 1) refuse(fmt::format("is of version {} of Megatron's index, and 1 is known", version));
+    set_type(header[17]);
+    std::memcpy(&index_.sequences, header.data() + 18, sizeof(std::uint64_t));
+    std::memcpy(&document_indices_, header.data() + 26, sizeof(std::uint64_t));
+    const auto room = size - kIndexHeaderBytes;
+    const auto sequences = index_.sequences;
+    constexpr std::uint64_t kBytesOfSequence = 12, kBytesOfDocument = 8;
+    const bool fits = sequences <= room / kBytesOfSequence &&
+                      document_indices_ <= (room - sequences * kBytesOfSequence) / kBytesOfDocument;
+    const auto rest = fits ? room - sequences * kBytesOfSequence - document_indices_ * kBytesOfDocument : 0;
+    if (!fits || (rest != 0 && rest != sequences)) {
+      refuse(fmt::format("its header says {} sequences and {} document indices, and {} bytes follow it", sequences,
+                         document_indices_, room));
+    }
+    if (sequences == 0) refuse("holds no sequences");
+  }
+
+  void set_type(char code) {
+    switch (code) {
+      case 1:
+        index_.type = {1, false, false};
+        break;
+      case 2:
+        index_.type = {1, true, false};
+        break;
+      case 3:
+        index_.type = {2, true, false};
+        break;
+      case 4:
+        index_.type = {4, true, false};
+        break;
+      case 5:
+        index_.type = {8, true, false};
+        break;
+      case 6:
+      case 7:
+        refuse("has ids of a floating-point type, and ids are whole numbers");
+      case 8:
+        index_.type = {2, false, false};
+        break;
+      default:
+        refuse(fmt::format("has ids of type {}, which Megatron does not know", static_cast<int>(code)));
+    }
+  }
+
+  /// Reads `count` numbers from `offset` on in blocks. \param take  gets the place of a number and the number
+  template <class Number, class Take>
+  void for_each(std::uint64_t offset, std::uint64_t count, const Take& take) const {
+    constexpr std::uint64_t kBlock = std::uint64_t{1} << 17;
+    std::vector<Number> block;
+    for (std::uint64_t done = 0; done < count; done += kBlock) {
+      block.resize(std::min(kBlock, count - done));
+      file_.read_at(offset + done * sizeof(Number), std::as_writable_bytes(std::span(block)));
+      for (std::size_t i = 0; i < block.size(); ++i) take(done + i, block[i]);
+    }
+  }
+
+  void read_lengths() {
+    index_.lengths.reserve(index_.sequences);
+    for_each<std::int32_t>(kIndexHeaderBytes, index_.sequences, [&](std::uint64_t sequence, std::int32_t length) {
+      if (length < 0) refuse(fmt::format("sequence {} has {} ids", sequence, length));
+      index_.lengths.push_back(length);
+      index_.ids += length;
+    });
+  }
+
+  void read_pointers() {
+    const auto width = static_cast<std::int64_t>(index_.type.bytes);
+    const auto bin = static_cast<std::int64_t>(bin_bytes_);
+    std::int64_t end = -1, last_end = 0;  // of the sequence before, and of all
+    index_.begins.reserve(index_.sequences);
+    const auto offset = kIndexHeaderBytes + index_.sequences * sizeof(std::int32_t);
+    for_each<std::int64_t>(offset, index_.sequences, [&](std::uint64_t sequence, std::int64_t pointer) {
+      const auto length = index_.lengths[sequence];
+      const auto place = [&] { return fmt::format("sequence {} begins at byte {}", sequence, pointer); };
+      if (pointer < 0) refuse(place());
+      if (pointer % width != 0) refuse(place() + fmt::format(", inside an id of {} bytes", width));
+      if (length > 0 && (pointer > bin || length > (bin - pointer) / width)) {
+        refuse(place() + fmt::format(" with {} ids of {} bytes, and {} has {} bytes", length, width,
+                                     with_suffix(path_, ".bin").filename().string(), bin));
+      }
+      if (length > 0) {
+        if (end < 0) index_.first_id = pointer / width;
+        index_.is_contiguous = index_.is_contiguous && (end < 0 || pointer == end);
+        end = pointer + length * width;
+        last_end = std::max(last_end, end);
+      }
+      index_.begins.push_back(pointer / width);
+    });
+    index_.has_trailing_bytes = last_end < bin;
+  }
+
+  void check_documents() const {
+    if (document_indices_ == 0)
+      refuse("has no document indices: the first one is 0, the last one the number of sequences");
+    std::int64_t last = 0;
+    const auto offset = kIndexHeaderBytes + index_.sequences * (sizeof(std::int32_t) + sizeof(std::int64_t));
+    for_each<std::int64_t>(offset, document_indices_, [&](std::uint64_t place, std::int64_t sequence) {
+      if (place == 0 && sequence != 0)
+        refuse(fmt::format("its first document begins at sequence {} instead of 0", sequence));
+      if (sequence < last)
+        refuse(fmt::format("document {} begins at sequence {}, before document {} at {}", place, sequence, place - 1,
+                           last));
+      last = sequence;
+    });
+    if (last != static_cast<std::int64_t>(index_.sequences))
+      refuse(fmt::format("its last document ends at sequence {}, and there are {}", last, index_.sequences));
+  }
+
+  std::filesystem::path path_;
+  File file_;
+  std::uint64_t bin_bytes_;
+  std::uint64_t document_indices_ = 0;
+  Index index_;
+};
+
+/// Sequences as documents, or all joined to a stream and cut into rows, as Megatron's GPT training reads them.
+class MegatronTokens final : public TokenFile {
+ public:
+  MegatronTokens(const std::filesystem::path& bin, std::shared_ptr<const File> file, Index index, std::int64_t inputs)
+      : TokenFile(bin),
+        ids_(std::move(file), 0, ids_in(bin, index.type), index.type),
+        index_(std::move(index)),
+        inputs_(inputs) {
+    if (inputs_ == 0) return;
+    if (index_.ids < 2) {
+      throw FormatError(bin.string() + ": holds " + (index_.ids == 0 ? "no ids" : "one id") +
+                        ", and 2 are needed to predict one");
+    }
+    rows_ = stream_rows(index_.ids, inputs_);
+    if (index_.is_contiguous) {
+      index_.begins = {};
+      index_.lengths = {};
+      return;
+    }
+    std::int64_t before = 0;
+    for (const auto length : index_.lengths) {
+      stream_begins_.push_back(before);
+      before += length;
+    }
+  }
+
+  std::int64_t num_records() const override {
+    return inputs_ == 0 ? static_cast<std::int64_t>(index_.sequences) : rows_.count;
+  }
+  std::int64_t row_length() const override { return inputs_ == 0 ? 0 : rows_.length; }
+  std::int64_t length(std::int64_t record) const override {
+    return inputs_ == 0 ? index_.lengths[static_cast<std::size_t>(record)] : rows_.length;
+  }
+  void read(std::int64_t record, std::span<std::int32_t> out) const override {
+    check_part(record, out.size());
+    inputs_ == 0 ? read_sequence(static_cast<std::size_t>(record), 0, out) : read_stream(record * inputs_, out);
+    check_unchanged();
+  }
+  TokenFileNotes notes() const override {
+    TokenFileNotes notes;
+    notes.overlaps = inputs_ > 0;
+    notes.left_out = inputs_ > 0 ? rows_.left_out : 0;
+    return notes;
+  }
+  std::vector<std::string> remarks() const override {
+    if (!index_.has_trailing_bytes) return {};
+    return {"has bytes after the last sequence of its index, which are not read"};
+  }
+
+ private:
+  static std::int64_t ids_in(const std::filesystem::path& bin, const NumberType& type) {
+    return static_cast<std::int64_t>(std::filesystem::file_size(bin)) / type.bytes;
+  }
+
+  void read_sequence(std::size_t sequence, std::int64_t first, std::span<std::int32_t> out) const {
+    if (!out.empty()) ids_.read(index_.begins[sequence] + first, out);
+  }
+
+  /// Reads ids of the joined sequences. \param first  in the stream
+  void read_stream(std::int64_t first, std::span<std::int32_t> out) const {
+    if (index_.is_contiguous) return ids_.read(index_.first_id + first, out);
+    auto sequence =
+        static_cast<std::size_t>(std::ranges::upper_bound(stream_begins_, first) - stream_begins_.begin() - 1);
+    for (std::size_t done = 0; done < out.size(); ++sequence) {
+      const auto skipped = first + static_cast<std::int64_t>(done) - stream_begins_[sequence];
+      const auto left = index_.lengths[sequence] - skipped;
+      if (left <= 0) continue;
+      const auto part = out.subspan(done, std::min(static_cast<std::size_t>(left), out.size() - done));
+      read_sequence(sequence, skipped, part);
+      done += part.size();
+    }
+  }
+
+  IdArray ids_;
+  Index index_;
+  std::int64_t inputs_;
+  StreamRows rows_{0, 0, 0};
+  std::vector<std::int64_t> stream_begins_;  ///< of each sequence, where they are not contiguous
+};
+
+}  // namespace
+
+bool is_megatron(const std::filesystem::path& file, std::string_view head) {
+  if (head.starts_with(kIndexMagic) || file.extension() == ".idx") return true;
+  std::error_code error;
+  return file.extension() == ".bin" && std::filesystem::is_regular_file(with_suffix(file, ".idx"), error);
+}
+
+std::unique_ptr<TokenFile> open_megatron_tokens(const std::filesystem::path& file, const TokenFileOptions& options) {
+  const auto bin = with_suffix(file, ".bin"), idx = with_suffix(file, ".idx");
+  std::error_code error;
+  if (!std::filesystem::exists(bin, error))
+    throw FormatError(idx.string() + ": " + bin.filename().string() + " with its ids is not beside it");
+  auto ids = std::make_shared<const File>(File::open_read(bin));
+  auto index = IndexReader(idx, ids->size_bytes()).read();
+  return std::make_unique<MegatronTokens>(bin, std::move(ids), std::move(index),
+                                          options.documents ? 0 : options.stream_inputs);
+}
+
+}  // namespace fsdp
