@@ -159,6 +159,42 @@ TEST_SUITE("token files/foreign") {
     CHECK(!fsdp::is_token_file(dir.path()));
   }
 
+  TEST_CASE("a changed byte in a header or an index ends in ids or in an error that names the file") {
+    const TempDir dir;
+    int refused = 0, read = 0;
+    const auto all = read_json("expected.json");
+    for (const auto& [name, one] : all.items()) {
+      CAPTURE(name);
+      const auto original = file_of(one);
+      if (std::filesystem::is_directory(original)) continue;
+      const auto changed = dir.path() / original.filename();
+      if (one["kind"] == "megatron")
+        std::filesystem::copy_file(file_of(one, ".bin"), std::filesystem::path(changed).replace_extension(".bin"),
+                                   std::filesystem::copy_options::overwrite_existing);
+      const auto text = fsdp::read_text_file(original);
+      constexpr std::size_t kMost = 160;
+      for (std::size_t at = 0; at < std::min(text.size(), kMost); ++at) {
+        for (const char byte : {'\0', '\x7f', '\xff', static_cast<char>(text[at] ^ 1)}) {
+          auto other = text;
+          other[at] = byte;
+          fsdp::File::create(changed).write(other);
+          try {
+            auto options = options_of(one, 16);
+            options.documents = at % 2 == 0;
+            const auto file = fsdp::open_token_file(changed, options);
+            for (std::int64_t i = 0; i < file->num_records(); ++i) read += read_document(*file, i).empty() ? 0 : 1;
+          } catch (const fsdp::FormatError& error) {
+            ++refused;
+            CHECK(std::string(error.what()).starts_with((dir.path() / original.stem()).string()));
+          }
+        }
+      }
+      std::filesystem::remove(changed);
+    }
+    CHECK(refused > 1000);
+    CHECK(read > 10000);
+  }
+
   TEST_CASE("llmq's files: ids of four bytes; masks are refused") {
     const TempDir dir;
     const Ids ids{3, 499, 70000, 5};
