@@ -8,6 +8,8 @@ namespace {
 using enum AtRestart;
 
 constexpr std::array kNf4{NamedValue<bool>{"nf4", true}, NamedValue<bool>{"none", false}};
+constexpr std::array kTokenDtypes{NamedValue<NumberType>{"uint16", {2, false, false}},
+                                  NamedValue<NumberType>{"uint32", {4, false, false}}};
 
 }  // namespace
 
@@ -29,22 +31,11 @@ void add_layout_options(OptionTable& t, bool& stream, bool& documents) {
 }
 
 void add_token_dtype(OptionTable& t, std::optional<NumberType>& type) {
-  const auto take = [&type](const std::string& text) {
-    if (text == "uint16") {
-      type = NumberType{2, false, false};
-    } else if (text == "uint32") {
-      type = NumberType{4, false, false};
-    } else if (!text.empty()) {
-      throw UsageError("--token-dtype is '" + text + "', choose from uint16, uint32");
-    } else {
-      type.reset();
-    }
-  };
-  t.add_parsed(
-      "token-dtype", take,
+  t.add_choice(
+      "token-dtype", kTokenDtypes, type,
       "type of the ids in token files (.bin) that hold ids and nothing else, as nanoGPT writes them: uint16 or "
       "uint32",
-      {.default_text = "", .choices = "uint16, uint32", .at_restart = saved});
+      {.at_restart = saved});
 }
 
 void add_conversation_options(OptionTable& t, ConversationOptions& o, const std::string& form_option) {

@@ -111,7 +111,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};
   for (const auto& subject : subjects)
     limit.positions = std::min(limit.positions, row_positions(subject.config, options.seq_len));
-  how.row_inputs = options.seq_len > 0 ? options.seq_len : std::min(TokenLoader::kDefaultDocumentIds, limit.positions);
+  how.row_inputs = limit.row_inputs();
   std::vector<std::filesystem::path> files;
   for (auto& subject : subjects) {
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");

@@ -126,8 +126,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   texts.tokenizer_is_sure = setup.tokenizer.is_sure;
   texts.quiet = options.runtime.quiet;
   const SequenceLimit limit{options.model.seq_len, row_positions(setup.config, options.model.seq_len)};
-  texts.row_inputs =
-      options.model.seq_len > 0 ? options.model.seq_len : std::min(TokenLoader::kDefaultDocumentIds, limit.positions);
+  texts.row_inputs = limit.row_inputs();
   if (options.val_split > 0) texts.max_rows = options.max_rows;  // they are split
   const auto open = [&](const std::string& data, const std::string& option) {
     const bool trained = option == "--train-data";

@@ -12,12 +12,15 @@ StreamRows stream_rows(std::int64_t ids, std::int64_t inputs) {
   return {count, inputs + 1, ids - count * inputs - 1};
 }
 
+void require_pair(const std::filesystem::path& file, std::int64_t ids) {
+  if (ids > 1) return;
+  throw FormatError(file.string() + ": holds " + (ids == 0 ? "no ids" : "one id") +
+                    ", and 2 are needed to predict one");
+}
+
 std::unique_ptr<TokenFile> ArrayTokens::stream(IdArray ids, std::int64_t inputs) {
   const auto count = ids.count();
-  if (count < 2) {
-    throw FormatError(ids.file().path().string() + ": holds " + (count == 0 ? "no ids" : "one id") +
-                      ", and 2 are needed to predict one");
-  }
+  require_pair(ids.file().path(), count);
   TokenFileNotes notes;
   if (inputs == 0)
     return std::unique_ptr<TokenFile>(new ArrayTokens(std::move(ids), {1, count, count, 1}, true, std::move(notes)));

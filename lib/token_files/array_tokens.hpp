@@ -1,6 +1,7 @@
 #pragma once
 // Token files that are one array of ids: a stream, or rows of one length.
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 
 #include "lib/token_files/id_array.hpp"
@@ -34,6 +35,9 @@ class ArrayTokens final : public TokenFile {
   bool is_document_;
   TokenFileNotes notes_;
 };
+
+/// \throws FormatError naming the file of a stream with fewer than 2 ids
+void require_pair(const std::filesystem::path& file, std::int64_t ids);
 
 /// The rows into which a stream of `ids` ids is cut: `count` of `length` ids, and the ids at the end that are in none.
 struct StreamRows {

@@ -85,31 +85,20 @@ class IndexReader {
   }
 
   void set_type(char code) {
-    switch (code) {
-      case 1:
-        index_.type = {1, false, false};
-        break;
-      case 2:
-        index_.type = {1, true, false};
-        break;
-      case 3:
-        index_.type = {2, true, false};
-        break;
-      case 4:
-        index_.type = {4, true, false};
-        break;
-      case 5:
-        index_.type = {8, true, false};
-        break;
-      case 6:
-      case 7:
-        refuse("has ids of a floating-point type, and ids are whole numbers");
-      case 8:
-        index_.type = {2, false, false};
-        break;
-      default:
-        refuse(fmt::format("has ids of type {}, which Megatron does not know", static_cast<int>(code)));
-    }
+    // By code; of 0 bytes: no whole numbers.
+    constexpr std::array<NumberType, 9> kTypes{{{0, false, false},
+                                                {1, false, false},
+                                                {1, true, false},
+                                                {2, true, false},
+                                                {4, true, false},
+                                                {8, true, false},
+                                                {0, false, false},
+                                                {0, false, false},
+                                                {2, false, false}}};
+    if (code < 1 || code >= std::ssize(kTypes))
+      refuse(fmt::format("has ids of type {}, which Megatron does not know", static_cast<int>(code)));
+    index_.type = kTypes[static_cast<std::size_t>(code)];
+    if (index_.type.bytes == 0) refuse("has ids of a floating-point type, and ids are whole numbers");
   }
 
   /// Reads `count` numbers from `offset` on in blocks. \param take  gets the place of a number and the number
@@ -192,10 +181,7 @@ class MegatronTokens final : public TokenFile {
         index_(std::move(index)),
         inputs_(inputs) {
     if (inputs_ == 0) return;
-    if (index_.ids < 2) {
-      throw FormatError(bin.string() + ": holds " + (index_.ids == 0 ? "no ids" : "one id") +
-                        ", and 2 are needed to predict one");
-    }
+    require_pair(bin, index_.ids);
     rows_ = stream_rows(index_.ids, inputs_);
     if (index_.is_contiguous) {
       index_.begins = {};

@@ -106,12 +106,16 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 
 }  // namespace
 
+std::int64_t SequenceLimit::row_inputs() const {
+  return seq_len > 0 ? seq_len : std::min(TokenLoader::kDefaultDocumentIds, positions);
+}
+
 TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit& limit, std::int64_t vocab_size,
                          std::int64_t most, TokenFileOptions how)
     : most_(most > 0 ? most : std::numeric_limits<std::int64_t>::max()),
       positions_(limit.positions),
       vocab_size_(vocab_size) {
-  how.stream_inputs = limit.seq_len > 0 ? limit.seq_len : std::min(kDefaultDocumentIds, limit.positions);
+  how.stream_inputs = limit.row_inputs();
   tokens_ = open_token_file(file, how);
   const auto notes = tokens_->notes();
   overlaps_ = notes.overlaps;
@@ -123,7 +127,7 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
   if (limit.seq_len == 1)
     throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
-  const auto most_ids = limit.seq_len == 0 ? std::min(kDefaultDocumentIds, limit.positions) : limit.seq_len;
+  const auto most_ids = limit.row_inputs();
   std::int64_t longest = 0;
   for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, tokens_->length(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");

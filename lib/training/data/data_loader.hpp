@@ -33,6 +33,9 @@ std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, 
 struct SequenceLimit {
   std::int64_t seq_len = 0;    ///< length asked for; 0: as long as model and data allow, documents up to 512 ids
   std::int64_t positions = 0;  ///< positions of the model
+
+  /// Ids of a document, and inputs of a row of a stream, at the most.
+  std::int64_t row_inputs() const;
 };
 
 /// Reads samples as micro-batches.
