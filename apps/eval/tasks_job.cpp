@@ -16,7 +16,6 @@
 #include "lib/base/types/error.hpp"
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/evaluate/generation_ends.hpp"
 #include "lib/training/requests/asked_tasks.hpp"
 
 namespace fsdp {
@@ -93,6 +92,7 @@ TasksJob::TasksJob(ProcessGroup& world, const TaskOptions& options, const std::v
     if (world.rank() != 0) return;
     set_ = std::make_unique<TaskSet>(options.choice);
     require_metrics(gates, *set_);
+    set_->check();
   });
 }
 
@@ -109,18 +109,13 @@ std::pair<std::vector<std::string>, std::vector<Metric>> TasksJob::evaluate(Mode
     }
   });
   const AskedTasks asked(world, set_.get(), writing);
-  if (asked.cut() > 0) {
-    log.warning(fmt::format("tasks: {} longer than the model's {} positions: the beginning is cut",
-                            format_count_of(asked.cut(), "prompt") + (asked.cut() == 1 ? " is" : " are"),
-                            writing.positions));
-  }
+  if (asked.cut() > 0) log.warning(asked.cut_words());
   constexpr double kSecondsBetweenLines = 30;
   Progress progress(log, run.show_progress, kSecondsBetweenLines);
   TaskRound round;
   round.batch_size = run.batch_size;
   round.alike = run.alike;
-  round.ends = generation_ends({subject.adapter, subject.path, subject.tokenizer_name});
-  if (const auto eos = subject.tokenizer->eos_id()) round.ends.push_back(*eos);
+  round.ends = answer_ends(*subject.tokenizer, {subject.adapter, subject.path, subject.tokenizer_name});
   round.progress = [&](const char* what, std::size_t count, double done) {
     progress.show_share(fmt::format("{:<9}", what), done,
                         fmt::format("{} of {}", format_count(std::llround(done * static_cast<double>(count))),

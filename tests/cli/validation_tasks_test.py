@@ -124,6 +124,21 @@ class ValidationTasks(fsdp_cli.Case):
         alone = self.evaluate(FIXTURES / "models/llama", "--tasks", TASKS / "endings.yaml", "--limit", 5)
         self.assertEqual(report["tasks"]["endings.acc"]["value"], alone["results"]["endings"]["acc,none"])
 
+    def test_a_group_without_figures_stands_for_nothing(self):
+        group = {"group": "both", "task": ["endings", "pairs"]}
+        folder = self.folder / "group"
+        folder.mkdir()
+        (folder / "both.json").write_text(json.dumps(group))
+        for name in ("endings", "pairs"):
+            (folder / f"{name}.yaml").write_text((TASKS / f"{name}.yaml").read_text())
+        (folder / "data").symlink_to(TASKS / "data")
+        result = self.tune("both", "--max-steps", 2, "--val-tasks", folder / "both.json", "--val-limit", 5, "--keep-best", "endings.acc")
+        self.assertRegex(result.err, r"(?m)^task        2   endings   acc .*   best$")
+        self.assertRegex(result.err, r"(?m)^task        2   pairs   acc .* s$")
+        record, = (r for r in fsdp_cli.records(self.run_directory("both")) if "tasks" in r)
+        self.assertIn("endings.acc", record["tasks"])
+        self.assertNotIn("subtasks", record)
+
     def test_a_restart_elsewhere_asks_them_too(self):
         self.tune("here", "--max-steps", 2, "--val-tasks", "endings.yaml", "--val-limit", 5, "--val-num-fewshot", 0, cwd=TASKS)
         self.tune("here", "--max-steps", 3, "--restart", "latest", cwd="/")

@@ -18,7 +18,6 @@
 #include "lib/base/types/median.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/reports/runs/step_report.hpp"
 #include "lib/training/state/best.hpp"
 
 namespace fsdp::detail {
@@ -110,7 +109,7 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
     result.tasks = ask_tasks(runtime, setup, stopped);
     if (!result.tasks) return std::nullopt;
     if (progress != nullptr) {
-      for (const auto& line : task_lines(step, *result.tasks)) progress->keep(line);
+      for (const auto& line : task_lines(step, *result.tasks, "", "")) progress->keep(line);
     }
   }
   return result;
@@ -118,10 +117,7 @@ std::optional<ValidationResult> validate(ModelRuntime& runtime, const RunSetup& 
 
 void report_validation(const RunSetup& setup, const std::optional<ValidationResult>& result, nlohmann::json& report) {
   if (result && result->games) add_to_json(*result->games, report);
-  if (result && result->tasks) {
-    report[kTasksKey] = figures_to_json(*result->tasks, false);
-    if (auto inner = figures_to_json(*result->tasks, true); !inner.empty()) report[kSubtasksKey] = std::move(inner);
-  }
+  if (result && result->tasks) add_figures(*result->tasks, report);
   if (setup.validation.empty()) return;
   report["val_loss"] = result && !result->sets.empty() ? result->sets.at(setup.deciding.set).loss : std::nan("");
   for (std::size_t i = 0; result && i < result->sets.size(); ++i) {
@@ -231,19 +227,16 @@ void Validation::tell(const RunLife& life) {
   const auto verdict = verdict_words(life, context_.setup.options.validation.patience);
   const auto& sets = context_.setup.validation;
   const auto& deciding = context_.setup.deciding;
-  const bool tasks_decide = is_task_metric(deciding.metric);
   for (std::size_t i = 0; i < result_->sets.size(); ++i)
     tell_set(sets[i], result_->sets[i], deciding.is_loss() && i == deciding.set ? verdict : std::string());
   const auto step = context_.trainer.state().step;
   if (result_->games) {
-    const bool decide = !deciding.is_loss() && !tasks_decide;
+    const bool decide = is_chess_metric(deciding.metric);
     context_.progress.keep(games_line(step, *result_->games) + (decide ? verdict : std::string()));
     record_.add_metrics(games_record(step, *result_->games));
   }
   if (!result_->tasks) return;
-  auto lines = task_lines(step, *result_->tasks);
-  if (tasks_decide) lines.back() += verdict;
-  for (const auto& line : lines) context_.progress.keep(line);
+  for (const auto& line : task_lines(step, *result_->tasks, deciding.metric, verdict)) context_.progress.keep(line);
   record_.add_metrics(tasks_record(step, *result_->tasks));
 }
 

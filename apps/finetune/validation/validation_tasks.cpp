@@ -16,7 +16,6 @@
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/reports/runs/step_report.hpp"
-#include "lib/training/evaluate/generation_ends.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -30,7 +29,7 @@ std::int64_t batch_size_of(const RunSetup& setup) {
 
 nlohmann::json to_json(const TaskFigureLine& figure) {
   return {figure.task,
-          figure.metric,
+          figure.name,
           figure.value,
           figure.error ? nlohmann::json(*figure.error) : nlohmann::json(),
           figure.higher_is_better,
@@ -43,7 +42,7 @@ double number_of(const nlohmann::json& value) { return value.is_number() ? value
 TaskFigureLine from_json(const nlohmann::json& json) {
   TaskFigureLine figure;
   figure.task = json[0].get<std::string>();
-  figure.metric = json[1].get<std::string>();
+  figure.name = json[1].get<std::string>();
   figure.value = number_of(json[2]);  // JSON has no NaN
   if (json[3].is_number()) figure.error = json[3].get<double>();
   figure.higher_is_better = json[4].get<bool>();
@@ -56,9 +55,9 @@ std::vector<TaskFigureLine> figures_of(const TaskResults& results) {
   std::vector<TaskFigureLine> figures;
   for (const auto& scored : results.scores()) {
     for (const auto& score : scored.scores) {
-      figures.push_back({scored.name, score.filter == "none" ? score.metric : score.metric + "," + score.filter,
-                         score.figure.value, score.figure.error, score.higher_is_better,
-                         results.is_in_group(scored.name), static_cast<std::int64_t>(score.figure.count)});
+      figures.push_back({scored.name, task_metric_name(scored.name, score.metric, score.filter), score.figure.value,
+                         score.figure.error, score.higher_is_better, results.is_in_figure_of_group(scored.name),
+                         static_cast<std::int64_t>(score.figure.count)});
     }
   }
   return figures;
@@ -111,18 +110,13 @@ void load_validation_tasks(ProcessGroup& world, RunSetup& setup, const Logger& l
     }
     setup.deciding.higher_is_better = metrics[static_cast<std::size_t>(found - names.begin())][1].get<bool>();
   }
-  if (questions.cut() > 0) {
-    log.warning(fmt::format("tasks: {} longer than the model's {} positions: the beginning is cut",
-                            format_count_of(questions.cut(), "prompt") + (questions.cut() == 1 ? " is" : " are"),
-                            writing.positions));
-  }
+  if (questions.cut() > 0) log.warning(questions.cut_words());
   if (world.rank() == 0) {
     log.info(fmt::format("tasks     {} of {}",
                          format_count_of(static_cast<std::int64_t>(questions.num_requests()), "request"),
                          format_count_of(std::ssize(set->selection().tasks), "task")));
   }
-  auto ends = generation_ends({setup.options.adapter, setup.options.model.directory, name});
-  if (const auto eos = tokenizer->eos_id()) ends.push_back(*eos);
+  auto ends = answer_ends(*tokenizer, {setup.options.adapter, setup.options.model.directory, name});
   setup.tasks.emplace(ValidationTaskSet{std::move(questions), std::move(ends)});
 }
 
@@ -154,38 +148,40 @@ std::optional<TaskEvaluation> ask_tasks(ModelRuntime& runtime, const RunSetup& s
 }
 
 const TaskFigureLine* find_figure(const TaskEvaluation& tasks, const std::string& name) {
-  const auto found = std::ranges::find_if(tasks.figures, [&](const auto& figure) { return figure.name() == name; });
+  const auto found = std::ranges::find_if(tasks.figures, [&](const auto& figure) { return figure.name == name; });
   return found == tasks.figures.end() ? nullptr : &*found;
 }
 
-std::vector<std::string> task_lines(std::int64_t step, const TaskEvaluation& tasks) {
+std::vector<std::string> task_lines(std::int64_t step, const TaskEvaluation& tasks, const std::string& deciding,
+                                    const std::string& verdict) {
   std::vector<std::string> lines;
-  const std::string* task = nullptr;
+  const TaskFigureLine* before = nullptr;
+  std::optional<std::size_t> decides;
   for (const auto& figure : tasks.figures) {
-    if (figure.is_in_group) continue;
-    if (task == nullptr || *task != figure.task) lines.push_back(fmt::format("task   {:>6}   {}", step, figure.task));
-    task = &figure.task;
-    lines.back() += fmt::format("   {} {:.4f}", figure.metric, figure.value);
+    if (figure.is_in_group && figure.name != deciding) continue;
+    if (before == nullptr || before->task != figure.task)
+      lines.push_back(fmt::format("task   {:>6}   {}", step, figure.task));
+    before = &figure;
+    if (figure.name == deciding) decides = lines.size() - 1;
+    lines.back() += fmt::format("   {} {:.4f}", figure.name.substr(figure.task.size() + 1), figure.value);
     if (figure.error) lines.back() += fmt::format(" ± {:.4f}", *figure.error);
   }
   if (!lines.empty()) lines.back() += fmt::format("   {:.1f} s", tasks.seconds);
+  if (decides) lines[*decides] += verdict;
   return lines;
 }
 
-nlohmann::json figures_to_json(const TaskEvaluation& tasks, bool in_groups) {
-  auto json = nlohmann::json::object();
+void add_figures(const TaskEvaluation& tasks, nlohmann::json& to) {
   for (const auto& figure : tasks.figures) {
-    if (figure.is_in_group != in_groups) continue;
-    auto& one = json[figure.name()];
+    auto& one = to[figure.is_in_group ? kSubtasksKey : kTasksKey][figure.name];
     one = {{"value", figure.value}, {"higher_is_better", figure.higher_is_better}};
     if (figure.error) one["stderr"] = *figure.error;
   }
-  return json;
 }
 
 nlohmann::json tasks_record(std::int64_t step, const TaskEvaluation& tasks) {
-  nlohmann::json record{{"step", step}, {kTasksKey, figures_to_json(tasks, false)}, {"eval_seconds", tasks.seconds}};
-  if (auto inner = figures_to_json(tasks, true); !inner.empty()) record[kSubtasksKey] = std::move(inner);
+  nlohmann::json record{{"step", step}, {"eval_seconds", tasks.seconds}};
+  add_figures(tasks, record);
   return record;
 }
 

@@ -13,15 +13,13 @@ namespace fsdp::detail {
 
 /// A figure of a task or a group.
 struct TaskFigureLine {
-  std::string task;    ///< its name
-  std::string metric;  ///< "acc", "exact_match,strict-match"
+  std::string task;  ///< its name
+  std::string name;  ///< task_metric_name()
   double value = 0;
   std::optional<double> error;  ///< standard error
   bool higher_is_better = true;
-  bool is_in_group = false;  ///< a group that was asked for has it
+  bool is_in_group = false;  ///< a figure of a group stands for it
   std::int64_t count = 0;    ///< questions
-
-  std::string name() const { return task + "." + metric; }
 };
 
 struct TaskEvaluation {
@@ -48,11 +46,13 @@ std::optional<TaskEvaluation> ask_tasks(ModelRuntime& runtime, const RunSetup& s
 /// The figure of that name; null where there is none.
 const TaskFigureLine* find_figure(const TaskEvaluation& tasks, const std::string& name);
 
-/// Lines for the log: one for each task or group that was asked for.
-std::vector<std::string> task_lines(std::int64_t step, const TaskEvaluation& tasks);
+/// Lines for the log: one for each task or group for which no other group stands.
+/// \param deciding  name of the figure that has a line in any case \param verdict  end of that line
+std::vector<std::string> task_lines(std::int64_t step, const TaskEvaluation& tasks, const std::string& deciding,
+                                    const std::string& verdict);
 /// Makes a record for metrics.jsonl.
 nlohmann::json tasks_record(std::int64_t step, const TaskEvaluation& tasks);
-/// {"TASK.METRIC": {"value": ..., "stderr": ..., "higher_is_better": ...}, ...}
-nlohmann::json figures_to_json(const TaskEvaluation& tasks, bool in_groups);
+/// Adds the objects kTasksKey and kSubtasksKey.
+void add_figures(const TaskEvaluation& tasks, nlohmann::json& to);
 
 }  // namespace fsdp::detail

@@ -113,9 +113,16 @@ std::vector<std::string> TaskResults::leaves_of(const std::string& name) const {
   return leaves;
 }
 
-bool TaskResults::is_in_group(const std::string& name) const {
-  return std::ranges::any_of(
-      groups_, [&](const TaskGroup& group) { return std::ranges::find(group.members, name) != group.members.end(); });
+bool TaskResults::holds(const TaskGroup& group, const std::string& name) const {
+  return std::ranges::any_of(group.members, [&](const std::string& member) {
+    const auto* inner = find_group(member);
+    return member == name || (inner != nullptr && holds(*inner, name));
+  });
+}
+
+bool TaskResults::is_in_figure_of_group(const std::string& name) const {
+  return std::ranges::any_of(groups_,
+                             [&](const TaskGroup& group) { return !group.metrics.empty() && holds(group, name); });
 }
 
 const TaskScores& TaskResults::scores_of(const std::string& name) const {
@@ -249,8 +256,10 @@ std::vector<std::string> TaskResults::table() const {
       for (const auto& member : group->members) show(member, depth + 1);
     }
   };
+  std::set<std::string> members;
+  for (const auto& group : groups_) members.insert(group.members.begin(), group.members.end());
   for (const auto& scores : scores_) {
-    if (!is_in_group(scores.name)) show(scores.name, 0);
+    if (!members.contains(scores.name)) show(scores.name, 0);
   }
   return markdown_table(rows, {1, 3, 6, 8});
 }

@@ -43,8 +43,8 @@ class TaskResults {
 
   /// By task, then by group.
   const std::vector<TaskScores>& scores() const { return scores_; }
-  /// A group has the task or group: its figures are a part of that one's.
-  bool is_in_group(const std::string& name) const;
+  /// The figures of the task or group are a part of those of a group.
+  bool is_in_figure_of_group(const std::string& name) const;
   /// {"results": ..., "groups": ..., "group_subtasks": ..., "configs": ..., "versions": ..., "n-shot": ...,
   /// "higher_is_better": ..., "n-samples": ...}
   nlohmann::ordered_json to_json() const;
@@ -55,6 +55,8 @@ class TaskResults {
 
  private:
   void add_group(const TaskGroup& group);
+  /// The group, or one in it, has the task or group.
+  bool holds(const TaskGroup& group, const std::string& name) const;
   std::vector<std::string> leaves_of(const std::string& name) const;
   const TaskScores& scores_of(const std::string& name) const;
   const TaskGroup* find_group(const std::string& name) const;

@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/hash_functions.hpp"
 #include "lib/benchmarks/tasks/request_ids.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/training/evaluate/generation_ends.hpp"
 #include "lib/training/evaluate/written_text.hpp"
 
 namespace fsdp {
@@ -120,7 +122,21 @@ class AskedTasks::Encoding {
   std::uint64_t hash_ = 0;
 };
 
-AskedTasks::AskedTasks(ProcessGroup& world, TaskSet* set, const TaskWriting& writing) : tokenizer_(writing.tokenizer) {
+std::vector<std::int32_t> answer_ends(const Tokenizer& tokenizer,
+                                      const std::vector<std::filesystem::path>& directories) {
+  auto ends = generation_ends(directories);
+  if (const auto eos = tokenizer.eos_id()) ends.push_back(*eos);
+  return ends;
+}
+
+std::string AskedTasks::cut_words() const {
+  if (cut_ == 0) return "";
+  return fmt::format("tasks: {} longer than the model's {} positions: the beginning is cut",
+                     format_count_of(cut_, "prompt") + (cut_ == 1 ? " is" : " are"), positions_);
+}
+
+AskedTasks::AskedTasks(ProcessGroup& world, TaskSet* set, const TaskWriting& writing)
+    : tokenizer_(writing.tokenizer), positions_(writing.positions) {
   run_agreed(world, [&] {
     if (world.rank() == 0) encode(*set, writing);
   });

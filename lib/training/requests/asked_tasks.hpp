@@ -1,6 +1,7 @@
 #pragma once
 // Benchmarks put to a model: questions as requests of ids, the model's answers, and what these are worth.
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,8 +27,12 @@ struct TaskWriting {
   std::string system;                        ///< before a task's description
 };
 
+/// The ids that end an answer: generation_ends() of the directories, and the tokenizer's end mark.
+std::vector<std::int32_t> answer_ends(const Tokenizer& tokenizer,
+                                      const std::vector<std::filesystem::path>& directories);
+
 struct TaskRound {
-  std::vector<std::int32_t> ends;  ///< ids that end an answer
+  std::vector<std::int32_t> ends;  ///< answer_ends()
   /// On one rank: a forward pass has at most as many tokens as this number of the longest requests; and texts at once.
   std::int64_t batch_size = 8;
   bool alike = false;  ///< as ScoreRequestsOptions::alike
@@ -54,6 +59,8 @@ class AskedTasks {
   std::size_t num_requests() const { return requests_.scored.size() + requests_.prompts.size(); }
   /// Contexts and prompts whose beginning the model does not see; likewise.
   std::int64_t cut() const { return cut_; }
+  /// A sentence about them; empty where there are none.
+  std::string cut_words() const;
   /// Ids that the longest request makes the model see, on every rank.
   std::int64_t longest() const { return longest_; }
   /// A hash of questions and right answers: figures of rounds with equal ones can be compared. On every rank.
@@ -85,6 +92,7 @@ class AskedTasks {
   static TaskAnswer answer_at(const Task& task, const Place& place, const ModelAnswers& answers);
 
   const Tokenizer& tokenizer_;
+  std::int64_t positions_;
   std::vector<TaskPlaces> tasks_;
   std::vector<TaskGroup> groups_;
   Requests requests_;

@@ -40,6 +40,9 @@ TaskSet::TaskSet(TaskChoice choice) : choice_(std::move(choice)) {
   TaskCatalog catalog;
   for (const auto& folder : choice_.include_paths) catalog.add_folder(folder);
   selection_ = catalog.select(choice_.names);
+}
+
+void TaskSet::check() {
   for (const auto& task : selection_.tasks) ask(task, {});
 }
 

@@ -24,9 +24,11 @@ struct TaskChoice {
 /// Each split is read once; data sets of the hub are looked for in its cache.
 class TaskSet {
  public:
-  /// Makes the questions once, so that what cannot be asked is told before a model is loaded.
-  /// \throws what TaskCatalog, read_task_rows() and ask_task() throw
+  /// \throws what TaskCatalog throws
   explicit TaskSet(TaskChoice choice);
+  /// Makes the questions, so that what cannot be asked is told before a model is loaded. \throws what read_task_rows()
+  /// and ask_task() throw
+  void check();
 
   const TaskSelection& selection() const { return selection_; }
   /// \param how  what is said of the choice is replaced. \throws as ask_task()

@@ -8,15 +8,16 @@
 
 #include <map>
 
-#include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "lib/training/evaluate/generate.hpp"
-#include "lib/training/step/initialize.hpp"
 #include "tests/support/reproducible_products.hpp"
+#include "tests/support/rowwise_runtime.hpp"
 #include "tests/support/small_model.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 using namespace fsdp;
+using fsdp::test::fill;
+using fsdp::test::rowwise;
 
 namespace {
 
@@ -58,26 +59,9 @@ std::vector<std::int32_t> prompt(const ModelConfig& config, int number) {
   return ids;
 }
 
-DeviceChoice rowwise() {
-  DeviceChoice device;
-  device.ops = std::make_shared<RowwiseOps>();
-  return device;
-}
-
 /// Equal up to rounding.
 bool near(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<float>() <= 1e-4F * b.abs().max().item<float>();
-}
-
-void fill(ModelRuntime& runtime) {
-  initialize_parameters(runtime, 3);
-  // Initial matrices are too small for attention to matter.
-  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i) {
-    auto shard = runtime.engine().shard(i, Access::update);
-    shard.values().mul_(10);
-    shard.finish();
-  }
-  runtime.engine().sync_parameters();
 }
 
 /// Texts number rank, rank + ranks, ... of `count`, each with its own length and its own end.

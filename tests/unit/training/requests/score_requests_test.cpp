@@ -3,14 +3,15 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/ranks/thread_group.hpp"
-#include "lib/training/step/initialize.hpp"
 #include "tests/support/reproducible_products.hpp"
+#include "tests/support/rowwise_runtime.hpp"
 #include "tests/support/small_model.hpp"
 #include "tests/support/torch_doctest.hpp"
 
 using namespace fsdp;
+using fsdp::test::fill;
+using fsdp::test::rowwise;
 
 namespace {
 
@@ -72,23 +73,6 @@ std::vector<ScoreRequest> requests_of(const ModelConfig& config) {
   for (int other = 0; other < 4; ++other)
     all.push_back({ids_of(config, 90 + other, 2 + 13 * other), ids_of(config, 70 + other, 1 + other)});
   return all;
-}
-
-DeviceChoice rowwise() {
-  DeviceChoice device;
-  device.ops = std::make_shared<RowwiseOps>();
-  return device;
-}
-
-void fill(ModelRuntime& runtime) {
-  initialize_parameters(runtime, 3);
-  // Initial matrices are too small for attention to matter.
-  for (std::size_t i = 0; i < runtime.engine().num_parameters(); ++i) {
-    auto shard = runtime.engine().shard(i, Access::update);
-    shard.values().mul_(10);
-    shard.finish();
-  }
-  runtime.engine().sync_parameters();
 }
 
 ScoreRequestsOptions alike(std::int64_t batch_size) {
