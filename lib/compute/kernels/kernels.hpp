@@ -181,6 +181,7 @@ struct CrossEntropyArgs {
   std::int64_t padded_vocab;     ///< columns in memory; the padding's gradient is 0
   float grad_scale;              ///< the gradient of (grad_scale * sum of weighted losses)
   bool write_gradient;
+  double* loss_T = nullptr;  ///< receives each target's loss times its weight, 0 where it is ignored; null: not wanted
 };
 
 /// Sums over the rows whose target is not ignored, in their order.

@@ -57,6 +57,7 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
     const std::int32_t target = a.target_T[t];
     const float weight = a.weight_T != nullptr ? a.weight_T[t] : 1.0f;
     if (target < 0 || weight == 0.0f) {
+      if (a.loss_T != nullptr) a.loss_T[t] = 0;
       if (a.write_gradient) {
 #pragma omp simd
         for (std::int64_t j = 0; j < a.padded_vocab; ++j) store(row, j, 0.0f);
@@ -88,8 +89,10 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
       }
       total += static_cast<double>(part);
     }
-    sum.nats += static_cast<double>(weight) *
-                (std::log(total) - (static_cast<double>(target_logit) - static_cast<double>(top)));
+    const double loss = static_cast<double>(weight) *
+                        (std::log(total) - (static_cast<double>(target_logit) - static_cast<double>(top)));
+    if (a.loss_T != nullptr) a.loss_T[t] = loss;
+    sum.nats += loss;
     sum.weight += static_cast<double>(weight);
     if (!a.write_gradient) continue;
     const float scale = a.grad_scale * weight;

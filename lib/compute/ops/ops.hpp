@@ -255,7 +255,8 @@ class Ops {
   virtual std::int64_t logits_bytes() const { return 0; }
   /// Adds the cross-entropy of logits_NV against the targets, times their weights, to sums.nats, and the weights to
   /// sums.weight; columns from `vocab` on are padding. With grad_scale != 0, logits_NV becomes the gradient of
-  /// grad_scale * loss.
+  /// grad_scale * loss. Where the targets have groups and `sums` has sums for them, losses and weights of each group
+  /// are added there, too.
   void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale) const;
   /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.

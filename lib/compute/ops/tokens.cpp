@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -65,6 +66,37 @@ void plain_add_rows(at::Tensor& to_VD, const at::Tensor& rows_N, const at::Tenso
   auto sums_VD = to_VD.to(type);
   sums_VD.index_add_(0, rows_N, from_ND.to(type));
   if (!sums_VD.is_same(to_VD)) to_VD.copy_(sums_VD);
+}
+
+/// Adds the losses and weights of each group on the host.
+/// \param loss_T  times the weights; empty: there are no groups
+void add_to_groups(StepSums& sums, const StepSums::Groups& groups, const Targets& targets,
+                   const std::vector<double>& loss_T) {
+  for (std::size_t t = 0; t < loss_T.size(); ++t) {
+    if (targets.ids_N.const_data_ptr<std::int32_t>()[t] < 0) continue;
+    const auto group = to_index(targets.groups_N.const_data_ptr<std::int32_t>()[t]);
+    sums.named[groups.first + group].value += loss_T[t];
+    sums.named[groups.first + groups.count + group].value +=
+        targets.weights_N.defined() ? targets.weights_N.const_data_ptr<float>()[t] : 1.0;
+  }
+}
+
+/// Adds them on the device, with the same bits each time: a loss that is not finite shows in its own group.
+/// \param pending  StepSums::pending. \param losses_N  without the weights
+void add_to_groups(const at::Tensor& pending, const StepSums::Groups& groups, const Targets& targets,
+                   const at::Tensor& losses_N) {
+  const auto count = static_cast<std::int64_t>(groups.count);
+  auto weights_N = targets.ids_N.ge(0).to(at::kDouble);
+  if (targets.weights_N.defined()) weights_N.mul_(targets.weights_N);
+  const auto numbers = at::arange(count, targets.groups_N.options()).unsqueeze(1);
+  const auto is_in_GN = targets.groups_N.unsqueeze(0).eq(numbers).logical_and(weights_N.ne(0));
+  const auto zero = at::zeros({}, weights_N.options());
+  const auto sum_of = [&](const at::Tensor& values_N) {
+    return at::where(is_in_GN, values_N.unsqueeze(0), zero).sum(1);
+  };
+  const auto first = 2 + static_cast<std::int64_t>(groups.first);
+  pending.narrow(0, first, count).add_(sum_of(weights_N * losses_N));
+  pending.narrow(0, first + count, count).add_(sum_of(weights_N));
 }
 
 }  // namespace
@@ -238,7 +270,9 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
                         const GradScale& grad_scale) const {
   const auto counted = work_.rows(3, {&logits_NV});
   const auto n = logits_NV.size(0), width = logits_NV.size(1);
+  const auto groups = targets.groups_N.defined() ? sums.groups() : StepSums::Groups();
   if (cpu_ != nullptr) {
+    std::vector<double> loss_T(groups.count > 0 ? to_index(n) : 0);
     const kernels::CrossEntropyArgs args{
         logits_NV.data_ptr(),
         targets.ids_N.const_data_ptr<std::int32_t>(),
@@ -246,7 +280,8 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
         vocab,
         width,
         static_cast<float>(grad_scale.value),
-        grad_scale.value != 0};
+        grad_scale.value != 0,
+        groups.count > 0 ? loss_T.data() : nullptr};
     const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
     std::vector<kernels::LossSum> parts(static_cast<std::size_t>(chunks));
     launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
@@ -261,6 +296,7 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
     }
     sums.nats += all.nats;
     sums.weight += all.weight;
+    add_to_groups(sums, groups, targets, loss_T);
     return;
   }
   const auto pending = sums.on_device(logits_NV.options());
@@ -271,6 +307,7 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
                           floats_in(losses_N), static_cast<double*>(address_in(pending)),
                           static_cast<float>(grad_scale.value), floats_of(grad_scale.on_device), grad_scale.value != 0,
                           are_packed(width, {logits}), static_cast<int>(vocab), static_cast<int>(width), n});
+    if (groups.count > 0) add_to_groups(pending, groups, targets, losses_N);
     return;
   }
   const auto real = logits_NV.narrow(1, 0, vocab);
@@ -279,7 +316,9 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   auto log_probs = log_softmax(real);
   auto weights = counts.to(at::kFloat);
   if (targets.weights_N.defined()) weights.mul_(targets.weights_N);
-  pending.select(0, 0).sub_((log_probs.gather(1, target).squeeze(1) * weights).sum(at::kDouble));
+  const auto losses_N = log_probs.gather(1, target).squeeze(1).neg_();
+  pending.select(0, 0).add_((losses_N * weights).sum(at::kDouble));
+  if (groups.count > 0) add_to_groups(pending, groups, targets, losses_N);
   pending.select(0, 1).add_(targets.weights_N.defined() ? weights.sum(at::kDouble) : counts.sum());
   if (grad_scale.value == 0) return;
   auto grad = log_probs.exp_();

@@ -30,18 +30,21 @@ struct Packing {
 
 /// The ids that follow each token, and what they weigh in the loss.
 struct Targets {
-  Targets(at::Tensor ids, at::Tensor weights = {}) : ids_N(std::move(ids)), weights_N(std::move(weights)) {}
+  Targets(at::Tensor ids, at::Tensor weights = {}, at::Tensor groups = {})
+      : ids_N(std::move(ids)), weights_N(std::move(weights)), groups_N(std::move(groups)) {}
   Targets narrow(std::int64_t first, std::int64_t count) const {
-    return {ids_N.narrow(0, first, count), weights_N.defined() ? weights_N.narrow(0, first, count) : weights_N};
+    const auto part = [&](const at::Tensor& all) { return all.defined() ? all.narrow(0, first, count) : all; };
+    return {part(ids_N), part(weights_N), part(groups_N)};
   }
 
   at::Tensor ids_N;      ///< int32; negative: ignored
   at::Tensor weights_N;  ///< float32: factor of each target's loss; 0 ignores it, too. Undefined: each one weighs 1
+  at::Tensor groups_N;   ///< int32: group of each token, whose losses are summed by themselves, too. Undefined: none
 };
 
 /// Rows of tokens that go through the model together.
 struct MicroBatch {
-  Targets targets() const { return {targets_N, weights_N}; }
+  Targets targets() const { return {targets_N, weights_N, groups_N}; }
 
   at::Tensor ids_N;         ///< int32, row after row
   at::Tensor targets_N;     ///< int32; negative targets do not count
@@ -52,6 +55,7 @@ struct MicroBatch {
   std::int64_t num_targets = 0;                      ///< targets that are not negative, whatever they weigh
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
   at::Tensor weights_N = {};                         ///< as Targets::weights_N
+  at::Tensor groups_N = {};                          ///< as Targets::groups_N: of a mixture the sources
 };
 
 /// Gradient buffer of one parameter: the first write sets the gradient, later writes add (Ops::weight_grad(),

@@ -3,10 +3,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace fsdp {
 namespace {
+
+constexpr std::string_view kLossOf = "loss of ", kWeightOf = "weight of ";
 
 std::size_t index_of_sum(std::string_view name, const std::vector<StepSums::Named>& sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -19,6 +22,24 @@ std::size_t index_of_sum(std::string_view name, const std::vector<StepSums::Name
 
 StepSums::StepSums(const std::vector<std::string>& names) {
   for (const auto& name : names) named.push_back({name});
+}
+
+std::vector<std::string> StepSums::names_of_groups(const std::vector<std::string>& groups) {
+  std::vector<std::string> names;
+  for (const auto prefix : {kLossOf, kWeightOf}) {
+    for (const auto& group : groups) names.push_back(std::string(prefix) + group);
+  }
+  return names;
+}
+
+StepSums::Groups StepSums::groups() const {
+  Groups found{named.size(), 0};
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (!named[i].name.starts_with(kLossOf)) continue;
+    found.first = std::min(found.first, i);
+    ++found.count;
+  }
+  return found;
 }
 
 std::vector<double> StepSums::values() const {

@@ -30,6 +30,15 @@ struct StepSums {
   /// the first of them. May be undefined.
   at::Tensor pending;
 
+  /// Names of two sums for each of several groups of tokens, such as the sources of a mixture: all losses, then all
+  /// weights. Losses of groups are added by Ops::cross_entropy().
+  static std::vector<std::string> names_of_groups(const std::vector<std::string>& groups);
+  /// Index in `named` of the first sum of groups, and how many groups there are: none where no group has a sum.
+  struct Groups {
+    std::size_t first = 0, count = 0;
+  };
+  Groups groups() const;
+
   std::size_t size() const { return 2 + named.size(); }
   /// All values of the host in the order of `pending`.
   std::vector<double> values() const;

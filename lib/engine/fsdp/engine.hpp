@@ -37,6 +37,7 @@ struct StepShape {
   /// The update also reads bf16 (takes_bf16_gradients()). On a device, gradients of a step of one micro-batch then
   /// keep the dtype in which they travel, as FSDP2's do: 2 bytes to store and 4 to read instead of 4 and 8.
   bool takes_bf16;
+  std::vector<std::string> groups = {};  ///< DecoderOptions::groups
 };
 
 /// The model and where it runs. Everything referred to must outlive the engine.

@@ -47,8 +47,8 @@ class Engine::GraphCache {
   const RecordingCounts& counts() const { return counts_; }
 
  private:
-  /// Rows, tokens per row, has dropout, has weights.
-  using Shape = std::tuple<std::int64_t, std::int64_t, bool, bool>;
+  /// Rows, tokens per row, has dropout, has weights, has groups.
+  using Shape = std::tuple<std::int64_t, std::int64_t, bool, bool, bool>;
   /// Shape, first of its step, last of its step.
   using Key = std::tuple<Shape, bool, bool>;
   /// The tensors that all graphs of one shape read.

@@ -33,7 +33,7 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPositi
 }
 
 Engine::GraphCache::Shape Engine::GraphCache::shape_of(const MicroBatch& batch) {
-  return {batch.rows, batch.length, batch.sample_keys.defined(), batch.weights_N.defined()};
+  return {batch.rows, batch.length, batch.sample_keys.defined(), batch.weights_N.defined(), batch.groups_N.defined()};
 }
 
 std::optional<StepSums> Engine::GraphCache::run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) {
@@ -87,6 +87,7 @@ Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& ba
     there.ids_N = at::empty_like(batch.ids_N);
     there.targets_N = at::empty_like(batch.targets_N);
     if (batch.weights_N.defined()) there.weights_N = at::empty_like(batch.weights_N);
+    if (batch.groups_N.defined()) there.groups_N = at::empty_like(batch.groups_N);
     if (drops) there.sample_keys = at::empty({batch.rows}, at::TensorOptions(at::kLong).device(device));
     inputs.scale = at::empty({1}, at::TensorOptions(at::kFloat).device(device));
   }
@@ -94,6 +95,7 @@ Engine::GraphCache::Inputs& Engine::GraphCache::copy_inputs(const MicroBatch& ba
   there.ids_N.copy_(batch.ids_N);
   there.targets_N.copy_(batch.targets_N);
   if (batch.weights_N.defined()) there.weights_N.copy_(batch.weights_N);
+  if (batch.groups_N.defined()) there.groups_N.copy_(batch.groups_N);
   if (drops) there.sample_keys.copy_(engine_.input_.ops->to_device(batch.sample_keys));
   inputs.scale.fill_(grad_scale);
   return inputs;

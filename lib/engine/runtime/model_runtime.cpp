@@ -244,7 +244,7 @@ ModelRuntime::ModelRuntime(ProcessGroup& world, const ModelConfig& config, const
     : world_(world),
       device_(with_ops(device)),
       policy_(make_policy(options)),
-      decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype})),
+      decoder_(make_decoder(config, ops(), {options.lora, options.quantize, options.compute_dtype, step.groups})),
       trainable_(trainable_parameters(decoder_.parameters, tied_names(decoder_.config), options.freeze)) {
   check_offload(options);
   // On the host prefetching gains nothing: shared memory needs no transfer, and other transfers block the host.

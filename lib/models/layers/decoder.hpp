@@ -63,6 +63,7 @@ struct DecoderOptions {
   /// Dtype of GEMMs with quantised matrices; default: the activations' dtype. In a model without quantised matrices
   /// Float8_e4m3fn selects fp8 GEMMs in blocks, for matrices whose sizes allow it (linear_group.cpp).
   std::optional<c10::ScalarType> compute_dtype;
+  std::vector<std::string> groups = {};  ///< of tokens, whose losses are summed by themselves: Targets::groups_N
 };
 
 /// A decoder as layers over one parameter table.

@@ -11,9 +11,11 @@ namespace {
 
 class HeadLayer final : public DecoderHead {
  public:
-  HeadLayer(const Ops& ops, detail::LogitChunks chunks) : ops_(ops), chunks_(std::move(chunks)) {}
+  HeadLayer(const Ops& ops, detail::LogitChunks chunks, const std::vector<std::string>& groups)
+      : ops_(ops), chunks_(std::move(chunks)), sums_(StepSums::names_of_groups(groups)) {}
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return chunks_.parameters(); }
+  std::vector<std::string> sums() const override { return sums_; }
 
   void forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND) override {
     chunks_.forward(p, step.batch, x_ND,
@@ -38,13 +40,14 @@ class HeadLayer final : public DecoderHead {
 
   const Ops& ops_;
   detail::LogitChunks chunks_;
+  std::vector<std::string> sums_;
   std::string name_ = "head";
 };
 
 }  // namespace
 
 std::unique_ptr<DecoderHead> detail::make_head(const Ops& ops, const Decoder& decoder, std::vector<int> parameters) {
-  return std::make_unique<HeadLayer>(ops, LogitChunks(ops, decoder, std::move(parameters)));
+  return std::make_unique<HeadLayer>(ops, LogitChunks(ops, decoder, std::move(parameters)), decoder.options.groups);
 }
 
 }  // namespace fsdp

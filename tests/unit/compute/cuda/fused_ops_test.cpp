@@ -361,6 +361,22 @@ TEST_SUITE("cuda/fused operations") {
     for_all(compare, kVocabularies);
   }
 
+  TEST_CASE("losses of groups, alone and beside other sums") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      check_groups(EmulatedOps(Order::shuffled), logits, s.rows, s.dim);
+    });
+    auto logits = at::zeros({2, 50});
+    logits[0].fill_(std::numeric_limits<float>::quiet_NaN());
+    StepSums sums(StepSums::names_of_groups({"bad", "good"}));
+    const Targets targets(at::full({2}, 3, at::kInt), {}, at::tensor({0, 1}, at::kInt));
+    const EmulatedOps ops(Order::forward);
+    ops.cross_entropy(sums, logits, targets, 50, 1.0);
+    ops.fetch(sums);
+    CHECK(std::isnan(sums.named[0].value));  // and tells where to look
+    CHECK(sums.named[1].value == doctest::Approx(std::log(50.0)));
+  }
+
   TEST_CASE("a target of weight 0 is ignored, whatever its logits are; weights of 1 give the bits of no weights") {
     const EmulatedOps ops(Order::shuffled);
     const auto run = [&](at::Tensor logits, const Targets& targets) {

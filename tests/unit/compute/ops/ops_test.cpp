@@ -195,6 +195,13 @@ TEST_SUITE("ops") {
     });
   }
 
+  TEST_CASE("cross_entropy: losses of groups, alone and beside other sums") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&kPlain)}) check_groups(*ops, logits, s.rows, s.dim);
+    });
+  }
+
   TEST_CASE("cross_entropy with weights equals torch's losses times weights, and their gradient") {
     for_all([](at::ScalarType type, Size s) {
       const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
