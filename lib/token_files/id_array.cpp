@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -21,6 +23,25 @@ std::int64_t number_of(const unsigned char* bytes, const NumberType& type) {
   return value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
              ? std::numeric_limits<std::int64_t>::max()
              : static_cast<std::int64_t>(value);
+}
+
+/// Widens numbers of 2 or 4 bytes of this machine, many at a time. \return false: they are others, or some are no ids
+bool widen_usual(const std::vector<unsigned char>& bytes, const NumberType& type, std::span<std::int32_t> out) {
+  constexpr bool is_little = std::endian::native == std::endian::little;
+  if (type.is_big_endian == is_little) return false;
+  if (type.bytes == 2 && !type.is_signed) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      std::uint16_t number = 0;
+      std::memcpy(&number, bytes.data() + 2 * i, sizeof(number));
+      out[i] = number;
+    }
+    return true;
+  }
+  if (type.bytes != 4) return false;
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  std::int32_t bits = 0;  // a sign bit is set in numbers that are no ids, signed or not
+  for (const auto id : out) bits |= id;
+  return bits >= 0;
 }
 
 }  // namespace
@@ -53,6 +74,7 @@ void IdArray::read_block(std::int64_t first, std::span<std::int32_t> out) const 
   const auto width = static_cast<std::size_t>(type_.bytes);
   std::vector<unsigned char> bytes(out.size() * width);
   file_->read_at(offset_ + static_cast<std::uint64_t>(first) * width, std::as_writable_bytes(std::span(bytes)));
+  if (widen_usual(bytes, type_, out)) return;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto number = number_of(bytes.data() + i * width, type_);
     if (number < 0 || number > std::numeric_limits<std::int32_t>::max()) {

@@ -55,15 +55,21 @@ void add_data_file(const fs::path& file, Fingerprint& hash) {
   }
 }
 
-/// True for names of entries, "texts-0123456789abcdef.h5", and of incomplete ones,
+/// True for names of entries, "texts-0123456789abcdef.h5" and "texts-0123456789abcdef.ids.json", and of incomplete
+/// ones,
 /// ".texts-0123456789abcdef.h5.TAG.tmp".
 bool is_entry(std::string name) {
   constexpr std::size_t digits = 16;
-  if (const auto end = name.rfind(".h5."); name.starts_with('.') && name.ends_with(".tmp") && end != name.npos)
-    name.erase(end + 3);
-  if (!name.ends_with(".h5") || name.size() < digits + 4) return false;
-  const auto hash = std::string_view(name).substr(name.size() - digits - 3, digits);
-  return name[name.size() - digits - 4] == '-' && hash.find_first_not_of("0123456789abcdef") == hash.npos;
+  for (const std::string ending : {".h5", ".ids.json"}) {
+    if (const auto end = name.rfind(ending + "."); name.starts_with('.') && name.ends_with(".tmp") && end != name.npos)
+      name.erase(end + ending.size());
+    if (!name.ends_with(ending) || name.size() < digits + 1 + ending.size()) continue;
+    const auto hash = std::string_view(name).substr(name.size() - digits - ending.size(), digits);
+    if (name[name.size() - digits - ending.size() - 1] == '-' &&
+        hash.find_first_not_of("0123456789abcdef") == hash.npos)
+      return true;
+  }
+  return false;
 }
 
 /// To be raised when the same texts get other ids, or another mask, within a version.
@@ -111,9 +117,9 @@ TokenCache::TokenCache(fs::path directory) : directory_(std::move(directory)) {
   if (is_new) create_exclusively(directory_ / "CACHEDIR.TAG", kTag);
 }
 
-fs::path TokenCache::entry(const fs::path& data, std::uint64_t fingerprint) const {
+fs::path TokenCache::entry(const fs::path& data, std::uint64_t fingerprint, std::string_view ending) const {
   constexpr std::size_t most = 100;  // file names have a limit
-  return directory_ / fmt::format("{}-{:016x}.h5", data.stem().string().substr(0, most), fingerprint);
+  return directory_ / fmt::format("{}-{:016x}{}", data.stem().string().substr(0, most), fingerprint, ending);
 }
 
 bool TokenCache::holds(const fs::path& entry) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/files/claim.hpp"
@@ -28,8 +29,9 @@ class TokenCache {
   /// folders. \throws IoError
   explicit TokenCache(std::filesystem::path directory);
 
-  /// The file that keeps the tokens of `data`: "STEM-FINGERPRINT.h5".
-  std::filesystem::path entry(const std::filesystem::path& data, std::uint64_t fingerprint) const;
+  /// The file that keeps the tokens of `data`, "STEM-FINGERPRINT.h5", or what is known of them, ".ids.json".
+  std::filesystem::path entry(const std::filesystem::path& data, std::uint64_t fingerprint,
+                              std::string_view ending = ".h5") const;
   /// True when `entry` exists; updates its access time.
   static bool holds(const std::filesystem::path& entry);
   /// Removes entries that were not used for `kKept`, if the folder is marked. Ignores files that cannot be removed.
