@@ -187,10 +187,22 @@ constexpr double kMostRows = 1e9;  // of a step: products with ranks and micro-b
 
 void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.section("Data and steps");
-  t.add("train-data", o.train_data,
-        "training data: a token file (HDF5), or text data as JSON Lines, Parquet, CSV or plain text: a file, a "
-        "directory, or a data set ORG/NAME in the Hugging Face cache",
-        {.path = data_set, .at_restart = saved});
+  t.add(
+       "train-data", o.train_data,
+       "training data: a token file, or text data as JSON Lines, Parquet, CSV or plain text: a file, a directory, or a "
+       "data set ORG/NAME in the Hugging Face cache; several are mixed: PATH:WEIGHT PATH:WEIGHT, or a JSON file with "
+       "sources (docs/data-at-scale.md)",
+       {.path = data_sources, .at_restart = saved})
+      ->type_name("DATA...")
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join);  // of lists in config files
+  t.add_choice("mix-end", kMixEnds, o.mix_end,
+               "of several sources, what one does when all of its samples were given: repeat (it begins again, in "
+               "another order), stop (the run ends) or drop (its share goes to the others until all have ended)",
+               {.at_restart = saved});
+  t.add("mix-temperature", o.mix_temperature,
+        "of several sources without weights: shares are sizes to the power of 1 over this number; 1: as large as they "
+        "are, more: closer to each other",
+        {.range = {.above = 0}, .at_restart = saved});
   t.add("data-field", o.data_field,
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text",
         {.at_restart = saved});
@@ -299,6 +311,11 @@ void add_output_options(OptionTable& t, TrainOptions& o, std::string& time_limit
       "print layout, gradient accumulation, predicted memory, speed and length, then end; exit code 3 if the job does "
       "not fit",
       {.at_restart = checkpoint});
+  t.add("samples", o.samples_file,
+        "with --dry-run: file for the first samples of the run, one JSON object per line: position, source, row and "
+        "epoch",
+        {.path = file});
+  t.add("num-samples", o.num_samples, "number of samples in --samples", {.range = {.from = 1}, .unit = "samples"});
   t.add("trace", o.runtime.trace_file,
         "file for a trace of compute, collectives, optimizer and input (Chrome trace format)", {.path = file});
   t.add("prompt", o.prompt, "text from which to generate at the end");

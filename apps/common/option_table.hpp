@@ -16,7 +16,7 @@
 namespace fsdp {
 
 /// Which files a text names, if any.
-enum class PathKind { none, file, folder, model, data_set, validation_sets, chat_template, tasks };
+enum class PathKind { none, file, folder, model, data_set, data_sources, validation_sets, chat_template, tasks };
 
 /// The source of a value that is not given when a run goes on from a checkpoint.
 enum class AtRestart {

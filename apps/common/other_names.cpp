@@ -327,6 +327,28 @@ void refuse_with_advice(const std::string& given, const std::string& name) {
   }
 }
 
+/// Joins the words after --train-data, which take one value: the sources of a mixture. The last --train-data counts.
+std::vector<std::string> join_sources(std::vector<std::string> line) {
+  std::vector<std::string> words;
+  std::optional<std::string> sources;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const auto equals = line[i].find('=');
+    if (!line[i].starts_with("--") || name_in(line[i]) != "train-data") {
+      words.push_back(std::move(line[i]));
+      continue;
+    }
+    sources = equals == std::string::npos ? "" : line[i].substr(equals + 1);
+    while (i + 1 < line.size() && (line[i + 1] == "-" || !line[i + 1].starts_with("-"))) {
+      *sources += (sources->empty() ? "" : ",") + line[i + 1];
+      ++i;
+    }
+  }
+  if (!sources) return words;
+  words.push_back(sources->empty() ? "--train-data" : "--train-data=" + *sources);
+  if (sources->empty()) words.emplace_back();  // CLI11 would take the next word for the value of "--train-data="
+  return words;
+}
+
 }  // namespace
 
 bool changes_nothing(const std::string& name, const std::string& value) {
@@ -368,7 +390,7 @@ std::vector<std::string> replace_other_names(const OptionTable& table, const std
     }
     words.push_back(word);
   }
-  return words;
+  return table.get_option_no_throw("--train-data") == nullptr ? words : join_sources(std::move(words));
 }
 
 }  // namespace fsdp

@@ -8,8 +8,6 @@ namespace {
 using enum AtRestart;
 
 constexpr std::array kNf4{NamedValue<bool>{"nf4", true}, NamedValue<bool>{"none", false}};
-constexpr std::array kTokenDtypes{NamedValue<NumberType>{"uint16", {2, false, false}},
-                                  NamedValue<NumberType>{"uint32", {4, false, false}}};
 
 }  // namespace
 
@@ -32,7 +30,7 @@ void add_layout_options(OptionTable& t, bool& stream, bool& documents) {
 
 void add_token_dtype(OptionTable& t, std::optional<NumberType>& type) {
   t.add_choice(
-      "token-dtype", kTokenDtypes, type,
+      "token-dtype", kRawTypeNames, type,
       "type of the ids in token files (.bin) that hold ids and nothing else, as nanoGPT writes them: uint16 or "
       "uint32",
       {.at_restart = saved});

@@ -115,7 +115,7 @@ void check_final_exports(ProcessGroup& world, const RunSetup& setup) {
     if (!input.empty()) outputs.inputs.emplace_back(name, input);
   };
   add("the folder of --model", setup.options.model.directory);
-  add("the data of --train-data", setup.options.train_data);
+  for (const auto& source : setup.options.sources) add("the data of --train-data", source.path);
   for (const auto& set : setup.options.val_sets) add("the data of --val-data", set.path);
   add("the games of --val-chess", setup.options.validation.games.data);
   add("the folder of --tokenizer",

@@ -42,9 +42,9 @@ namespace {
 std::unique_ptr<Trainer> make_trainer(const RunSetup& setup, ModelRuntime& runtime) {
   if (!setup.train_data) return nullptr;
   const auto& options = setup.options;
-  const TrainerOptions trainer_options{setup.batches,       setup.schedule,         plan_optimizer(options),
-                                       options.decay_all,   options.clip_grad_norm, options.seed,
-                                       !options.no_shuffle, options.fisher_samples, plan_objective(options)};
+  const TrainerOptions trainer_options{setup.batches,          setup.schedule,         plan_optimizer(options),
+                                       options.decay_all,      options.clip_grad_norm, options.seed,
+                                       options.fisher_samples, plan_objective(options)};
   return std::make_unique<Trainer>(runtime, *setup.train_data, trainer_options);
 }
 
@@ -271,7 +271,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
                       nlohmann::json& report) {
   using namespace detail;
   install_host_allocator();
-  const auto setup = set_up_run(world, start, options, saved_options, log);
+  auto setup = set_up_run(world, start, options, saved_options, log);
   if (options.dry_run) {
     report_left_out(setup, report);
     return dry_run(world, setup, log, report);
@@ -289,7 +289,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
     memory.predict();
     memory.require_room();
   }
-  ModelRuntime runtime(world, setup.config, sharding, setup.device, plan_step(options, setup.batches));
+  ModelRuntime runtime(world, setup.config, sharding, setup.device, shape_of_steps(setup));
   if (!options.runtime.trace_file.empty()) runtime.engine().observers().add(trace);
   PartTimer timer;
   runtime.engine().observers().add(timer);
@@ -301,6 +301,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (trainer && !trains_on_cpus) memory.predict();
   if (trainer) memory.tell();
   const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
+  go_back_in_sources(world, setup, taken, log);
   auto ignored = ignored_in_folders(world, setup);
   if (taken) ignored.add(taken->ignored);
   log_ignored(ignored, log);

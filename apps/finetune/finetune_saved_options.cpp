@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -111,6 +112,38 @@ void check_layout(OptionTable& app, const RunManifest& manifest, const std::file
 }
 
 /// \throws MissingInput
+std::vector<DataSource> find_data_sources(const std::string& text) {
+  auto sources = parse_data_sources(text);
+  const auto settings = hub_settings(process_environment());
+  for (auto& source : sources) {
+    for (auto* path : {&source.path, &source.validation}) {
+      if (path->empty()) continue;
+      try {
+        *path = find_snapshot(*path, RepoType::dataset, settings).string();
+      } catch (const MissingInput& missing) {
+        if (source.name.empty()) throw;
+        throw MissingInput(fmt::format("--train-data, source {}: {}", source.name, told(missing)));
+      }
+    }
+  }
+  return sources;
+}
+
+/// Makes the path of each source absolute if it exists. A text that would then be read as something else stays.
+std::string with_whole_sources(const std::string& text) {
+  std::error_code error;
+  if (std::filesystem::exists(text, error)) return saved_path(text).value_or(text);
+  auto sources = parse_data_sources(text);
+  for (auto& source : sources) {
+    if (std::filesystem::exists(source.path, error)) source.path = saved_path(source.path).value_or(source.path);
+  }
+  const auto whole = data_sources_text(sources);
+  const auto again = parse_data_sources(whole);
+  const auto same = [](const DataSource& a, const DataSource& b) { return a.name == b.name && a.path == b.path; };
+  return std::ranges::equal(again, sources, same) ? whole : text;
+}
+
+/// \throws MissingInput
 std::vector<ValidationSet> find_validation_sets(const std::string& text) {
   auto sets = parse_validation_sets(text, "--val-data");
   for (auto& set : sets) {
@@ -122,6 +155,17 @@ std::vector<ValidationSet> find_validation_sets(const std::string& text) {
     }
   }
   return sets;
+}
+
+void check_names_of_sets(const std::vector<ValidationSet>& sets) {
+  std::set<std::string> names;
+  for (const auto& set : sets) {
+    if (names.insert(set.name).second) continue;
+    throw UsageError(
+        fmt::format("two sets of validation data are called '{}': --val-data, --val-split and the "
+                    "validation of a source in --train-data need names of their own",
+                    set.name));
+  }
 }
 
 /// Makes each path absolute if it exists. A folder whose absolute name would parse as NAME=PATH stays as it is.
@@ -150,6 +194,8 @@ void check_saved_path(const std::string& name, PathKind path, const std::string&
   try {
     if (path == PathKind::validation_sets) {
       find_validation_sets(text);
+    } else if (path == PathKind::data_sources) {
+      find_data_sources(text);
     } else {
       find_snapshot(text, path == PathKind::model ? RepoType::model : RepoType::dataset,
                     hub_settings(process_environment()));
@@ -271,8 +317,8 @@ nlohmann::json collect_saved_options(OptionTable& app) {
       saved[name] = json_text(texts);
       continue;
     }
-    if (path == PathKind::validation_sets) {
-      saved[name] = with_whole_paths(text);
+    if (path == PathKind::validation_sets || path == PathKind::data_sources) {
+      saved[name] = path == PathKind::data_sources ? with_whole_sources(text) : with_whole_paths(text);
       continue;
     }
     const bool is_path = path != PathKind::none && !(path == PathKind::chat_template && is_chat_template_name(text));
@@ -398,16 +444,20 @@ void resolve_names(TrainOptions& options) {
                           : trainable_adapter(options.adapter, model.directory, options.sharding.quantize);
     take_adapter(options, lora, "--adapter " + options.adapter);
   }
-  if (!options.train_data.empty())
-    options.train_data = find_snapshot(options.train_data, RepoType::dataset, settings).string();
+  options.sources = find_data_sources(options.train_data);
+  if (options.sources.size() == 1) options.train_data = options.sources.front().path;
   options.val_sets = find_validation_sets(options.val_data);
   if (options.val_split > 0) {
     if (!options.val_sets.empty())
       throw UsageError(
           "--val-split holds a part of --train-data out for validation, and --val-data names other data: give one of "
           "them");
-    options.val_sets = {{"", options.train_data}};
+    for (const auto& source : options.sources) options.val_sets.push_back({source.name, source.path});
   }
+  for (const auto& source : options.sources) {
+    if (!source.validation.empty()) options.val_sets.push_back({source.name, source.validation});
+  }
+  check_names_of_sets(options.val_sets);
   auto& games = options.validation.games.data;
   if (!games.empty()) games = find_snapshot(games, RepoType::dataset, settings).string();
 }

@@ -1,6 +1,7 @@
 #include "apps/finetune/run_setup.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,7 @@
 #include "lib/tokenizers/files/new_tokens.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/data/prepare_data.hpp"
+#include "lib/training/data/scan_ids.hpp"
 #include "lib/training/data/token_cache.hpp"
 #include "lib/training/run/saved_path.hpp"
 
@@ -111,46 +113,138 @@ void add_tokens(ProcessGroup& world, RunSetup& setup, const Logger& log) {
   refuse_new_tokens(setup.lora);
 }
 
+/// Opens token files, and encodes texts before, with the job's options and those of single sources.
+class DataOpener {
+ public:
+  DataOpener(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stopped)
+      : world_(world),
+        setup_(setup),
+        options_(setup.options),
+        log_(log),
+        stopped_(stopped),
+        limit_{options_.model.seq_len, row_positions(setup.config, options_.model.seq_len)} {}
+
+  /// \param source  whose options are other than the job's; null: none
+  TokenLoader open(const std::string& data, const std::string& option, const DataSource* source) const {
+    const bool trained = option == "--train-data";
+    auto texts = text_options(source);
+    const auto most = texts.max_rows;
+    if (!trained && options_.val_split == 0) texts.max_rows = 0;
+    texts.split = {options_.val_split, !trained};
+    const auto file = prepare_tokens(world_, data, texts, log_, stopped_);
+    TokenLoader loader(file, limit_, setup_.config.vocab_size, trained || options_.val_split > 0 ? most : 0,
+                       token_file_options(texts.layout, texts.token_type));
+    scan_ids(world_, loader.tokens(),
+             {.records = std::min(loader.num_records(), loader.tokens().num_records()),
+              .vocab_size = setup_.config.vocab_size,
+              .directory = texts.directory,
+              .quiet = texts.quiet},
+             log_, stopped_);
+    if (options_.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
+    const auto chat_template = loader.tokens().notes().chat_template;
+    if (trained && !chat_template.empty()) setup_.chat_template = chat_template;
+    run_agreed(world_, [&] {
+      if (world_.rank() == 0) loader.require_targets(loader.num_records());
+    });
+    if (setup_.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
+    // Validation rows without document boundaries are used as they are.
+    const bool alone = trained && options_.sources.size() == 1;
+    if (options_.pack && !loader.is_stream() && (alone || loader.has_documents()))
+      loader.pack({options_.seed, !options_.no_shuffle});
+    run_agreed(world_, [&] { refuse_most_left_out(setup_, loader, option, data); });
+    return loader;
+  }
+
+ private:
+  TextOptions text_options(const DataSource* source) const {
+    TextOptions texts;
+    texts.field = options_.data_field;
+    texts.conversations = options_.conversations;
+    texts.layout = asked_layout(options_.stream, options_.documents);
+    texts.token_type = options_.token_type;
+    texts.max_rows = options_.max_rows;
+    texts.directory = std::filesystem::path(options_.out_dir) / kTokenCacheName;
+    texts.tokenizer_name = setup_.tokenizer.name;
+    texts.tokenizer = setup_.tokenizer.tokenizer.get();
+    texts.model = &setup_.config;
+    texts.check_origin = !options_.allow_other_tokenizer;
+    texts.tokenizer_is_sure = setup_.tokenizer.is_sure;
+    texts.quiet = options_.runtime.quiet;
+    texts.row_inputs = limit_.row_inputs();
+    if (source == nullptr) return texts;
+    if (!source->field.empty()) texts.field = source->field;
+    texts.conversations.form = source->form.value_or(texts.conversations.form);
+    texts.conversations.chat_template = source->chat_template.value_or(texts.conversations.chat_template);
+    texts.conversations.train_on = source->train_on.value_or(texts.conversations.train_on);
+    texts.layout = source->layout.value_or(texts.layout);
+    if (source->token_type) texts.token_type = source->token_type;
+    texts.max_rows = source->max_rows.value_or(texts.max_rows);
+    return texts;
+  }
+
+  ProcessGroup& world_;
+  RunSetup& setup_;
+  const TrainOptions& options_;
+  const Logger& log_;
+  const std::function<bool()>& stopped_;
+  SequenceLimit limit_;
+};
+
+/// Whether a run with the sources of a checkpoint goes on in their places. Not where one source of another name stands
+/// in place of one, or has fewer rows, of which check_rows_of_restart() tells.
+bool takes_places(const SavedMixture& saved, const std::vector<TrainingSource>& sources) {
+  if (saved.sources.size() != 1 || sources.size() != 1) return true;
+  const auto& was = saved.sources.front();
+  const auto& is = sources.front();
+  return was.name == is.name && is.rows.num_rows() >= was.rows;
+}
+
+/// Begins with the first samples of the sources, or where those of a checkpoint stand.
+void order_sources(ProcessGroup& world, RunSetup& setup, std::vector<TrainingSource> sources,
+                   const std::optional<RestartPoint>& point, const Logger& log) {
+  const auto& options = setup.options;
+  MixtureOrder::Options order{
+      .end = options.mix_end, .seed = options.seed, .shuffle = !options.no_shuffle, .first_position = 0};
+  setup.continued = {};
+  run_agreed(world, [&] {
+    if (!point || !point->knows_run || point->manifest.state.samples == 0) return;
+    const auto kept = point->manifest.data.find("mixture");
+    if (kept == point->manifest.data.end()) return;  // an older program's checkpoint
+    const auto saved = mixture_from_text(*kept, point->candidates.front().string());
+    if (!takes_places(saved, sources)) return;
+    setup.continued = continue_mixture(saved, sources, options.mix_end);
+    order.first_position = point->manifest.state.samples;
+    order.same_rule = setup.continued.same_rule;
+  });
+  setup.contents.clear();
+  for (const auto& source : sources) {
+    const auto& rows = source.rows;
+    setup.contents.push_back(text_of_root(world, [&] { return content_of(rows, rows.num_records()); }));
+  }
+  run_agreed(world, [&] { setup.train_data.emplace(std::move(sources), order); });
+  if (!setup.continued.changes.empty()) log.info(fmt::format("mixture   {}", fmt::join(setup.continued.changes, "; ")));
+}
+
 void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stopped) {
   const auto& options = setup.options;
-  TextOptions texts;
-  texts.field = options.data_field;
-  texts.conversations = options.conversations;
-  texts.layout = asked_layout(options.stream, options.documents);
-  texts.token_type = options.token_type;
-  texts.directory = std::filesystem::path(options.out_dir) / kTokenCacheName;
-  texts.tokenizer_name = setup.tokenizer.name;
-  texts.tokenizer = setup.tokenizer.tokenizer.get();
-  texts.model = &setup.config;
-  texts.check_origin = !options.allow_other_tokenizer;
-  texts.tokenizer_is_sure = setup.tokenizer.is_sure;
-  texts.quiet = options.runtime.quiet;
-  const SequenceLimit limit{options.model.seq_len, row_positions(setup.config, options.model.seq_len)};
-  texts.row_inputs = limit.row_inputs();
-  if (options.val_split > 0) texts.max_rows = options.max_rows;  // they are split
-  const auto open = [&](const std::string& data, const std::string& option) {
-    const bool trained = option == "--train-data";
-    texts.split = {options.val_split, !trained};
-    const auto file = prepare_tokens(world, data, texts, log, stopped);
-    TokenLoader loader(file, limit, setup.config.vocab_size, trained || options.val_split > 0 ? options.max_rows : 0,
-                       token_file_options(texts.layout, options.token_type));
-    if (options.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
-    if (trained) setup.chat_template = loader.tokens().notes().chat_template;
-    run_agreed(world, [&] {
-      if (world.rank() == 0) loader.require_targets(loader.num_records());
-    });
-    if (setup.device.backend != nullptr) loader.pad_to(kGpuLengthStep);
-    // Validation rows without document boundaries are used as they are.
-    if (options.pack && !loader.is_stream() && (trained || loader.has_documents()))
-      loader.pack({options.seed, !options.no_shuffle});
-    run_agreed(world, [&] { refuse_most_left_out(setup, loader, option, data); });
-    return loader;
+  const DataOpener opener(world, setup, log, stopped);
+  const auto source_of = [&](const std::string& name) -> const DataSource* {
+    const auto found = std::ranges::find(options.sources, name, &DataSource::name);
+    return found == options.sources.end() ? nullptr : &*found;
   };
   const std::string val_option = options.val_split > 0 ? "--val-split of" : "--val-data";
-  for (const auto& set : options.val_sets)
-    setup.validation.push_back({set.name, open(set.path, val_option + (set.name.empty() ? "" : " " + set.name))});
-  texts.max_rows = options.max_rows;
-  if (trains(options)) setup.train_data.emplace(open(options.train_data, "--train-data"));
+  for (const auto& set : options.val_sets) {
+    setup.validation.push_back(
+        {set.name, opener.open(set.path, val_option + (set.name.empty() ? "" : " " + set.name), source_of(set.name))});
+  }
+  if (!trains(options)) return;
+  std::vector<TrainingSource> sources;
+  for (const auto& source : options.sources) {
+    auto rows = opener.open(source.path, "--train-data", &source);
+    sources.push_back({source.name.empty() ? name_of_source(source.path) : source.name, std::move(rows)});
+  }
+  weigh_sources(options.sources, options.mix_temperature, sources);
+  order_sources(world, setup, std::move(sources), setup.restart, log);
 }
 
 /// The text of the training data's chat template, which its name leads to, or which the continued run kept; empty for
@@ -182,6 +276,11 @@ void plan_length(RunSetup& setup) {
     setup.total_steps = plan_steps(options, rows, setup.batches.rows_per_step);
     if (options.max_steps <= 0)
       setup.total_samples = static_cast<std::int64_t>(std::llround(options.max_epochs * static_cast<double>(rows)));
+    if (options.mix_end == MixEnd::stop) {
+      const auto per_step = setup.batches.rows_per_step;
+      setup.total_samples = std::min(setup.total_samples, rows);
+      setup.total_steps = std::min(setup.total_steps, (rows + per_step - 1) / per_step);
+    }
     setup.save_every = options.save_every.in_steps(rows, setup.batches.rows_per_step);
     setup.eval_every = options.eval_every.in_steps(rows, setup.batches.rows_per_step);
     setup.tasks_every = options.validation.tasks.every.in_steps(rows, setup.batches.rows_per_step);
@@ -207,7 +306,8 @@ void log_other_order(const RunSetup& setup, const RunManifest& saved, const Logg
   };
   const auto was = order(saved.options), is = order(setup.saved_options);
   const auto rows = setup.train_data->num_rows(), read = saved.state.samples % rows;
-  if (was == is || read == 0) return;
+  const bool between_epochs = !setup.train_data->is_mixture() && read == 0;
+  if (was == is || between_epochs) return;
   log.warning(fmt::format(
       "{} gives another order of the data than {} of the checkpoint's run, which has read {} of {} samples of "
       "its epoch: until that epoch ends some of them come again, and as many others not at all",
@@ -221,6 +321,7 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
   if (!setup.restart || !setup.train_data) return;
   const auto& saved = setup.restart->manifest;
   const auto rows = saved.data.find("rows");
+  if (setup.train_data->first_position() > 0) return log_other_order(setup, saved, log);
   if (saved.state.samples == 0 || rows == saved.data.end() || !rows->is_number_integer()) return;
   if (rows->get<std::int64_t>() == setup.train_data->num_rows()) {
     log_other_data(setup, saved, log);
@@ -243,8 +344,15 @@ void check_rows_of_restart(const RunSetup& setup, const Logger& log) {
 
 CudaGraphs RunSetup::cuda_graphs() const {
   const auto asked = options.sharding.cuda_graphs;
-  const bool many_lengths = train_data && train_data->has_documents() && !train_data->is_packed();
+  const bool many_lengths = train_data && train_data->has_many_lengths();
   return asked == CudaGraphs::automatic && many_lengths ? CudaGraphs::off : asked;
+}
+
+void go_back_in_sources(ProcessGroup& world, RunSetup& setup, const std::optional<RestartPoint>& taken,
+                        const Logger& log) {
+  if (!setup.train_data || setup.train_data->first_position() == 0) return;
+  if (taken->manifest.state.samples == setup.train_data->first_position()) return;
+  order_sources(world, setup, setup.train_data->take_sources(), taken, log);
 }
 
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
@@ -282,13 +390,15 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (trains(options)) setup.deciding = check_validation_options(options);
   check_final_exports(world, setup);
   if (trains(options)) run_agreed(world, [&] { setup.export_dtype = export_dtype(setup); });
-  if (trains(options) && options.train_data.empty())
+  if (trains(options) && options.sources.empty())
     throw UsageError("--train-data is missing: token files, or texts in JSON Lines, Parquet, CSV or plain files");
   if (options.val_split > 0) {
-    if (options.train_data.empty()) throw UsageError("--val-split holds out a part of --train-data: give that");
-    if (is_token_file(options.train_data))
-      throw UsageError("--val-split holds out texts, and " + options.train_data +
-                       " is a token file: give the texts, or encode those for --val-data apart");
+    if (options.sources.empty()) throw UsageError("--val-split holds out a part of --train-data: give that");
+    for (const auto& source : options.sources) {
+      if (is_token_file(source.path))
+        throw UsageError("--val-split holds out texts, and " + source.path +
+                         " is a token file: give the texts, or encode those for --val-data apart");
+    }
   }
   if (!trains(options) && options.val_sets.empty() && options.prompt.empty() && options.validation.games.data.empty() &&
       options.validation.tasks.names.empty()) {
@@ -299,6 +409,8 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
     throw UsageError("--sample-prompt writes while a run trains: --max-epochs -1 only evaluates, give --prompt");
   if (options.sharding.offload_activations && options.sharding.checkpoint_every == 0)
     throw UsageError("--offload-activations needs --activation-checkpointing: it keeps inputs of recomputed blocks");
+  if (!options.samples_file.empty() && !options.dry_run)
+    throw UsageError("--samples lists the samples of a run that is not made: give --dry-run, too");
   if (options.restart_epoch.value_or(0) > 0 && !setup.restart)
     throw UsageError("--restart-epoch needs --restart-checkpoint-file, the checkpoint to go on from");
   setup.tokenizer = choose_tokenizer(options.model, options.adapter, setup.config, setup.restart);
@@ -315,6 +427,12 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   return setup;
 }
 
+StepShape shape_of_steps(const RunSetup& setup) {
+  auto shape = plan_step(setup.options, setup.batches);
+  if (setup.train_data) shape.groups = setup.train_data->groups();
+  return shape;
+}
+
 RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size) {
   const auto& options = setup.options;
   RunManifest manifest;
@@ -326,6 +444,8 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
   manifest.data = {
       {"train", options.train_data}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
   manifest.data["layout"] = setup.train_data->is_stream() ? "stream" : "documents";
+  manifest.data["mixture"] =
+      mixture_to_text(save_mixture(*setup.train_data, state.samples, setup.contents, setup.continued.resting));
   if (!setup.tokenizer.name.empty()) {
     const auto path = saved_path(setup.tokenizer.name);
     if (path) manifest.data["tokenizer"] = setup.tokenizer.name == kBuiltInTokenizer ? setup.tokenizer.name : *path;

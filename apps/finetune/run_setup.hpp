@@ -16,7 +16,8 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/tokenizers/vocabulary/tokenizer.hpp"
-#include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/mixture_state.hpp"
+#include "lib/training/data/training_data.hpp"
 #include "lib/training/evaluate/prompt.hpp"
 #include "lib/training/requests/asked_tasks.hpp"
 #include "lib/training/run/restart.hpp"
@@ -73,7 +74,9 @@ struct RunSetup {
   TokenizerChoice tokenizer;
   bool has_new_tokens = false;                  ///< of --add-tokens: the tokenizer lies in the run's folder
   std::unique_ptr<NewTokenizer> new_tokenizer;  ///< of this job's --add-tokens: there when the run begins; else null
-  std::optional<TokenLoader> train_data;        ///< set when the job trains
+  std::optional<TrainingData> train_data;       ///< set when the job trains
+  std::vector<std::string> contents;            ///< content_of() of its sources
+  ContinuedMixture continued;                   ///< what a restart found about them
   std::string export_dtype;                     ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
   std::string chat_template;                    ///< name of the training data's chat template; "": none
   std::string template_text;                    ///< that template, for exports; "": none, or the tokenizer's own
@@ -101,6 +104,9 @@ struct RunSetup {
 /// \param taken  the checkpoint that was loaded
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken);
 
+/// The steps of the job for the engine.
+StepShape shape_of_steps(const RunSetup& setup);
+
 inline bool exports_at_the_end(const TrainOptions& options) {
   return !options.save_final_full.empty() || !options.save_final_hf.empty();
 }
@@ -110,6 +116,11 @@ inline bool exports_at_the_end(const TrainOptions& options) {
 /// \throws Error subclasses
 RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptions& options,
                     const nlohmann::json& saved_options, const Logger& log);
+
+/// Puts the training data where an older checkpoint stands that was loaded in place of setup.restart's. Collective.
+/// \param taken  the checkpoint that was loaded
+void go_back_in_sources(ProcessGroup& world, RunSetup& setup, const std::optional<RestartPoint>& taken,
+                        const Logger& log);
 
 /// Returns a checkpoint's description of the run. \param state  present state of the run
 RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_size);

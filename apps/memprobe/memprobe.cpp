@@ -96,7 +96,7 @@ class MemprobeJob {
     } else if (device_.backend != nullptr) {
       budget_.gpu = gpu_of(device_.backend->info(device_.device.index()));
     }
-    data_ = detail::open_token_file(options_.train, config_, budget_.gpu.has_value());
+    data_ = detail::open_token_files(options_.train, config_, budget_.gpu.has_value());
     tokens_ = detail::tokens_per_sequence(options_.train, config_, data_);
     if (!options_.memory.empty() && budget_.gpu) {
       log_.warning("--memory " + options_.memory +
@@ -464,7 +464,7 @@ class MemprobeJob {
   ModelConfig config_;
   LoraConfig lora_;
   std::int64_t tokens_ = 0;
-  std::optional<TokenLoader> data_;  ///< set when --train-data is a token file
+  std::optional<TrainingData> data_;  ///< set when --train-data names token files
   int job_ranks_per_node_ = 1;
   DeviceChoice device_;
   detail::MemoryBudget budget_;

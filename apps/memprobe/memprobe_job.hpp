@@ -13,7 +13,7 @@
 #include "lib/planning/memory/prediction.hpp"
 #include "lib/planning/speed/speed_outcome.hpp"
 #include "lib/planning/speed/step_time.hpp"
-#include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/training_data.hpp"
 
 namespace fsdp::detail {
 
@@ -65,10 +65,10 @@ std::int64_t needed_bytes(const MemoryPrediction& prediction);
 std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& budget);
 
 /// Opens --train-data as a training run would when it is a token file; else returns nothing.
-std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
+std::optional<TrainingData> open_token_files(const TrainOptions& options, const ModelConfig& config, bool on_gpu);
 /// Returns the tokens of a row of that file, or the length that a run would use without one.
 std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
-                                 const std::optional<TokenLoader>& data);
+                                 const std::optional<TrainingData>& data);
 
 /// Returns every combination of strategy, recomputation, precision and number of ranks that the options ask for.
 /// Without --ranks, the number of ranks is this job's. \throws UsageError naming the option

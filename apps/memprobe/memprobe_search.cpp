@@ -15,8 +15,8 @@
 #include "lib/base/types/index.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/rope.hpp"
-#include "lib/training/data/data_loader.hpp"
 #include "lib/training/data/prepare_data.hpp"
+#include "lib/training/data/training_data.hpp"
 
 namespace fsdp::detail {
 
@@ -33,19 +33,31 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
   return allocator_capacity(*budget.gpu, prediction.overheads) - budget.margin_bytes - prediction.profile.peak_bytes;
 }
 
-std::optional<TokenLoader> open_token_file(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
-  const auto& data = options.train_data;
-  if (!is_token_file(data)) return std::nullopt;
-  TokenLoader loader(data, SequenceLimit{options.model.seq_len, row_positions(config, options.model.seq_len)},
-                     config.vocab_size, options.max_rows,
-                     token_file_options(asked_layout(options.stream, options.documents), options.token_type));
-  if (on_gpu) loader.pad_to(kGpuLengthStep);
-  if (options.pack) loader.pack({options.seed, !options.no_shuffle});
-  return loader;
+std::optional<TrainingData> open_token_files(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
+  const auto asked = parse_data_sources(options.train_data);
+  const auto is_token_source = [](const DataSource& source) { return is_token_file(source.path); };
+  if (asked.empty() || !std::ranges::all_of(asked, is_token_source)) return std::nullopt;
+  std::vector<TrainingSource> sources;
+  for (const auto& source : asked) {
+    TokenLoader rows(source.path, SequenceLimit{options.model.seq_len, row_positions(config, options.model.seq_len)},
+                     config.vocab_size, source.max_rows.value_or(options.max_rows),
+                     token_file_options(source.layout.value_or(asked_layout(options.stream, options.documents)),
+                                        source.token_type ? source.token_type : options.token_type));
+    if (on_gpu) rows.pad_to(kGpuLengthStep);
+    if (options.pack && !rows.is_stream() && (asked.size() == 1 || rows.has_documents()))
+      rows.pack({options.seed, !options.no_shuffle});
+    sources.push_back({source.name, std::move(rows)});
+  }
+  weigh_sources(asked, options.mix_temperature, sources);
+  return TrainingData(std::move(sources), {.end = options.mix_end,
+                                           .seed = options.seed,
+                                           .shuffle = !options.no_shuffle,
+                                           .first_position = 0,
+                                           .same_rule = true});
 }
 
 std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig& config,
-                                 const std::optional<TokenLoader>& data) {
+                                 const std::optional<TrainingData>& data) {
   if (data) return data->tokens_per_row();
   const auto& wish = options.model;
   // Without --seq-len, texts are cut to 512 ids and a model trained from scratch uses all its positions.

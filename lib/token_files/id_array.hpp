@@ -1,10 +1,12 @@
 #pragma once
 // Whole numbers one after the other in a file of another program, read in place as ids.
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "lib/base/files/file.hpp"
+#include "lib/base/types/named_values.hpp"
 
 namespace fsdp {
 
@@ -14,6 +16,10 @@ struct NumberType {
   bool is_signed = false;
   bool is_big_endian = false;
 };
+
+/// Types of ids in files that hold ids and nothing else.
+inline constexpr std::array kRawTypeNames{NamedValue<NumberType>{"uint16", {2, false, false}},
+                                          NamedValue<NumberType>{"uint32", {4, false, false}}};
 
 class IdArray {
  public:

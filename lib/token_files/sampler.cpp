@@ -41,35 +41,71 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t
   return permutation;
 }
 
-Sampler::Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle)
-    : num_rows_(num_rows), seed_(seed), shuffle_(shuffle) {
+Sampler::Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle, const RowPlace& start)
+    : num_rows_(num_rows),
+      seed_(seed),
+      shuffle_(shuffle),
+      begin_(start.samples - start.in_epoch),
+      epoch_(start.epoch),
+      sizes_(start.sizes) {
   if (num_rows < 1) {
     throw RequestError("a data order needs at least one row, the data set has " + std::to_string(num_rows));
   }
+  if (sizes_.empty()) sizes_ = {num_rows};
+  if (num_rows < sizes_.back())
+    throw RequestError("a data order of " + std::to_string(sizes_.back()) + " rows cannot go on with " +
+                       std::to_string(num_rows));
+  if (num_rows > sizes_.back()) sizes_.push_back(num_rows);
 }
 
-std::int64_t Sampler::row(std::int64_t position) {
-  if (position < 0) throw std::out_of_range("stream position " + std::to_string(position) + " is negative");
-  if (!shuffle_) return position % num_rows_;
-  const std::int64_t epoch = position / num_rows_;
-  if (epoch != cached_epoch_) {
-    permutation_ = epoch_permutation(num_rows_, seed_, epoch);
-    cached_epoch_ = epoch;
+RowPlace Sampler::place(std::int64_t position) const {
+  RowPlace place{position, epoch_, position - begin_, sizes_};
+  if (place.in_epoch < 0)
+    throw std::out_of_range("stream position " + std::to_string(position) + " is before the first, " +
+                            std::to_string(begin_));
+  if (place.in_epoch < sizes_.back()) return place;
+  const auto after = place.in_epoch - sizes_.back();
+  place.epoch += 1 + after / num_rows_;
+  place.in_epoch = after % num_rows_;
+  place.sizes = {num_rows_};
+  return place;
+}
+
+/// Rows that were added during an epoch follow the others, in an order of their own.
+std::vector<std::int64_t> Sampler::permutation_of(const RowPlace& place) const {
+  std::vector<std::int64_t> permutation;
+  std::int64_t before = 0;
+  for (const auto size : place.sizes) {
+    auto part = epoch_permutation(size - before, seed_, place.epoch);
+    for (auto& row : part) row += before;
+    if (before == 0) {
+      permutation = std::move(part);
+    } else {
+      permutation.insert(permutation.end(), part.begin(), part.end());
+    }
+    before = size;
   }
-  return element(permutation_, position % num_rows_);
+  return permutation;
+}
+
+SampledRow Sampler::sample(std::int64_t position) {
+  const auto place = this->place(position);
+  SampledRow sample{place.in_epoch, place.epoch, 0};
+  if (shuffle_) {
+    if (place.epoch != cached_epoch_) {
+      permutation_ = permutation_of(place);
+      cached_epoch_ = place.epoch;
+    }
+    sample.row = element(permutation_, place.in_epoch);
+  }
+  sample.number = sample.row + sample.epoch * num_rows_;
+  return sample;
 }
 
 std::vector<std::int64_t> Sampler::rows(std::int64_t first_position, std::int64_t count) {
   std::vector<std::int64_t> result;
   result.reserve(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
   for (std::int64_t i = 0; i < count; ++i) result.push_back(row(first_position + i));
-  return result;
-}
-
-std::vector<std::int64_t> Sampler::numbers(std::int64_t first_position, std::int64_t count) {
-  auto result = rows(first_position, count);
-  for (std::size_t i = 0; i < result.size(); ++i)
-    result[i] += (first_position + static_cast<std::int64_t>(i)) / num_rows_ * num_rows_;
   return result;
 }
 

@@ -15,27 +15,49 @@ namespace fsdp {
 /// \param num_rows  >= 0
 std::vector<std::int64_t> epoch_permutation(std::int64_t num_rows, std::uint64_t seed, std::int64_t epoch);
 
+/// A place in the stream of samples of one set of rows.
+struct RowPlace {
+  std::int64_t samples = 0;   ///< before it, in all epochs
+  std::int64_t epoch = 0;     ///< epochs that are through
+  std::int64_t in_epoch = 0;  ///< samples of the present epoch before it
+  /// Numbers of rows in the present epoch, rising: those that it began with, and then each number that there has been
+  /// since. The rows that came later are the epoch's last. Empty: the epoch begins here.
+  std::vector<std::int64_t> sizes;
+};
+
+struct SampledRow {
+  std::int64_t row = 0;
+  std::int64_t epoch = 0;
+  std::int64_t number = 0;  ///< row plus as many rows for every earlier epoch, so that it is unique across epochs
+};
+
 /// The endless stream of samples: position p is row perm_{p / num_rows}[p % num_rows], perm_e = epoch_permutation of
-/// epoch e; without shuffling it is row p % num_rows.
+/// epoch e; without shuffling it is row p % num_rows. A stream that goes on after rows were added first ends its epoch:
+/// with what is left of the old rows, then with the new ones.
 /// Keeps the permutation of one epoch (8 bytes per row), so positions should be visited in rising order. One object per
 /// thread.
 class Sampler {
  public:
-  /// \throws RequestError when num_rows < 1
-  Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle);
+  /// \param start  the first position, and where the rows stand there
+  /// 	hrows RequestError when num_rows < 1 or is less than start's rows
+  Sampler(std::int64_t num_rows, std::uint64_t seed, bool shuffle, const RowPlace& start = {});
 
   std::int64_t num_rows() const { return num_rows_; }
-  /// \param position  >= 0. \throws std::out_of_range
-  std::int64_t row(std::int64_t position);
+  /// \param position  at least that of the start's epoch. \throws std::out_of_range
+  SampledRow sample(std::int64_t position);
+  std::int64_t row(std::int64_t position) { return sample(position).row; }
+  RowPlace place(std::int64_t position) const;
   /// The rows of positions [first_position, first_position + count).
   std::vector<std::int64_t> rows(std::int64_t first_position, std::int64_t count);
-  /// The rows of these positions plus num_rows() for every earlier epoch, so that a number is unique across epochs.
-  std::vector<std::int64_t> numbers(std::int64_t first_position, std::int64_t count);
 
  private:
+  std::vector<std::int64_t> permutation_of(const RowPlace& place) const;
+
   std::int64_t num_rows_;
   std::uint64_t seed_;
   bool shuffle_;
+  std::int64_t begin_ = 0, epoch_ = 0;  ///< position and number of the start's epoch
+  std::vector<std::int64_t> sizes_;     ///< of that epoch
   std::int64_t cached_epoch_ = -1;
   std::vector<std::int64_t> permutation_;
 };

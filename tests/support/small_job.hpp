@@ -15,7 +15,7 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/ranks/thread_group.hpp"
 #include "lib/token_files/token_file_writer.hpp"
-#include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/training_data.hpp"
 #include "lib/training/step/initialize.hpp"
 #include "lib/training/step/trainer.hpp"
 
@@ -32,6 +32,12 @@ inline std::filesystem::path write_small_rows(const std::filesystem::path& file)
   writer->add(ids);
   writer->finish();
   return file;
+}
+
+inline TrainingData one_source(TokenLoader rows, std::uint64_t seed) {
+  std::vector<TrainingSource> sources;
+  sources.push_back({"data", std::move(rows)});
+  return TrainingData(std::move(sources), {.seed = seed});
 }
 
 struct SmallJob {
@@ -53,7 +59,7 @@ class SmallJobRank {
   SmallJobRank(ProcessGroup& world, const SmallJob& job)
       : runtime(world, job.model, job.sharding, job.device,
                 {job.accumulation_steps, takes_bf16_gradients(job.optimizer)}),
-        loader(job.data, {0, job.model.block_size}, job.model.vocab_size) {
+        loader(one_source(TokenLoader(job.data, {0, job.model.block_size}, job.model.vocab_size), 5)) {
     const auto rows = job.micro_batch_size * world.size() * job.accumulation_steps;
     LrSchedule schedule;
     schedule.peak = job.lr;
@@ -65,7 +71,6 @@ class SmallJobRank {
                                                        false,
                                                        1.0,
                                                        5,
-                                                       true,
                                                        0,
                                                        job.objective});
     initialize_parameters(runtime, 5);
@@ -75,7 +80,7 @@ class SmallJobRank {
   }
 
   ModelRuntime runtime;
-  TokenLoader loader;
+  TrainingData loader;
   std::unique_ptr<Trainer> trainer;
 };
 

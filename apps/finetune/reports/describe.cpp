@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/finetune/reports/left_out.hpp"
 #include "apps/finetune/reports/memory_reporter.hpp"
+#include "apps/finetune/reports/samples_file.hpp"
 #include "apps/finetune/reports/speed_reporter.hpp"
 #include "lib/base/process/scheduler.hpp"
 #include "lib/base/process/variables.hpp"
@@ -46,35 +48,106 @@ std::string validation_words(const RunSetup& setup) {
   return text;
 }
 
-void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
-  const auto& data = *setup.train_data;
-  const auto rows = data.num_rows();
-  const auto length = data.tokens_per_row();
-  const bool documents = data.has_documents();
-  log.info(fmt::format(
-      "data      {} {} tokens   {} per step ({} x {}{})   {}{}",
-      documents && !data.is_packed() ? format_count_of(rows, "text") + " of up to"
-                                     : format_count_of(rows, "row") + " x",
-      length, format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
-      setup.batches.micro_batch_size,
-      setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
-      format_count_of(setup.total_steps, "step"), validation_words(setup)));
-  if (data.is_packed()) {
-    log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone",
-                         format_count_of(data.num_records(), "text"), format_count_of(rows, "row"), 100 * data.fill()));
+/// "1,200 texts of up to 256 tokens", "80 rows x 512 tokens"
+std::string rows_words(const TokenLoader& rows) {
+  const bool texts = rows.has_documents() && !rows.is_packed();
+  const auto count = rows.num_rows();
+  return fmt::format("{} {} tokens",
+                     texts ? format_count_of(count, "text") + " of up to" : format_count_of(count, "row") + " x",
+                     rows.tokens_per_row());
+}
+
+void describe_rows(ProcessGroup& world, const RunSetup& setup, const std::string& name, const TokenLoader& rows,
+                   const Logger& log) {
+  const auto of_source = name.empty() ? "" : "   (" + name + ")";
+  if (rows.is_packed()) {
+    log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone{}",
+                         format_count_of(rows.num_records(), "text"), format_count_of(rows.num_rows(), "row"),
+                         100 * rows.fill(), of_source));
   }
-  if (data.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone");
-  if (setup.options.pack && data.is_stream())
-    log.info("packed    the rows of a stream are full: --pack changes nothing");
-  if (!data.has_loss_mask() || data.ids_left_out(data.num_records()) == 0) return;
-  if (const auto none = world.rank() == 0 ? data.documents_without_targets(data.num_records()) : 0; none > 0) {
-    const auto ids_read = data.longest_sequence() + 1;
-    log.warning(fmt::format("{} of {} have no token that counts among their first {} and train nothing{}",
-                            format_count(none), format_count_of(data.num_records(), "text"), ids_read,
+  if (rows.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone" + of_source);
+  if (setup.options.pack && rows.is_stream())
+    log.info("packed    the rows of a stream are full: --pack changes nothing" + of_source);
+  if (!rows.has_loss_mask() || rows.ids_left_out(rows.num_records()) == 0) return;
+  if (const auto none = world.rank() == 0 ? rows.documents_without_targets(rows.num_records()) : 0; none > 0) {
+    const auto ids_read = rows.longest_sequence() + 1;
+    log.warning(fmt::format("{}{} of {} have no token that counts among their first {} and train nothing{}",
+                            name.empty() ? "" : name + ": ", format_count(none),
+                            format_count_of(rows.num_records(), "text"), ids_read,
                             ids_read >= setup.config.block_size
                                 ? ""
                                 : fmt::format(": give a longer --seq-len (up to {})", setup.config.block_size)));
   }
+}
+
+/// The part of a source of a mixture in the whole run.
+struct SourcePlan {
+  const TrainingSource& source;
+  double share = 0;          ///< of the samples
+  std::int64_t samples = 0;  ///< with those before a restart
+  std::int64_t tokens = 0;   ///< of these samples
+  double epochs = 0;
+};
+
+std::vector<SourcePlan> plan_sources(const RunSetup& setup) {
+  const auto& data = *setup.train_data;
+  const auto end = std::min(setup.total_samples, setup.total_steps * setup.batches.rows_per_step);
+  const auto places = data.places(std::max(end, data.first_position()));
+  double weights = 0;
+  for (const auto& source : data.sources()) weights += static_cast<double>(source.weight);
+  std::vector<SourcePlan> plans;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& source = data.sources()[i];
+    const auto& place = places[i].rows;
+    const auto records = source.rows.num_records();
+    const auto tokens = source.rows.has_documents()
+                            ? source.rows.num_ids(records) - source.rows.ids_left_out(records) - records
+                            : records * source.rows.tokens_per_row();
+    const auto per_sample = static_cast<double>(tokens) / static_cast<double>(source.rows.num_rows());
+    plans.push_back({source, static_cast<double>(source.weight) / weights, place.samples,
+                     std::llround(per_sample * static_cast<double>(place.samples)),
+                     static_cast<double>(place.epoch) +
+                         static_cast<double>(place.in_epoch) / static_cast<double>(place.sizes.back())});
+  }
+  return plans;
+}
+
+void describe_mixture(const RunSetup& setup, const Logger& log) {
+  const bool repeats = setup.train_data->end() == MixEnd::repeat;
+  for (const auto& [source, share, samples, tokens, epochs] : plan_sources(setup)) {
+    log.info(fmt::format("source    {}   {:.4g} %   {}   {}, {} tokens in the run: {:.3g} epochs{}", source.name,
+                         100 * share, rows_words(source.rows), format_count_of(samples, "sample"), format_count(tokens),
+                         epochs, repeats && epochs > 1 ? ", it repeats" : ""));
+  }
+}
+
+void report_mixture(const RunSetup& setup, nlohmann::json& report) {
+  if (!setup.train_data || !setup.train_data->is_mixture()) return;
+  for (const auto& [source, share, samples, tokens, epochs] : plan_sources(setup)) {
+    report["sources"].push_back({{"name", source.name},
+                                 {"share", share},
+                                 {"rows", source.rows.num_rows()},
+                                 {"samples", samples},
+                                 {"tokens", tokens},
+                                 {"epochs", epochs}});
+  }
+}
+
+void describe_data(ProcessGroup& world, const RunSetup& setup, const Logger& log) {
+  const auto& data = *setup.train_data;
+  const auto& first = data.sources().front().rows;
+  log.info(fmt::format(
+      "data      {}   {} per step ({} x {}{})   {}{}",
+      data.is_mixture() ? fmt::format("{} of {}, up to {} tokens", format_count_of(data.num_rows(), "sample"),
+                                      format_count_of(std::ssize(data.sources()), "source"), data.tokens_per_row())
+                        : rows_words(first),
+      format_count_of(setup.batches.rows_per_step, "row"), format_count_of(world.size(), "rank"),
+      setup.batches.micro_batch_size,
+      setup.batches.accumulation_steps > 1 ? fmt::format(" x {} micro-batches", setup.batches.accumulation_steps) : "",
+      format_count_of(setup.total_steps, "step"), validation_words(setup)));
+  if (data.is_mixture()) describe_mixture(setup, log);
+  for (const auto& source : data.sources())
+    describe_rows(world, setup, data.is_mixture() ? source.name : "", source.rows, log);
 }
 
 /// True when the usual micro-batches are small enough for CUDA graphs.
@@ -191,6 +264,8 @@ void describe_run(ProcessGroup& world, const RunSetup& setup, ModelRuntime& runt
 
 ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, nlohmann::json& report) {
   report["dry_run"] = true;
+  report_mixture(setup, report);
+  if (!setup.options.samples_file.empty()) write_samples(world, setup, log);
   auto sharding = setup.options.sharding;
   sharding.lora = setup.lora;
   (void)plan_optimizer(setup.options);  // refuses what training would refuse
@@ -201,8 +276,7 @@ ExitCode dry_run(ProcessGroup& world, const RunSetup& setup, const Logger& log, 
   {
     const MemoryRecorder recorder(setup.device.backend != nullptr);
     ModelRuntime runtime(*fake_world, setup.config, sharding,
-                         make_meta_device(gpu, recorder.tape(), std::make_shared<WorkLog>(), 1),
-                         plan_step(setup.options, setup.batches));
+                         make_meta_device(gpu, recorder.tape(), std::make_shared<WorkLog>(), 1), shape_of_steps(setup));
     describe_run(world, setup, runtime, agree_on_products(world, runtime, log), log);
   }
   if (world.rank() == 0) say_whether_weights_are_there(setup, log);

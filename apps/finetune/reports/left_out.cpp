@@ -25,6 +25,21 @@ std::string words(const TokenLoader& rows, const LeftOut& found, const char* rea
                      100.0 * static_cast<double>(found.left_out) / static_cast<double>(found.ids), read, why);
 }
 
+std::vector<const TrainingSource*> all_sources(const RunSetup& setup) {
+  std::vector<const TrainingSource*> all;
+  if (!setup.train_data) return all;
+  for (const auto& source : setup.train_data->sources()) all.push_back(&source);
+  return all;
+}
+
+/// The rows of the source from which a set of --val-split was taken; null: the job does not train.
+const TokenLoader* trained_on(const RunSetup& setup, const std::string& name) {
+  for (const auto* source : all_sources(setup)) {
+    if (name.empty() || source->name == name) return &source->rows;
+  }
+  return nullptr;
+}
+
 constexpr const char* kTrained = "trained on";
 constexpr const char* kValidated = "validated on";
 
@@ -57,17 +72,21 @@ void log_left_out(const RunSetup& setup, const Logger& log) {
       return format_count_of(count, rows.has_documents() ? "text" : "row") + ", " +
              format_count_of(rows.num_ids(count), "id");
     };
-    const auto& held_out = setup.validation.front().rows;
-    log.info(fmt::format("split     {}to validate on: {}{}",
-                         setup.train_data ? "to train on: " + part(*setup.train_data) + "   " : "", part(held_out),
-                         held_out.is_stream() ? ", the end of the text: if it is of another kind, its loss says little "
-                                                "about the rest"
-                                              : ""));
+    for (std::size_t i = 0; i < setup.options.sources.size(); ++i) {
+      const auto& [name, held_out] = setup.validation[i];
+      const auto* trained = trained_on(setup, name);
+      log.info(fmt::format("split     {}{}to validate on: {}{}", name.empty() ? "" : name + ": ",
+                           trained != nullptr ? "to train on: " + part(*trained) + "   " : "", part(held_out),
+                           held_out.is_stream() ? ", the end of the text: if it is of another kind, its loss says "
+                                                  "little about the rest"
+                                                : ""));
+    }
   }
   const auto tell = [&](const TokenLoader& rows, const char* read, const std::string& set) {
     if (const LeftOut found(rows); found.left_out > 0) log.info("cut       " + set + words(rows, found, read));
   };
-  if (setup.train_data) tell(*setup.train_data, kTrained, "");
+  for (const auto* source : all_sources(setup))
+    tell(source->rows, kTrained, setup.train_data->is_mixture() ? source->name + ": " : "");
   for (const auto& [name, rows] : setup.validation) tell(rows, kValidated, name.empty() ? "" : name + ": ");
 }
 
@@ -78,11 +97,15 @@ void report_left_out(const RunSetup& setup, nlohmann::json& report) {
       return nlohmann::json{{rows.has_documents() ? "texts" : "rows", count}, {"ids", rows.num_ids(count)}};
     };
     auto& split = report["val_split"] = {{"share", setup.options.val_split}};
-    if (setup.train_data) split["train"] = part(*setup.train_data);
-    split["validation"] = part(setup.validation.front().rows);
+    for (std::size_t i = 0; i < setup.options.sources.size(); ++i) {
+      const auto& [name, held_out] = setup.validation[i];
+      auto& place = name.empty() ? split : split[name];
+      if (const auto* trained = trained_on(setup, name)) place["train"] = part(*trained);
+      place["validation"] = part(held_out);
+    }
   }
   const auto left_out = [](const TokenLoader& rows) { return rows.ids_left_out(rows.num_records()); };
-  if (setup.train_data) report["ids_not_trained_on"] = left_out(*setup.train_data);
+  if (setup.train_data) report["ids_not_trained_on"] = setup.train_data->ids_left_out();
   for (const auto& [name, rows] : setup.validation) {
     auto& place = report["ids_not_validated_on"];
     (name.empty() ? place : place[name]) = left_out(rows);

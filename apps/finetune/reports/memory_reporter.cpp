@@ -121,7 +121,7 @@ std::int64_t MemoryReporter::least_bytes() const {
   if (!data.has_documents() || data.is_packed() || texts == 0) return steps(*prediction_);
   auto request = request_;
   request.tokens_per_row =
-      std::clamp<std::int64_t>((data.num_ids(texts) - data.ids_left_out(texts)) / texts - 1, 1, request.tokens_per_row);
+      std::clamp<std::int64_t>((data.num_ids() - data.ids_left_out()) / texts - 1, 1, request.tokens_per_row);
   return steps(predict_memory(request));
 }
 

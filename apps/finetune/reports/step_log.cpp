@@ -38,10 +38,35 @@ nlohmann::json StepLog::record_of(const StepReport& step) {
     std::visit([&](auto member) { place = step.*member; }, metric.field);
   }
   for (const auto& mean : step.means) record[kMeansKey][mean.name] = mean.value;
+  add_sources(step, record);
   if (!step.has_loss()) record[key_of(&StepReport::loss)] = nullptr;
   if (has(StepMetric::In::with_loss_scale) || step.skipped) record["skipped"] = step.skipped;
   if (record_.is_saving()) record["saving"] = true;
   return record;
+}
+
+/// Adds what the step had of each source of a mixture.
+void StepLog::add_sources(const StepReport& step, nlohmann::json& record) {
+  if (step.sources.empty()) return;
+  const auto& data = *context_.setup.train_data;
+  const auto before = data.places(step.first_sample), after = data.places(step.first_sample + step.samples);
+  for (std::size_t i = 0; i < step.sources.size(); ++i) {
+    const auto& [name, loss, weight] = step.sources[i];
+    const auto& place = after[i].rows;
+    auto& part = record[kSourcesKey][name] = {
+        {"samples", place.samples - before[i].rows.samples},
+        {"tokens", static_cast<std::int64_t>(std::llround(weight))},
+        {"epochs", static_cast<double>(place.epoch) +
+                       static_cast<double>(place.in_epoch) / static_cast<double>(place.sizes.back())}};
+    part["loss"] = weight > 0 ? nlohmann::json(loss) : nlohmann::json();
+    const auto ended = place.epoch - before[i].rows.epoch;
+    if (ended > 0 && context_.world.rank() == 0)
+      context_.progress.keep(fmt::format("source    {} is through with its {}, epoch {}{}", name,
+                                         format_count_of(data.sources()[i].rows.num_rows(), "row"), place.epoch,
+                                         data.end() == MixEnd::repeat ? ": it begins again, in another order"
+                                         : data.end() == MixEnd::drop ? ": its share goes to the others"
+                                                                      : ""));
+  }
 }
 
 void StepLog::after_step(const StepReport& made, bool) {

@@ -22,6 +22,7 @@ class StepLog final : public StepObserver {
   bool has(StepMetric::In in) const;
   /// A line of metrics.jsonl.
   nlohmann::json record_of(const StepReport& step);
+  void add_sources(const StepReport& step, nlohmann::json& record);
   /// Warns of graphs that were refused since the last call.
   void log_graphs();
 

@@ -288,7 +288,6 @@ MemoryPrediction replay(const MemoryRequest& request) {
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);
   trainer_options.fisher_samples = 1;
-  trainer_options.shuffle = false;
   trainer_options.objective = plan_objective(options);
   Trainer trainer(runtime, loader, trainer_options);
   if (request.has_child) trainer.optimizer().expect_child(true);
@@ -342,7 +341,7 @@ MemoryPrediction predict(const MemoryRequest& request) {
 
 }  // namespace
 
-std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
+std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TrainingData* packed,
                                                   std::optional<StepSlice> places) {
   if (packed == nullptr) {
     DocumentLengths documents;
@@ -355,10 +354,9 @@ std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, 
   if (!places) {
     const auto steps = options.max_steps > 0 ? options.max_steps : packed->num_rows();
     const bool is_short = steps <= packed->num_rows() / batches.rows_per_step;
-    places = StepSlice{0, is_short ? steps * batches.rows_per_step : packed->num_rows()};
+    places = StepSlice{packed->first_position(), is_short ? steps * batches.rows_per_step : packed->num_rows()};
   }
-  Sampler order(packed->num_rows(), options.seed, !options.no_shuffle);
-  return packed->heaviest_micro_batch(order, *places, batches.micro_batch_size,
+  return packed->heaviest_micro_batch(*places, batches.micro_batch_size,
                                       [&](const DocumentLengths& row) { return attention_weight(request, row); });
 }
 

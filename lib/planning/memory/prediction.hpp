@@ -9,7 +9,7 @@
 #include "lib/models/config/model_config.hpp"
 #include "lib/planning/memory/profile.hpp"
 #include "lib/ranks/fake_group.hpp"
-#include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/training_data.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {
@@ -71,7 +71,7 @@ struct MemoryPrediction {
 /// needs the most memory or, if the file is not known, documents of 512 tokens. \param request  everything but its
 /// documents is read \param places   in the order of the samples; none: those of the first epoch, or of the run if it
 /// is shorter
-std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TokenLoader* packed,
+std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, const TrainingData* packed,
                                                   std::optional<StepSlice> places = {});
 
 /// \throws RequestError for options that contradict each other

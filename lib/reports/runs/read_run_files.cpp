@@ -136,10 +136,21 @@ class RecordReader {
     line.received_bytes = line.job_step == 1 || received < 0 ? received : received - between_.received;
     between_.received = received;
     run_.steps.push_back(line);
+    const auto sources = object(record, kSourcesKey);
+    for (const auto& [name, source] : sources.items()) {
+      if (source.is_object()) loss_of_source(name, number(source, "loss"));
+    }
     run_.products = words(record, "products");
     run_.resident_bytes = number(record, key_of(&StepReport::peak_rss_bytes));
     run_.peak_bytes = line.memory_bytes;
     run_.alloc_retries = number(record, key_of(&StepReport::alloc_retries));
+  }
+
+  /// A source may be new in a later job, and rest in another.
+  void loss_of_source(const std::string& name, double loss) {
+    auto& losses = run_.source_losses[name];
+    losses.resize(run_.steps.size(), kNoNumber);
+    losses.back() = loss;
   }
 
   RunFiles& run_;

@@ -71,6 +71,7 @@ struct RunFiles {
   std::string owner;        ///< process that holds the run's folder; "" for none
   std::string ended_early;  ///< why the run ended before its last step; "" if it did not
   std::vector<StepLine> steps;
+  std::map<std::string, std::vector<double>> source_losses;  ///< of a mixture: by source, for each of `steps`
   std::vector<EvalLine> evals;
   std::vector<SaveLine> saves;
   std::vector<RanksLine> ranks;

@@ -92,6 +92,8 @@ struct Places {
 
 std::string curve_key(const std::string& set, bool is_loss) { return (is_loss ? "validation/" : "metric/") + set; }
 
+constexpr std::string_view kSourceCurve = "source/";
+
 Json panel(const std::string& key, const std::string& title, const std::string& unit) {
   return {{"key", key}, {"title", title}, {"unit", unit}};
 }
@@ -113,6 +115,14 @@ Json validation_panel(const ValidationSummary& validation) {
 Json panels_of(const RunComparison& comparison) {
   Json panels{panel("loss", "Training loss", "nats per token")};
   std::vector<std::string> seen;
+  for (const auto& run : comparison.runs) {
+    for (const auto& [name, losses] : run.files.source_losses) {
+      const auto key = std::string(kSourceCurve) + name;
+      if (std::ranges::find(seen, key) != seen.end()) continue;
+      seen.push_back(key);
+      panels.push_back(panel(key, "Training loss: " + name, "nats per token"));
+    }
+  }
   for (const auto& run : comparison.runs) {
     for (const auto& validation : run.validation) {
       const auto key = curve_key(validation.set, validation.is_loss);
@@ -173,6 +183,10 @@ Json curves_of(const RunSummary& run, std::size_t most) {
               {"speed", thinned(speed, most)},
               {"memory", thinned(memory, most)},
               {"grad_norm", thinned(grad_norm, most)}};
+  for (auto losses : run.files.source_losses) {
+    losses.second.resize(loss.size(), kNoNumber);
+    curves[std::string(kSourceCurve) + losses.first] = thinned(losses.second, most, rounded_loss);
+  }
   if (!waits.empty()) {
     curves["ranks"] = thinned(waits, most);
     curves["ranks"]["x"] = wait_places.ends(most);

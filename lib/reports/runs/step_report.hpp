@@ -48,6 +48,13 @@ struct StepReport {
     double value = 0;
   };
   std::vector<Mean> means;
+  /// The part of a source in a step of a mixture, over all ranks.
+  struct SourcePart {
+    std::string name;
+    double loss = 0;    ///< mean over the source's weight; 0 where that is 0
+    double weight = 0;  ///< the source's part of `weight`
+  };
+  std::vector<SourcePart> sources;  ///< none where the data have one source
 
   // The run's log adds:
   double tokens_per_second = 0;
@@ -77,6 +84,11 @@ struct StepMetric {
                field);
   }
 };
+
+/// Object of metrics.jsonl with what a step had of each source of a mixture, by the sources' names, {"samples",
+/// "tokens", "loss", "epochs"}: epochs of the source so far; and begins of the tags.
+inline constexpr const char* kSourcesKey = "sources";
+inline constexpr std::string_view kSourceLossTag = "train/loss_of/", kSourceEpochsTag = "train/epochs_of/";
 
 /// Object of metrics.jsonl with StepReport::means by their names, where there are any, and begin of their tags.
 inline constexpr const char* kMeansKey = "means";

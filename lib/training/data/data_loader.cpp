@@ -162,7 +162,7 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
            std::to_string(limit.positions) + " positions");
 }
 
-std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64_t epoch) const {
+std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row, std::int64_t epoch) const {
   if (packing_) return packing_->documents(row, epoch);
   std::vector<std::int64_t> documents;
   for (auto i = tokens_->shared_row_begin(row); i < tokens_->shared_row_begin(row + 1); ++i) {
@@ -170,8 +170,6 @@ std::vector<std::int64_t> TokenLoader::documents_in(std::int64_t row, std::int64
   }
   return documents;
 }
-
-std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row) const { return documents_in(row, 0); }
 
 void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   if (!has_documents())
@@ -225,25 +223,12 @@ double TokenLoader::fill() const {
   return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
 }
 
-std::vector<DocumentLengths> TokenLoader::heaviest_micro_batch(
-    Sampler& order, const StepSlice& places, std::int64_t rows,
-    const std::function<double(const DocumentLengths&)>& weight) const {
-  std::vector<DocumentLengths> heaviest;
-  double most = -1;
-  for (std::int64_t at = 0; at < places.num_samples; at += rows) {
-    std::vector<DocumentLengths> batch;
-    double weighs = 0;
-    for (const auto row : order.numbers(places.first_position + at, std::min(rows, places.num_samples - at))) {
-      batch.emplace_back();
-      for (const auto document : documents_in(row % num_rows(), row / num_rows()))
-        batch.back().push_back(pairs_of(document));
-      weighs += weight(batch.back());
-    }
-    if (weighs <= most) continue;
-    most = weighs;
-    heaviest = std::move(batch);
-  }
-  return heaviest;
+DocumentLengths TokenLoader::lengths_in(std::int64_t number) const {
+  if (!is_packed()) return {has_documents() ? std::max<std::int64_t>(1, pairs_of(number % num_rows())) : pairs_};
+  DocumentLengths lengths;
+  for (const auto document : documents_of(number % num_rows(), number / num_rows()))
+    lengths.push_back(pairs_of(document));
+  return lengths;
 }
 
 std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
@@ -353,7 +338,7 @@ void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch&
   batch.length = 1;
   for (const auto row : rows) {
     lengths.emplace_back();
-    for (const auto document : documents_in(row % num_rows(), row / num_rows())) {
+    for (const auto document : documents_of(row % num_rows(), row / num_rows())) {
       documents.push_back(document);
       lengths.back().push_back(pairs_of(document));
     }
@@ -422,6 +407,7 @@ void send_to(const Ops& ops, MicroBatch& batch) {
   batch.ids_N = ops.to_device(batch.ids_N);
   batch.targets_N = ops.to_device(batch.targets_N);
   if (batch.weights_N.defined()) batch.weights_N = ops.to_device(batch.weights_N);
+  if (batch.groups_N.defined()) batch.groups_N = ops.to_device(batch.groups_N);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
   packing->positions_N = ops.to_device(packing->positions_N);

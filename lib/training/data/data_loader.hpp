@@ -1,7 +1,6 @@
 #pragma once
 // Micro-batches from token files.
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -11,7 +10,6 @@
 #include "lib/compute/tensor/layer.hpp"
 #include "lib/documents/split.hpp"
 #include "lib/token_files/row_packing.hpp"
-#include "lib/token_files/sampler.hpp"
 #include "lib/token_files/token_file.hpp"
 
 namespace fsdp {
@@ -44,8 +42,8 @@ class DataLoader {
   virtual ~DataLoader() = default;
   virtual std::int64_t num_rows() const = 0;
   /// Reads a micro-batch on the host.
-  /// \param rows         row numbers: n is row n mod num_rows() of epoch n / num_rows(); packed rows hold other
-  ///   documents in each epoch. Empty: a micro-batch without rows
+  /// \param rows         of a set of rows their numbers: n is row n mod num_rows() of epoch n / num_rows(); packed rows
+  ///   hold other documents in each epoch. Of a run's data positions in its stream. Empty: a micro-batch without rows
   /// \param sample_keys  one per row for dropout; empty: no dropout
   virtual MicroBatch read(const std::vector<std::int64_t>& rows,
                           const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
@@ -86,12 +84,9 @@ class TokenLoader final : public DataLoader {
   void pack(const RowPacking::Order& order, std::int64_t records = 0);
   bool is_packed() const { return packing_.has_value() || has_shared_rows(); }
   /// The documents of a packed row that have pairs, in order.
-  std::vector<std::int64_t> documents_of(std::int64_t row) const;
-  /// Finds, among the micro-batches of packed rows that training reads one after the other on any rank, the one whose
-  /// rows weigh most together. \return lengths of the documents in each of its rows
-  /// \param places  in the order of the samples. \param rows  of a micro-batch
-  std::vector<DocumentLengths> heaviest_micro_batch(Sampler& order, const StepSlice& places, std::int64_t rows,
-                                                    const std::function<double(const DocumentLengths&)>& weight) const;
+  std::vector<std::int64_t> documents_of(std::int64_t row, std::int64_t epoch = 0) const;
+  /// Tokens of the documents in a row, without padding, at least one. \param number  as read() takes it
+  DocumentLengths lengths_in(std::int64_t number) const;
   const TokenFile& tokens() const { return *tokens_; }
   bool has_documents() const { return tokens_->has_documents(); }
   /// True for rows of a stream, of which each begins with the last id of the row before.
@@ -138,8 +133,6 @@ class TokenLoader final : public DataLoader {
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
-  std::vector<std::int64_t> documents_in(std::int64_t row, std::int64_t epoch) const;
-
   std::int64_t padded(std::int64_t length) const;
 
   std::unique_ptr<TokenFile> tokens_;

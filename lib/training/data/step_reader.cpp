@@ -1,9 +1,19 @@
 #include "lib/training/data/step_reader.hpp"
 
+#include <numeric>
 #include <system_error>
 #include <utility>
 
 namespace fsdp {
+namespace {
+
+std::vector<std::int64_t> positions(const StepSlice& slice) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(slice.num_samples));
+  std::iota(all.begin(), all.end(), slice.first_position);
+  return all;
+}
+
+}  // namespace
 
 std::vector<MicroBatch> StepReader::read_now(std::int64_t first, std::int64_t samples) {
   const auto per_round = options_.micro_batch_size * options_.ranks.size;
@@ -14,7 +24,7 @@ std::vector<MicroBatch> StepReader::read_now(std::int64_t first, std::int64_t sa
     std::vector<std::uint64_t> keys;
     for (std::int64_t i = 0; options_.has_dropout && i < slice.num_samples; ++i)
       keys.push_back(sample_key(options_.seed, slice.first_position + i));
-    batches.push_back(loader_.read(order_.numbers(slice.first_position, slice.num_samples), keys));
+    batches.push_back(loader_.read(positions(slice), keys));
   }
   return batches;
 }
@@ -45,7 +55,7 @@ void StepReader::wait() const {
 
 MicroBatch StepReader::read_micro_batch(const StepSlice& slice) {
   wait();
-  return loader_.read(order_.numbers(slice.first_position, slice.num_samples));
+  return loader_.read(positions(slice));
 }
 
 }  // namespace fsdp

@@ -1,5 +1,5 @@
 #pragma once
-// Reads the samples of a run, step by step, in the order of its stream.
+// Reads the samples of a run, step by step.
 #include <cstdint>
 #include <future>
 #include <vector>
@@ -14,16 +14,15 @@ struct StepReaderOptions {
   DataRanks ranks;
   std::int64_t micro_batch_size = 1;
   std::uint64_t seed = 0;
-  bool shuffle = true;
   bool has_dropout = false;  ///< samples get dropout keys
 };
 
 /// To be used by one thread at a time.
 class StepReader {
  public:
-  /// \param loader  must outlive this object; another thread reads from it between read_ahead() and wait() or read()
-  StepReader(const DataLoader& loader, const StepReaderOptions& options)
-      : loader_(loader), options_(options), order_(loader.num_rows(), options.seed, options.shuffle) {}
+  /// \param loader  reads positions; must outlive this object; another thread reads from it between read_ahead() and
+  ///   wait() or read()
+  StepReader(const DataLoader& loader, const StepReaderOptions& options) : loader_(loader), options_(options) {}
 
   /// Reads this rank's micro-batches of the positions [first, first + samples), on the host. Every rank gets the same
   /// number; a micro-batch has no rows where no samples are left. \throws FormatError, IoError of the loader
@@ -40,7 +39,6 @@ class StepReader {
 
   const DataLoader& loader_;
   StepReaderOptions options_;
-  Sampler order_;
   std::int64_t ahead_first_ = 0, ahead_samples_ = 0;
   std::future<std::vector<MicroBatch>> ahead_;  ///< last member: its thread uses the others
 };

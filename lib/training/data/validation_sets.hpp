@@ -1,5 +1,6 @@
 #pragma once
 // The value of --val-data: one path, or several with names.
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ struct ValidationSet {
   std::string path;
   bool operator==(const ValidationSet&) const = default;
 };
+
+/// Length of NAME= at `begin`; 0 when there is none.
+std::size_t length_of_name(const std::string& text, std::size_t begin = 0);
 
 /// Parses PATH, or NAME=PATH,NAME=PATH,... A text that is the path of an existing file is that path, whatever it
 /// contains; a comma without a following NAME= belongs to a path. Empty text: no sets.

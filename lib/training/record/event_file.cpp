@@ -208,6 +208,12 @@ void EventFile::add(const nlohmann::json& record) {
   if (const auto means = record.find(kMeansKey); means != record.end()) {
     for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(kMeansTag) + name);
   }
+  if (const auto sources = record.find(kSourcesKey); sources != record.end()) {
+    for (const auto& [name, source] : sources->items()) {
+      add_value(source, "loss", std::string(kSourceLossTag) + name);
+      add_value(source, "epochs", std::string(kSourceEpochsTag) + name);
+    }
+  }
   for (const auto* key : {kTasksKey, kSubtasksKey}) {
     const auto tasks = record.find(key);
     if (tasks == record.end()) continue;

@@ -15,6 +15,8 @@
 #include "lib/engine/runtime/sharding_options.hpp"
 #include "lib/templates/chat/conversation_options.hpp"
 #include "lib/token_files/id_array.hpp"
+#include "lib/token_files/mixture_order.hpp"
+#include "lib/training/data/data_sources.hpp"
 #include "lib/training/data/validation_sets.hpp"
 #include "lib/training/step/step_interval.hpp"
 
@@ -91,6 +93,11 @@ struct TrainOptions {
   RuntimeOptions runtime;
 
   std::string train_data, val_data;      ///< token files, or texts that are encoded first; "" none
+  std::vector<DataSource> sources;       ///< what train_data names: files and directories
+  MixEnd mix_end = MixEnd::repeat;       ///< of several sources
+  double mix_temperature = 1;            ///< of sources without weights
+  std::string samples_file;              ///< receives the first samples of a dry run; empty: none
+  std::int64_t num_samples = 1000;       ///< of samples_file
   std::vector<ValidationSet> val_sets;   ///< what val_data names: files and directories
   double val_split = 0;                  ///< share of train_data that is held out for validation; 0: none
   bool allow_other_tokenizer = false;    ///< train on token files whose notes name another tokenizer

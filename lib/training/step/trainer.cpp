@@ -36,7 +36,7 @@ void reduce_to_worst(ProcessGroup& world, StepReport& report) {
 
 StepReaderOptions reader_options(ModelRuntime& runtime, const TrainerOptions& options) {
   const auto& decoder = runtime.decoder();
-  return {runtime.data_ranks(), options.batches.micro_batch_size, options.seed, options.shuffle,
+  return {runtime.data_ranks(), options.batches.micro_batch_size, options.seed,
           decoder.config.dropout > 0 || decoder.options.lora.dropout > 0};
 }
 
@@ -220,8 +220,15 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
   const auto share = share_of(report.weight);
   report.loss = without_sign(outcome.nats * share);
   const auto sums = sums_of(*options_.objective, runtime_.engine());
-  for (std::size_t i = 0; i < sums.named.size(); ++i)
+  const auto [first_group, groups] = sums.groups();
+  for (std::size_t i = 0; i < sums.named.size(); ++i) {
+    if (i >= first_group && i < first_group + 2 * groups) continue;
     report.means.push_back({sums.named[i].name, without_sign(outcome.named[i] * share)});
+  }
+  for (std::size_t i = 0; i < groups; ++i) {
+    const auto nats = outcome.named[first_group + i], weight = outcome.named[first_group + groups + i];
+    report.sources.push_back({runtime_.decoder().options.groups[i], without_sign(nats * share_of(weight)), weight});
+  }
   report.grad_norm = without_sign(outcome.norm / state_.loss_scale);
   report.skipped = outcome.skipped;
   if (!runtime_.policy().precision.needs_loss_scale()) return;

@@ -27,7 +27,6 @@ struct TrainerOptions {
   bool decay_all = false;
   double clip_grad_norm = 0;
   std::uint64_t seed = 0;
-  bool shuffle = true;
   std::int64_t fisher_samples = 0;  ///< from which Child-Tuning's D chooses; 0: all rows
   std::shared_ptr<const Objective> objective = std::make_shared<const Objective>();
 };

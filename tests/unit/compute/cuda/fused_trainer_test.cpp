@@ -233,7 +233,6 @@ TEST_SUITE("cuda/fused trainer") {
         options.batches = {2, 2, 1};
         options.schedule.peak = 1e-2;
         options.schedule.total_steps = 10;
-        options.shuffle = false;
         Trainer trainer(rank.runtime, loader, options);
         body(trainer, loader);
       });

@@ -7,43 +7,16 @@
 #include <vector>
 
 #include "lib/base/types/error.hpp"
-#include "lib/token_files/token_file_writer.hpp"
 #include "tests/support/temp_files.hpp"
+#include "tests/unit/training/data/written_tokens.hpp"
 
 using fsdp::TokenLoader;
+using fsdp::test::Ids;
+using fsdp::test::ids_of;
+using fsdp::test::notes;
 using fsdp::test::TempDir;
-
-namespace {
-
-using Ids = std::vector<std::int32_t>;
-
-Ids ids_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<std::int32_t>(), tensor.const_data_ptr<std::int32_t>() + tensor.numel()};
-}
-
-fsdp::TokenFileNotes notes() {
-  fsdp::TokenFileNotes notes;
-  notes.vocab_size = 50;
-  return notes;
-}
-
-std::filesystem::path write_documents(const TempDir& dir, const std::vector<Ids>& documents) {
-  const auto file = dir / "documents.h5";
-  const auto writer = fsdp::write_token_documents(file, notes());
-  for (const auto& document : documents) writer->add(document);
-  writer->finish();
-  return file;
-}
-
-std::filesystem::path write_rows(const TempDir& dir, std::int64_t length, const Ids& ids) {
-  const auto file = dir / "rows.h5";
-  const auto writer = fsdp::write_packed_rows(file, length, notes());
-  writer->add(ids);
-  writer->finish();
-  return file;
-}
-
-}  // namespace
+using fsdp::test::write_documents;
+using fsdp::test::write_rows;
 
 TEST_SUITE("train/data_loader") {
   TEST_CASE("a stream: every id but the first is a target once, and the parts of a split share none") {
@@ -96,18 +69,19 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("require_targets: documents that have nothing to predict as far as they are read") {
     const TempDir dir;
-    const auto file = write_documents(dir, {{1}, {}, {2, 3}});
+    const auto file = write_documents(dir / "documents.h5", {{1}, {}, {2, 3}});
     const TokenLoader loader(file, {6, 100}, 50);
     CHECK_NOTHROW(loader.require_targets(3));
     CHECK_THROWS_WITH_AS(loader.require_targets(2), doctest::Contains("documents.h5"), fsdp::FormatError);
-    const TokenLoader rows(write_rows(dir, 3, {1, 2, 3, 4, 5, 6}), {0, 100}, 50);
+    const TokenLoader rows(write_rows(dir / "rows.h5", 3, {1, 2, 3, 4, 5, 6}), {0, 100}, 50);
     CHECK_NOTHROW(rows.require_targets(1));
   }
 
   TEST_CASE("packed documents: each as by itself, one after the other, padded behind the last") {
     const TempDir dir;
-    TokenLoader loader(write_documents(dir, {{1, 2, 3}, {9}, {10, 11, 12, 13, 14}, {}, {20, 21, 22, 23, 24, 25, 26}}),
-                       {6, 100}, 50);
+    TokenLoader loader(
+        write_documents(dir / "documents.h5", {{1, 2, 3}, {9}, {10, 11, 12, 13, 14}, {}, {20, 21, 22, 23, 24, 25, 26}}),
+        {6, 100}, 50);
     loader.pack({1, false});
 
     // The last document has 6 ids, 5 pairs, and fills its row of 6 tokens alone; 4 and 2 pairs share the other row.
@@ -142,7 +116,7 @@ TEST_SUITE("train/data_loader") {
     const TempDir dir;
     std::vector<Ids> documents;
     for (std::int32_t i = 0; i < 12; ++i) documents.push_back({i, i, i});
-    TokenLoader loader(write_documents(dir, documents), {6, 100}, 50);
+    TokenLoader loader(write_documents(dir / "documents.h5", documents), {6, 100}, 50);
     loader.pack({42, true});
     CHECK(loader.num_rows() == 4);
     const auto epoch = [&](std::int64_t e) {
@@ -160,52 +134,17 @@ TEST_SUITE("train/data_loader") {
     CHECK(first == second);
   }
 
-  TEST_CASE("packed documents: of the micro-batches in the order of training the heaviest is found") {
-    const TempDir dir;
-    std::vector<Ids> documents;
-    for (const std::size_t pairs : {5, 6, 1, 3, 3, 6, 2, 4}) documents.emplace_back(pairs + 1, 7);
-    TokenLoader loader(write_documents(dir, documents), {6, 100}, 50);
-    loader.pack({1, false});
-    const auto squares = [](const fsdp::DocumentLengths& row) {
-      double sum = 0;
-      for (const auto length : row) sum += static_cast<double>(length * length);
-      return sum;
-    };
-    const auto weight_of = [&](const std::vector<fsdp::DocumentLengths>& rows) {
-      double sum = 0;
-      for (const auto& row : rows) sum += squares(row);
-      return sum;
-    };
-    for (const bool shuffle : {false, true}) {
-      for (const std::int64_t rows : {1, 2, 3}) {
-        const fsdp::StepSlice places{1, 2 * loader.num_rows()};  // of two epochs and more
-        fsdp::Sampler order(loader.num_rows(), 9, shuffle), same(loader.num_rows(), 9, shuffle);
-        double most = 0;
-        for (std::int64_t at = 0; at < places.num_samples; at += rows) {
-          const auto count = std::min(rows, places.num_samples - at);
-          const auto batch = loader.read(same.numbers(1 + at, count));
-          double weight = 0;
-          for (const auto& document : batch.packing->documents)
-            weight += static_cast<double>(document.length * document.length);
-          most = std::max(most, weight);
-        }
-        const auto heaviest = loader.heaviest_micro_batch(order, places, rows, squares);
-        CHECK(static_cast<std::int64_t>(heaviest.size()) <= rows);
-        CHECK(weight_of(heaviest) == most);
-      }
-    }
-  }
-
   TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {
     const TempDir dir;
-    const auto file = write_rows(dir, 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
+    const auto file = write_rows(dir / "rows.h5", 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
     const auto all = TokenLoader(file, {0, 100}, 50).num_rows();
     CHECK(all > 2);
     const TokenLoader rows(file, {0, 100}, 50, 2);
     CHECK(rows.num_rows() == 2);
     CHECK(ids_of(rows.read({0, 1, 2}).ids_N) == Ids{1, 2, 4, 5, 1, 2});  // row 2 is row 0 of the next epoch
     CHECK(TokenLoader(file, {0, 100}, 50, 50).num_rows() == all);
-    TokenLoader documents(write_documents(dir, {{1, 2, 3}, {4, 5, 6}, {7, 8, 9, 10, 11, 12, 13, 14}}), {4, 100}, 50, 2);
+    TokenLoader documents(write_documents(dir / "documents.h5", {{1, 2, 3}, {4, 5, 6}, {7, 8, 9, 10, 11, 12, 13, 14}}),
+                          {4, 100}, 50, 2);
     CHECK(documents.num_records() == 2);
     CHECK(documents.longest_sequence() == 2);
     documents.pack({1, false});
@@ -215,13 +154,13 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("rows cannot be packed again") {
     const TempDir dir;
-    TokenLoader loader(write_rows(dir, 4, {1, 2, 3, 4, 0}), {0, 100}, 50);
+    TokenLoader loader(write_rows(dir / "rows.h5", 4, {1, 2, 3, 4, 0}), {0, 100}, 50);
     CHECK_THROWS_WITH_AS(loader.pack({}), doctest::Contains("rows.h5"), fsdp::RequestError);
   }
 
   TEST_CASE("rows: the target of an id is the id after it, and a shorter sequence takes the row's beginning") {
     const TempDir dir;
-    const auto file = write_rows(dir, 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});
+    const auto file = write_rows(dir / "rows.h5", 4, {1, 2, 3, 4, 0, 5, 6, 7, 8, 0});
     const TokenLoader whole(file, {0, 100}, 50);
     const TokenLoader cut(file, {2, 100}, 50);
 
@@ -241,7 +180,8 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("documents: padded on the right to the longest of the micro-batch, padding does not count") {
     const TempDir dir;
-    const TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100}, 50);
+    const TokenLoader loader(write_documents(dir / "documents.h5", {{1, 2, 3, 4, 5}, {6}, {}, {7, 8, 9}}), {4, 100},
+                             50);
 
     const auto batch = loader.read({3, 0, 1});
     const auto alone = loader.read({2});
@@ -256,7 +196,7 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("documents are padded to a multiple for GPUs, within the model's positions") {
     const TempDir dir;
-    TokenLoader loader(write_documents(dir, {{1, 2, 3, 4, 5, 6}, {6, 7}}), {6, 7}, 50);
+    TokenLoader loader(write_documents(dir / "documents.h5", {{1, 2, 3, 4, 5, 6}, {6, 7}}), {6, 7}, 50);
     loader.pad_to(4);
     const auto batch = loader.read({1});
     CHECK(batch.length == 4);
@@ -269,13 +209,13 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("no rows make a micro-batch without rows") {
     const TempDir dir;
-    const TokenLoader loader(write_documents(dir, {{1, 2}}), {}, 50);
+    const TokenLoader loader(write_documents(dir / "documents.h5", {{1, 2}}), {}, 50);
     CHECK(loader.read({}).rows == 0);
   }
 
   TEST_CASE("an id that the model does not have is refused by file and row") {
     const TempDir dir;
-    const auto file = write_documents(dir, {{1, 2}, {3, 49}});
+    const auto file = write_documents(dir / "documents.h5", {{1, 2}, {3, 49}});
     const TokenLoader loader(file, {0, 100}, 49);
 
     CHECK_NOTHROW(loader.read({0}));
@@ -291,8 +231,9 @@ TEST_SUITE("train/data_loader") {
 
   TEST_CASE("nothing to predict is refused") {
     const TempDir dir;
-    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1}, {}, {2}}), {0, 100}, 50), fsdp::FormatError);
-    CHECK_THROWS_AS(TokenLoader(write_documents(dir, {{1, 2}}), {1, 100}, 50), fsdp::RequestError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir / "documents.h5", {{1}, {}, {2}}), {0, 100}, 50),
+                    fsdp::FormatError);
+    CHECK_THROWS_AS(TokenLoader(write_documents(dir / "documents.h5", {{1, 2}}), {1, 100}, 50), fsdp::RequestError);
   }
 
   TEST_CASE("random rows are the vocabulary's, and the same each time") {

@@ -15,7 +15,7 @@ namespace {
 
 /// The second of two ranks, which has fewer rows in a step's last round.
 StepReaderOptions options() {
-  return {.ranks = {.rank = 1, .size = 2}, .micro_batch_size = 2, .seed = 7, .shuffle = true, .has_dropout = true};
+  return {.ranks = {.rank = 1, .size = 2}, .micro_batch_size = 2, .seed = 7, .has_dropout = true};
 }
 
 void check_equal(const std::vector<MicroBatch>& a, const std::vector<MicroBatch>& b) {
@@ -67,9 +67,7 @@ TEST_SUITE("train/step_reader") {
 
   TEST_CASE("what goes wrong ahead is thrown where it is asked for, and not elsewhere") {
     WatchedLoader loader(8, 6, 40);
-    auto sorted = options();
-    sorted.shuffle = false;
-    StepReader reader(loader, sorted);
+    StepReader reader(loader, options());
     loader.damaged = 7;  // of the second rank in the second step of four rows
     CHECK_NOTHROW(reader.read(0, 4));
     reader.read_ahead(4, 4);
