@@ -10,6 +10,7 @@
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
 #include "apps/common/shared_options.hpp"
+#include "apps/download/corpus_words.hpp"
 #include "lib/base/messages/log.hpp"
 #include "lib/base/messages/progress.hpp"
 #include "lib/base/process/stop_signal.hpp"
@@ -46,6 +47,9 @@ struct Arguments {
   bool pack = false;
   bool stream = false;
   bool documents = false;
+  std::string report_file;
+  std::vector<std::string> against;
+  bool drop_duplicates = false;
   JobOptions job;
 };
 
@@ -94,6 +98,18 @@ void add_options(OptionTable& t, Arguments& arguments) {
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text");
   t.section("Conversations and completions");
   add_conversation_options(t, o.conversations, "form");
+  t.section("What the documents are");
+  t.add(
+      "report", arguments.report_file,
+      "JSON file to write about the documents: lengths, empty ones, exact copies and where they are; a picture of the "
+      "lengths lies beside it as .svg",
+      {.path = PathKind::file});
+  t.add("against", arguments.against,
+        "token files of documents, such as validation data, of which those among the texts are told; may be repeated",
+        {.path = PathKind::file})
+      ->take_all();
+  t.add("drop-duplicates", arguments.drop_duplicates,
+        "leave out documents with the ids of an earlier one, or of one in --against");
   t.section("Options");
   t.add("max-rows", o.max_rows, "texts to read, over all files; 0: all");
   o.threads = 0;
@@ -198,6 +214,14 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
   return report;
 }
 
+/// Null when the options ask for nothing of it.
+std::unique_ptr<CorpusReport> make_corpus_report(const Arguments& arguments) {
+  if (arguments.report_file.empty() && arguments.against.empty() && !arguments.drop_duplicates) return nullptr;
+  auto corpus = std::make_unique<CorpusReport>(arguments.output, arguments.drop_duplicates);
+  for (const auto& file : arguments.against) corpus->compare_with(file);
+  return corpus;
+}
+
 ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log, nlohmann::json& report) {
   auto& options = arguments.tokenize;
   choose_layout(app, arguments);
@@ -220,6 +244,8 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   const StopSignal signal;
   constexpr double kSecondsBetweenLines = 10;
   Progress progress(log, true, kSecondsBetweenLines);
+  const auto corpus = make_corpus_report(arguments);
+  options.corpus = corpus.get();
   const auto result = tokenize(
       options, *tokenizer,
       [&](const TokenizeProgress& now) {
@@ -238,6 +264,12 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (!result.learns_turn_ends) log.warning(turn_end_line(result), Remedy::of_chat_template);
   log.info(summary(options, result, progress.seconds()));
   report = report_of(options, result, *tokenizer, progress.seconds());
+  if (corpus != nullptr) {
+    report["report"] = corpus_to_json(*corpus, result.cut_documents);
+    tell_corpus(*corpus, result.cut_documents, arguments.drop_duplicates, log);
+    if (!arguments.report_file.empty())
+      write_corpus_report(arguments.report_file, options.output, *corpus, report["report"]);
+  }
   if (!arguments.job.json) {
     std::cout << options.output.string() << std::endl;
     if (!std::cout) throw IoError("stdout: cannot write the result");

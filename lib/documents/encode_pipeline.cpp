@@ -259,6 +259,7 @@ void EncodePipeline::encode(Batch& batch) const {
       encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
     }
     encoded.ends.push_back(encoded.ids.size());
+    encoded.places.push_back(std::move(batch.places[i]));
   }
 }
 

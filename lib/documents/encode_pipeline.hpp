@@ -64,15 +64,16 @@ namespace detail {
 
 /// Consecutive documents, encoded.
 struct EncodedBatch {
-  std::vector<std::int32_t> ids;   ///< of all of them
-  std::vector<std::uint8_t> mask;  ///< loss mask of all documents: 1 where an id counts
-  std::vector<std::size_t> ends;   ///< end of the ids of each document
-  std::int64_t skipped = 0;        ///< samples without a target, which are left out
-  std::string first_skipped;       ///< place of the first skipped sample
-  std::int64_t elsewhere = 0;      ///< samples in the other part of a split
-  std::int64_t cut = 0;            ///< samples that were too long
-  std::int64_t bytes_read = 0;     ///< bytes of the stream up to these documents
-  Ignored ignored;                 ///< keys of records that nothing reads, by file
+  std::vector<std::int32_t> ids;    ///< of all of them
+  std::vector<std::uint8_t> mask;   ///< loss mask of all documents: 1 where an id counts
+  std::vector<std::size_t> ends;    ///< end of the ids of each document
+  std::vector<std::string> places;  ///< of each document
+  std::int64_t skipped = 0;         ///< samples without a target, which are left out
+  std::string first_skipped;        ///< place of the first skipped sample
+  std::int64_t elsewhere = 0;       ///< samples in the other part of a split
+  std::int64_t cut = 0;             ///< samples that were too long
+  std::int64_t bytes_read = 0;      ///< bytes of the stream up to these documents
+  Ignored ignored;                  ///< keys of records that nothing reads, by file
 };
 
 /// Between reading and next() the number of batches and their bytes are bounded; one document of any size is accepted.

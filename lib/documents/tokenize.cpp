@@ -130,20 +130,23 @@ std::optional<std::int32_t> mark_between(const TokenizeOptions& options, const T
   return report.is_packed && texts_only ? tokenizer.eos_id() : std::nullopt;
 }
 
-void add_batch(const detail::EncodedBatch& batch, Joiner& joiner, TokenFileWriter& writer, TokenizeReport& report) {
+void add_batch(const detail::EncodedBatch& batch, CorpusReport* corpus, Joiner& joiner, TokenFileWriter& writer,
+               TokenizeReport& report) {
   std::size_t begin = 0;
-  const auto mask = std::span(batch.mask);
-  for (const auto end : batch.ends) {
-    const auto ids = std::span(batch.ids).subspan(begin, end - begin);
+  for (std::size_t i = 0; i < batch.ends.size(); ++i) {
+    const auto size = batch.ends[i] - begin;
+    const auto ids = std::span(batch.ids).subspan(begin, size);
+    const auto mask = std::span(batch.mask).subspan(begin, size);
+    begin = batch.ends[i];
+    if (corpus != nullptr && !corpus->add(batch.places[i], ids)) continue;
     report.end_marks += joiner.add_before(ids, writer);
-    writer.add(ids, report.masked ? mask.subspan(begin, end - begin) : mask.first(0));
-    if (begin == end) ++report.empty_documents;
-    if (report.shares_rows && end - begin < 2) ++report.too_short;
-    begin = end;
+    writer.add(ids, report.masked ? mask : mask.first(0));
+    if (ids.empty()) ++report.empty_documents;
+    if (report.shares_rows && size < 2) ++report.too_short;
+    ++report.documents;
+    report.tokens += std::ssize(ids);
+    report.counted_tokens += std::count(mask.begin(), mask.end(), std::uint8_t{1});
   }
-  report.documents += std::ssize(batch.ends);
-  report.tokens += std::ssize(batch.ids);
-  report.counted_tokens += std::count(mask.begin(), mask.end(), std::uint8_t{1});
   report.cut_documents += batch.cut;
   if (report.skipped == 0) report.first_skipped = batch.first_skipped;
   report.skipped += batch.skipped;
@@ -157,6 +160,9 @@ void check_that_something_is_there(const TokenizeOptions& options, const Tokeniz
     throw FormatError(joined(report.files) + ": none of " + std::to_string(report.elsewhere) + " documents is " +
                       (options.split.held_out ? "held out" : "left to train on") +
                       ": choose another share, or give more documents");
+  if (options.corpus != nullptr && options.corpus->dropped() > 0)
+    throw FormatError(joined(report.files) + ": all " + format_count_of(options.corpus->dropped(), "document") +
+                      " are copies of others, and were to be left out");
   if (report.skipped == 0) throw FormatError("no documents in " + joined(report.files));
   throw FormatError("none of the " + std::to_string(report.skipped) + " samples in " + joined(report.files) +
                     " has a token that counts (the first is " + report.first_skipped +
@@ -193,13 +199,14 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
       }
       state = pipeline.next(batch, kPatience);
       if (state == State::ready) {
-        add_batch(batch, joiner, *writer, report);
+        add_batch(batch, options.corpus, joiner, *writer, report);
         bytes_read = batch.bytes_read;
       }
       if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
     }
   }
   report.ignored.add(stream.ignored());
+  if (options.corpus != nullptr) options.corpus->finish();
   check_that_something_is_there(options, report);
   report.stopped = !writer->finish(stop_wanted);
   if (report.shares_rows) report.rows = writer->document_rows();

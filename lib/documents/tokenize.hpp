@@ -9,6 +9,7 @@
 
 #include "lib/base/messages/ignored.hpp"
 #include "lib/base/types/named_values.hpp"
+#include "lib/corpus/corpus_report.hpp"
 #include "lib/documents/split.hpp"
 #include "lib/templates/chat/conversation_options.hpp"
 #include "lib/tokenizers/vocabulary/tokenizer.hpp"
@@ -46,7 +47,8 @@ struct TokenizeOptions {
   EndMarks end_marks = EndMarks::off;
   ConversationOptions conversations;
   int threads = 1;
-  std::string tokenizer_name;  ///< for the output's attributes and the tokenizer's own chat template
+  std::string tokenizer_name;      ///< for the output's attributes and the tokenizer's own chat template
+  CorpusReport* corpus = nullptr;  ///< gets each document, and may leave some out; null: none
 };
 
 struct TokenizeProgress {
@@ -59,9 +61,9 @@ struct TokenizeProgress {
 struct TokenizeReport {
   std::vector<std::filesystem::path> files;               ///< files that were read, including those of directories
   std::vector<std::filesystem::path> companions, unread;  ///< of directories, see DataFiles
-  std::int64_t documents = 0;
+  std::int64_t documents = 0;                             ///< written
   std::int64_t empty_documents = 0;
-  std::int64_t tokens = 0;          ///< encoded
+  std::int64_t tokens = 0;          ///< encoded and written
   bool is_packed = false;           ///< documents follow each other and are cut into rows
   bool shares_rows = false;         ///< packed documents
   std::string chat_template;        ///< template that wrote conversations; empty: there were none

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lib/base/files/file.hpp"
+#include "lib/base/files/nameless_file.hpp"
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/files/shared_write.hpp"
 #include "lib/base/types/error.hpp"
@@ -82,10 +83,6 @@ class TokenFileOutput {
   Hdf5File handle_;
 };
 
-/// Creates a file without a name beside `file`, which vanishes with the process. \param what  part of its temporary
-/// name
-File nameless_file(const std::filesystem::path& file, const char* what);
-
 /// \throws IoError "FILE: token file not written: REASON"
 [[noreturn]] void throw_not_written(const std::filesystem::path& file, const std::exception& error);
 
@@ -136,14 +133,6 @@ void append_as(std::span<const std::int32_t> ids, std::int64_t vocab_size, std::
     std::memcpy(bytes.data() + at, &value, sizeof value);
     at += sizeof value;
   }
-}
-
-File nameless_file(const std::filesystem::path& file, const char* what) {
-  auto name = file;
-  name.replace_filename("." + file.filename().string() + "." + process_tag() + "." + what + ".tmp");
-  auto created = File::create_new(name);
-  std::filesystem::remove(name);
-  return created;
 }
 
 void throw_not_written(const std::filesystem::path& file, const std::exception& error) {

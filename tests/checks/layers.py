@@ -25,7 +25,8 @@ FLOORS = [
      ("token_files", "rows of token ids", []),
      ("compute", "operations on tensors: the seam to devices", ["kernels", "tensor", "device", "ops", "meta", "cuda"])],
     [("templates", "prompts: Jinja and conversations", ["jinja", "chat"]),
-     ("models", "what config.json says; layers", ["config", "layers"])],
+     ("models", "what config.json says; layers", ["config", "layers"]),
+     ("corpus", "lengths and copies of documents", [])],
     [("documents", "texts of files to token files", []),
      ("checkpoints", "checkpoints of any program, and what changes on the way",
       ["source", "target", "transform", "programs", "model", "conversion"])],
@@ -38,7 +39,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
 FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
-TORCH_FREE = {"base", "benchmarks", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "templates", "documents", "compute/kernels", "models/config",
+TORCH_FREE = {"base", "benchmarks", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "corpus", "templates", "documents", "compute/kernels", "models/config",
               "checkpoints", "chess/rules", "training/record"}
 # Rooms that must not name devices or matrix products: they call Ops of lib/compute instead.
 DEVICE_FREE = {"models", "engine", "training", "chess"}
