@@ -202,7 +202,7 @@ void add_data_options(OptionTable& t, TrainOptions& o, bool compares) {
   t.add("mix-temperature", o.mix_temperature,
         "of several sources without weights: shares are sizes to the power of 1 over this number; 1: as large as they "
         "are, more: closer to each other",
-        {.range = {.above = 0}, .at_restart = saved});
+        {.range = {.above = 0}, .at_restart = saved, .depends_on = "train-data"});
   t.add("data-field", o.data_field,
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text",
         {.at_restart = saved});

@@ -69,6 +69,9 @@ void check_model_options(const OptionTable& app, const ModelOptions& o, const Mo
   if (o.ffn_hidden_size != 0) check("--ffn-hidden-size", o.ffn_hidden_size, config.ffn_hidden_size);
 }
 
+/// "layout" of a run whose sources are read in different ways.
+constexpr const char* kMixedLayout = "mixed";
+
 void set_if_open(OptionTable& app, const char* name, const std::vector<std::string>& words) {
   auto* option = app.get_option(std::string("--") + name);
   if (option->count() > 0) return;
@@ -94,7 +97,8 @@ void check_layout(OptionTable& app, const RunManifest& manifest, const std::file
   const auto was = manifest.data.value("layout", std::string("documents"));
   for (const auto* asked : {"stream", "documents"}) {
     const auto option = std::string("--") + asked;
-    if (!given(option.c_str()) || was == asked) continue;
+    // Sources that differ in this are compared one by one (lib/training/data/mixture_state.hpp).
+    if (!given(option.c_str()) || was == asked || was == kMixedLayout) continue;
     throw UsageError(fmt::format(
         "{} contradicts the checkpoint {}, whose run read its texts as {}: leave the option out, or start a "
         "new run under another --run-name",
@@ -445,7 +449,6 @@ void resolve_names(TrainOptions& options) {
     take_adapter(options, lora, "--adapter " + options.adapter);
   }
   options.sources = find_data_sources(options.train_data);
-  if (options.sources.size() == 1) options.train_data = options.sources.front().path;
   options.val_sets = find_validation_sets(options.val_data);
   if (options.val_split > 0) {
     if (!options.val_sets.empty())

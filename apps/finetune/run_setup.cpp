@@ -138,6 +138,7 @@ class DataOpener {
              {.records = std::min(loader.num_records(), loader.tokens().num_records()),
               .vocab_size = setup_.config.vocab_size,
               .directory = texts.directory,
+              .reads_large = !options_.dry_run,
               .quiet = texts.quiet},
              log_, stopped_);
     if (options_.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
@@ -151,7 +152,8 @@ class DataOpener {
     const bool alone = trained && options_.sources.size() == 1;
     if (options_.pack && !loader.is_stream() && (alone || loader.has_documents()))
       loader.pack({options_.seed, !options_.no_shuffle});
-    run_agreed(world_, [&] { refuse_most_left_out(setup_, loader, option, data); });
+    const bool takes_beginnings = texts.layout == TextLayout::documents;
+    run_agreed(world_, [&] { refuse_most_left_out(setup_, loader, option, data, takes_beginnings); });
     return loader;
   }
 
@@ -190,10 +192,10 @@ class DataOpener {
   SequenceLimit limit_;
 };
 
-/// Whether a run with the sources of a checkpoint goes on in their places. Not where one source of another name stands
-/// in place of one, or has fewer rows, of which check_rows_of_restart() tells.
-bool takes_places(const SavedMixture& saved, const std::vector<TrainingSource>& sources) {
-  if (saved.sources.size() != 1 || sources.size() != 1) return true;
+/// Whether a run with the sources of a checkpoint goes on in their places. Not where one source that was given no name
+/// has another file than one of the checkpoint, or fewer rows, of which check_rows_of_restart() tells.
+bool takes_places(const TrainOptions& options, const SavedMixture& saved, const std::vector<TrainingSource>& sources) {
+  if (saved.sources.size() != 1 || sources.size() != 1 || !options.sources.front().name.empty()) return true;
   const auto& was = saved.sources.front();
   const auto& is = sources.front();
   return was.name == is.name && is.rows.num_rows() >= was.rows;
@@ -211,7 +213,7 @@ void order_sources(ProcessGroup& world, RunSetup& setup, std::vector<TrainingSou
     const auto kept = point->manifest.data.find("mixture");
     if (kept == point->manifest.data.end()) return;  // an older program's checkpoint
     const auto saved = mixture_from_text(*kept, point->candidates.front().string());
-    if (!takes_places(saved, sources)) return;
+    if (!takes_places(options, saved, sources)) return;
     setup.continued = continue_mixture(saved, sources, options.mix_end);
     order.first_position = point->manifest.state.samples;
     order.same_rule = setup.continued.same_rule;
@@ -241,9 +243,12 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   std::vector<TrainingSource> sources;
   for (const auto& source : options.sources) {
     auto rows = opener.open(source.path, "--train-data", &source);
-    sources.push_back({source.name.empty() ? name_of_source(source.path) : source.name, std::move(rows)});
+    sources.push_back({source.name.empty() ? name_of_source(source.path) : source.name, source.path, std::move(rows)});
   }
   weigh_sources(options.sources, options.mix_temperature, sources);
+  // The order of the words on a command line decides nothing: of sources that are equally due the first by name is
+  // next.
+  std::ranges::sort(sources, {}, &TrainingSource::name);
   order_sources(world, setup, std::move(sources), setup.restart, log);
 }
 
@@ -288,10 +293,15 @@ void plan_length(RunSetup& setup) {
   setup.schedule = plan_schedule(options, setup.total_steps);
 }
 
+/// The path of one source; of a mixture the text of --train-data.
+std::string named_data(const TrainOptions& options) {
+  return options.sources.size() == 1 ? options.sources.front().path : options.train_data;
+}
+
 /// Warns of data of another name with as many rows: the place in the data is kept, whose rows hold other texts. A copy
 /// in another folder has the name of its original.
 void log_other_data(const RunSetup& setup, const RunManifest& saved, const Logger& log) {
-  const std::filesystem::path was = saved.data.value("train", std::string()), is = setup.options.train_data;
+  const std::filesystem::path was = saved.data.value("train", std::string()), is = named_data(setup.options);
   if (was.empty() || was.filename() == is.filename()) return;
   log.warning(fmt::format("--train-data is {} here, and the run of the checkpoint read {}: it goes on at sample {}",
                           is.string(), was.string(), saved.state.samples));
@@ -353,6 +363,7 @@ void go_back_in_sources(ProcessGroup& world, RunSetup& setup, const std::optiona
   if (!setup.train_data || setup.train_data->first_position() == 0) return;
   if (taken->manifest.state.samples == setup.train_data->first_position()) return;
   order_sources(world, setup, setup.train_data->take_sources(), taken, log);
+  plan_length(setup);  // the end of a mixture may have moved
 }
 
 bool begins_a_run(const RunSetup& setup, const std::optional<RestartPoint>& taken) {
@@ -442,8 +453,12 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
   manifest.options["decay-all"] = options.decay_all ? "true" : "false";
   manifest.options["total-batch-size"] = std::to_string(setup.batches.rows_per_step);
   manifest.data = {
-      {"train", options.train_data}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
-  manifest.data["layout"] = setup.train_data->is_stream() ? "stream" : "documents";
+      {"train", named_data(options)}, {"rows", setup.train_data->num_rows()}, {"shuffle", !options.no_shuffle}};
+  const auto is_stream = [](const TrainingSource& source) { return source.rows.is_stream(); };
+  const auto& sources = setup.train_data->sources();
+  manifest.data["layout"] = std::ranges::all_of(sources, is_stream)    ? "stream"
+                            : std::ranges::none_of(sources, is_stream) ? "documents"
+                                                                       : "mixed";
   manifest.data["mixture"] =
       mixture_to_text(save_mixture(*setup.train_data, state.samples, setup.contents, setup.continued.resting));
   if (!setup.tokenizer.name.empty()) {

@@ -46,7 +46,7 @@ std::optional<TrainingData> open_token_files(const TrainOptions& options, const 
     if (on_gpu) rows.pad_to(kGpuLengthStep);
     if (options.pack && !rows.is_stream() && (asked.size() == 1 || rows.has_documents()))
       rows.pack({options.seed, !options.no_shuffle});
-    sources.push_back({source.name, std::move(rows)});
+    sources.push_back({source.name, source.path, std::move(rows)});
   }
   weigh_sources(asked, options.mix_temperature, sources);
   return TrainingData(std::move(sources), {.end = options.mix_end,

@@ -85,12 +85,9 @@ std::int64_t MixtureOrder::count_samples() {
     now_.position += rounds * round;
     for (std::size_t i = 0; i < sources_.size(); ++i) now_.in_mixture[i] += rounds * now_.rule.weights()[i];
   }
-  for (;;) {
-    auto rule = now_.rule;
-    const auto next = rule.next();
+  for (;; ++now_.position) {
+    const auto next = now_.rule.next();
     if (has_ended(next, now_.in_mixture)) return now_.position;
-    now_.rule = std::move(rule);
-    ++now_.position;
     ++now_.in_mixture[next];
   }
 }

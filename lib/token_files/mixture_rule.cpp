@@ -106,19 +106,25 @@ MixtureRule::MixtureRule(std::vector<std::int64_t> weights)
   }
   if (sum_ < 1 || sum_ > kMostSum)
     throw std::invalid_argument("MixtureRule: weights that sum to " + std::to_string(sum_));
+  // Twice the sum bounds |due|, and 8 k sum^2 a product of room and weight.
+  is_small_ = static_cast<Wide>(sum_) * sum_ * 8 * std::ssize(positive_) < (Wide{1} << 62);
 }
 
-std::size_t MixtureRule::next() {
-  const auto spread = 2 * std::ssize(positive_) - 2;
+std::size_t MixtureRule::next() { return is_small_ ? choose<std::int64_t>() : choose<Wide>(); }
+
+template <class Number>
+std::size_t MixtureRule::choose() {
+  const auto spread = static_cast<Number>(2 * std::ssize(positive_) - 2);
+  const auto sum = static_cast<Number>(sum_);
   std::size_t chosen = positive_.front();
-  Wide best = 0;
+  Number best = 0;
   bool found = false;
   for (const auto i : positive_) {
     due_[i] += weights_[i];
     // A source that is nearly a sample ahead waits; of the others the one that would be first a sample late is next.
-    const auto late = static_cast<Wide>(due_[i]) * spread;
-    if (late < sum_ && spread > 0) continue;
-    const auto room = static_cast<Wide>(sum_) * (spread - 1) - late;
+    const auto late = static_cast<Number>(due_[i]) * spread;
+    if (late < sum && spread > 0) continue;
+    const auto room = sum * (spread - 1) - late;
     if (found && room * weights_[chosen] >= best * weights_[i]) continue;
     found = true;
     chosen = i;

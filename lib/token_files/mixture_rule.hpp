@@ -36,10 +36,14 @@ class MixtureRule {
   void seek(std::int64_t samples);
 
  private:
+  template <class Number>
+  std::size_t choose();
+
   std::vector<std::int64_t> weights_, given_;
   std::vector<std::int64_t> due_;      ///< weight * total - given * sum, for each source
   std::vector<std::size_t> positive_;  ///< sources with a weight
   std::int64_t sum_ = 0, total_ = 0;
+  bool is_small_ = false;  ///< products fit into 64 bits
 };
 
 }  // namespace fsdp

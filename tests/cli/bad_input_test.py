@@ -37,7 +37,11 @@ class BadInput(fsdp_cli.Case):
     def test_token_id_outside_the_vocabulary(self):
         ids = fsdp_cli.random_tokens(rows=24)
         ids[17, 5] = fsdp_cli.VOCAB
-        path = fsdp_cli.write_tokens(self.folder / "large.h5", ids)
+        unnamed = fsdp_cli.write_tokens(self.folder / "unnamed.h5", ids)
+        result = self.train("unnamed", "--train-data", unnamed, ranks=2, code=4)
+        self.assert_refused(result, 4, unnamed.name, "row 17", "position 5", fsdp_cli.VOCAB)
+        self.assertFalse((self.run_directory("unnamed") / "metrics.jsonl").exists())  # before the first step
+        path = fsdp_cli.write_tokens(self.folder / "large.h5", ids, vocab_size=fsdp_cli.VOCAB)
         result = self.train("large", "--train-data", path, "--no-shuffle", "--batch-size", 2, "--save-every", 1, ranks=2, code=4)
         self.assert_refused(result, 4, path.name, "row 17", "position 5", fsdp_cli.VOCAB)
         # Steps 1 to 4 read rows 0 to 15; their results are kept.
@@ -133,7 +137,7 @@ class BadInput(fsdp_cli.Case):
     def test_one_failing_rank_takes_the_job_down(self):
         ids = fsdp_cli.random_tokens(rows=16)
         ids[2] = fsdp_cli.VOCAB + 5  # only rank 2 reads it, in the first step
-        path = fsdp_cli.write_tokens(self.folder / "third.h5", ids)
+        path = fsdp_cli.write_tokens(self.folder / "third.h5", ids, vocab_size=fsdp_cli.VOCAB)
         started = time.monotonic()
         result = self.train("down", "--train-data", path, "--no-shuffle", "--batch-size", 1, "--max-steps", 2, ranks=4, code=4)
         self.assertLess(time.monotonic() - started, 20)

@@ -225,10 +225,12 @@ def processes_of_ranks(pid, program="fsdp-finetune"):
     return found
 
 
-def write_tokens(path, ids, dtype="uint16"):
-    """Writes an HDF5 file with input_ids [rows, ids]."""
+def write_tokens(path, ids, dtype="uint16", vocab_size=None):
+    """Writes an HDF5 file with input_ids [rows, ids]. Ids of a file that names its vocabulary are not looked at before they are needed."""
     with h5py.File(path, "w") as file:
         file["input_ids"] = numpy.asarray(ids).astype(dtype)
+        if vocab_size is not None:
+            file.attrs["vocab_size"] = vocab_size
     return path
 
 

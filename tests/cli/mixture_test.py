@@ -139,12 +139,32 @@ class Mixture(fsdp_cli.Case):
         result = self.tune("source", mixture, "--restart", "latest", "--max-steps", 5)
         self.assertIn("b has 5 rows more, with which its present epoch ends", result.err)
         fsdp_cli.write_tokens(moved / "b.h5", old[::-1])
-        self.assert_refused(self.tune("source", mixture, "--restart", "latest", "--max-steps", 6, code=2), 2, "the source b", "rows")
+        self.assert_refused(self.tune("source", mixture, "--restart", "latest", "--max-steps", 6, code=2), 2, "the source b", "no longer there")
         fsdp_cli.write_tokens(moved / "b.h5", numpy.concatenate([old[::-1], old[:5]]))
         self.assert_refused(self.tune("source", mixture, "--restart", "latest", "--max-steps", 6, code=2), 2, "the source b", "holds other rows")
         renamed = [f"{moved}/a.h5:1", f"new={moved}/b.h5:1"]
         result = self.tune("source", renamed, "--restart", "latest", "--max-steps", 6)
         self.assertIn("new is new and begins at its first row; b rests", result.err)
+
+    def test_a_damaged_checkpoint_takes_the_sources_back_too(self):
+        unshuffled = ["--no-shuffle", "--batch-size", 2]
+        self.tune("back", [self.word("b", 1)], *unshuffled, "--max-steps", 2)
+        self.tune("back", [self.word("b", 1), self.word("a", 1)], "--restart", "latest", "--max-steps", 4)
+        shard = next((self.checkpoints("back") / "step-00000004").glob("__0_0.distcp"))
+        shard.write_bytes(bytes(shard.stat().st_size))
+        result = self.tune("back", [self.word("b", 1), self.word("a", 3)], "--restart", "latest", "--max-steps", 6)
+        self.assertIn("a is new and begins at its first row", result.err)
+        last = fsdp_cli.steps(self.run_directory("back"))[-1]["sources"]
+        self.assertEqual({name: round(part["epochs"] * ROWS[name]) for name, part in last.items()}, {"a": 6, "b": 6})  # 4 and 2 of 8 more
+
+    def test_one_source_of_a_file_keeps_its_options(self):
+        (self.folder / "one.jsonl").write_text("".join(json.dumps({"body": f"Text {i}."}) + "\n" for i in range(9)))
+        mix = self.folder / "one.json"
+        mix.write_text(json.dumps({"sources": [{"path": "one.jsonl", "name": "mine", "field": "body", "max_rows": 5, "validation": "one.jsonl"}]}))
+        result = fsdp_cli.run("fsdp-finetune", ["--train-data", mix, "--tokenizer", "gpt2", "--seq-len", 16, "--dry-run", *fsdp_cli.COMMON])
+        self.assertEqual(result.code, 0, str(result))
+        self.assertIn("data      5 texts", result.err)
+        self.assertIn("validation mine 9 rows", result.err)
 
     def test_texts_conversations_and_packed_documents_in_one_file(self):
         texts = self.folder / "texts.jsonl"
@@ -173,6 +193,23 @@ class Mixture(fsdp_cli.Case):
         self.assertIn("split     talks: to train on", split.err)
         sets = {record["val_set"] for record in fsdp_cli.records(self.run_directory("split")) if "val_set" in record}
         self.assertEqual(sets, {"texts", "talks"})
+
+    def test_fifty_sources_and_a_terabyte_are_planned_without_reading_them(self):
+        many = self.folder / "many"
+        many.mkdir()
+        words = []
+        for number in range(50):
+            fsdp_cli.write_tokens(many / f"s{number}.h5", fsdp_cli.random_tokens(rows=20, seed=number))
+            words.append(f"{many / f's{number}.h5'}:{number + 1}")
+        samples = self.samples("fifty", words, "--max-steps", 1000, count=3000)
+        for number in range(50):
+            self.assertLess(abs(sum(s[0] == f"s{number}" for s in samples) - 3000 * (number + 1) / 1275), 1)
+        large = self.folder / "large.bin"
+        with open(large, "wb") as file:
+            file.truncate(10 ** 12)  # without blocks on the disk
+        result = self.tune("large", [f"{large}:1", self.word("a", 1)], "--token-dtype", "uint16", "--dry-run", "--max-steps", 10)
+        self.assertIn("source    large   50 %   15,624,999,999 rows x 32 tokens", result.err)
+        self.assertIn("are not checked: the run will", result.err)
 
     def test_words_lists_and_what_is_refused(self):
         config = self.folder / "job.conf"

@@ -51,7 +51,7 @@ class DataOrder(fsdp_cli.Case):
         for row, rank in ((1, 0), (2, 1), (4, 0), (11, 1)):
             ids = fsdp_cli.random_tokens(rows=16)
             ids[row, 3] = fsdp_cli.VOCAB
-            file = fsdp_cli.write_tokens(self.folder / "marked.h5", ids)
+            file = fsdp_cli.write_tokens(self.folder / "marked.h5", ids, vocab_size=fsdp_cli.VOCAB)
             result = self.train("turn", "--train-data", file, "--no-shuffle", "--batch-size", 2, "--total-batch-size", 8, "--max-steps", 2,
                                 "--no-save", ranks=2, code=4)
             self.assert_refused(result, 4, f"row {row},")

@@ -36,7 +36,7 @@ inline std::filesystem::path write_small_rows(const std::filesystem::path& file)
 
 inline TrainingData one_source(TokenLoader rows, std::uint64_t seed) {
   std::vector<TrainingSource> sources;
-  sources.push_back({"data", std::move(rows)});
+  sources.push_back({"data", "data.h5", std::move(rows)});
   return TrainingData(std::move(sources), {.seed = seed});
 }
 

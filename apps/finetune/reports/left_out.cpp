@@ -46,10 +46,10 @@ constexpr const char* kValidated = "validated on";
 }  // namespace
 
 void refuse_most_left_out(const RunSetup& setup, const TokenLoader& rows, const std::string& option,
-                          const std::string& data) {
+                          const std::string& data, bool takes_beginnings) {
   const LeftOut found(rows);
   // A --seq-len that is shorter than the rows of a token file was given to shorten them.
-  const bool is_asked = setup.options.documents || (!rows.has_documents() && setup.options.model.seq_len > 0);
+  const bool is_asked = takes_beginnings || (!rows.has_documents() && setup.options.model.seq_len > 0);
   if (2 * found.left_out <= found.ids || is_asked) return;
   const auto ids = rows.longest_sequence() + 1;
   std::string cures;

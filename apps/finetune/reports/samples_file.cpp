@@ -15,7 +15,7 @@ namespace fsdp::detail {
 namespace {
 
 nlohmann::ordered_json line_of(const TrainingData& data, std::int64_t position, const MixtureSample& sample) {
-  const auto& [name, rows, weight, epochs, place] = data.sources()[sample.source];
+  const auto& [name, path, rows, weight, epochs, place] = data.sources()[sample.source];
   const bool is_text = rows.has_documents() && !rows.is_packed();
   nlohmann::ordered_json line{{"position", position},
                               {"source", name},
@@ -34,7 +34,8 @@ void write_samples(ProcessGroup& world, const RunSetup& setup, const Logger& log
     if (world.rank() != 0) return;
     const auto& data = *setup.train_data;
     auto order = data.order();
-    const auto begin = data.first_position();
+    const bool goes_on = setup.restart && setup.restart->knows_run;
+    const auto begin = goes_on ? setup.restart->manifest.state.samples : data.first_position();
     const auto end =
         std::min({begin + options.num_samples, setup.total_samples, setup.total_steps * setup.batches.rows_per_step});
     std::string text;

@@ -59,12 +59,15 @@ void StepLog::add_sources(const StepReport& step, nlohmann::json& record) {
         {"epochs", static_cast<double>(place.epoch) +
                        static_cast<double>(place.in_epoch) / static_cast<double>(place.sizes.back())}};
     part["loss"] = weight > 0 ? nlohmann::json(loss) : nlohmann::json();
-    const auto ended = place.epoch - before[i].rows.epoch;
-    if (ended > 0 && context_.world.rank() == 0)
+    const auto& source = data.sources()[i];
+    const bool has_ended = after[i].in_mixture >= source.end() || after[i].in_mixture < before[i].in_mixture;
+    const bool begins_again = data.end() == MixEnd::repeat || (data.end() == MixEnd::drop && !has_ended);
+    if (place.epoch > before[i].rows.epoch && context_.world.rank() == 0)
       context_.progress.keep(fmt::format("source    {} is through with its {}, epoch {}{}", name,
-                                         format_count_of(data.sources()[i].rows.num_rows(), "row"), place.epoch,
-                                         data.end() == MixEnd::repeat ? ": it begins again, in another order"
-                                         : data.end() == MixEnd::drop ? ": its share goes to the others"
+                                         format_count_of(source.rows.num_rows(), "row"), place.epoch,
+                                         begins_again                 ? ": it begins again, in another order"
+                                         : data.end() == MixEnd::drop ? ": its share goes to the others until all "
+                                                                        "have ended"
                                                                       : ""));
   }
 }

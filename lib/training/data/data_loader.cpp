@@ -207,8 +207,8 @@ std::int64_t TokenLoader::num_rows() const {
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
-  std::int64_t ids = 0;
-  for (std::int64_t i = 0; i < records; ++i) ids += tokens_->length(i);
+  std::int64_t ids = records * tokens_->row_length();  // of rows, of which a large file has very many
+  for (std::int64_t i = 0; has_documents() && i < records; ++i) ids += tokens_->length(i);
   if (overlaps_ && records > 0) ids -= records - 1;
   return ids + (records == tokens_->num_records() ? end_left_out_ : 0);
 }
@@ -232,8 +232,10 @@ DocumentLengths TokenLoader::lengths_in(std::int64_t number) const {
 }
 
 std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
+  const auto beyond_of = [this](std::int64_t length) { return std::max<std::int64_t>(0, length - pairs_ - 1); };
   std::int64_t beyond = records == tokens_->num_records() ? end_left_out_ : 0;
-  for (std::int64_t i = 0; i < records; ++i) beyond += std::max<std::int64_t>(0, tokens_->length(i) - pairs_ - 1);
+  if (!has_documents()) return beyond + records * beyond_of(tokens_->row_length());
+  for (std::int64_t i = 0; i < records; ++i) beyond += beyond_of(tokens_->length(i));
   return beyond;
 }
 

@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMostMixtureBytes = 1u << 20;
+constexpr std::string_view kSourcesKey = "\"sources\"";  // the first key of a mixture file
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -39,9 +40,15 @@ void check_share(double value, const std::string& what) {
     throw RequestError(fmt::format("{} is {}: give a number that is not negative", what, value));
 }
 
+std::string without_blanks(const std::string& text) {
+  const auto begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
+  return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
+}
+
 /// Reads NAME=PATH:WEIGHT, whose name and weight may be missing.
-DataSource parse_source(const std::string& text, std::string_view option) {
+DataSource parse_source(const std::string& given, std::string_view option) {
   DataSource source;
+  const auto text = exists(given) ? given : without_blanks(given);
   source.path = text;
   if (!exists(source.path)) {
     const auto colon = text.rfind(':');
@@ -57,6 +64,9 @@ DataSource parse_source(const std::string& text, std::string_view option) {
     source.path = source.path.substr(name);
   }
   if (source.path.empty()) throw RequestError(fmt::format("--{}: '{}' names no path", option, text));
+  if (source.weight && is_mixture_file(source.path))
+    throw RequestError(
+        fmt::format("--{}: {} is a file of sources, which has their weights: give it alone", option, source.path));
   return source;
 }
 
@@ -159,22 +169,29 @@ class SourceReader {
   DataSource source_;
 };
 
-Json read_json_file(const fs::path& file) {
+/// The text of a small JSON file; "" of another file.
+std::string small_json_text(const fs::path& file) {
   std::error_code error;
   if (file.extension() != ".json" || !fs::is_regular_file(file, error) ||
       fs::file_size(file, error) > kMostMixtureBytes)
-    return Json(Json::value_t::discarded);
-  return parse_json_or_discard(read_text_file(file, kMostMixtureBytes), file.string());
+    return "";
+  return read_text_file(file, kMostMixtureBytes);
 }
 
 std::vector<DataSource> read_mixture_file(const fs::path& file) {
-  const auto json = read_json_file(file);
+  Json json;
+  try {
+    json = parse_json(small_json_text(file), file.string());
+  } catch (const Json::exception& error) {
+    throw FormatError(fmt::format("{}: is no JSON: {}", file.string(), error.what()));
+  }
   std::vector<DataSource> sources;
   for (const auto& [key, value] : json.items()) {
     if (key != "sources")
       throw FormatError(fmt::format("{}: {} is no key of a mixture, only sources is", file.string(), key));
   }
   const auto& entries = json["sources"];
+  if (!entries.is_array()) throw FormatError(file.string() + ": sources: a list of objects is expected");
   for (std::size_t i = 0; i < entries.size(); ++i) {
     SourceReader reader(entries[i], fmt::format("{}: sources[{}]", file.string(), i), file.parent_path());
     sources.push_back(reader.read());
@@ -232,11 +249,11 @@ void check_sources(const std::vector<DataSource>& sources, const std::string& wh
 std::string name_of_source(const std::string& path) { return name_from_path(path, false); }
 
 bool is_mixture_file(const fs::path& file) {
-  const auto json = read_json_file(file);
-  if (!json.is_object()) return false;
-  const auto sources = json.find("sources");
-  return sources != json.end() && sources->is_array() &&
-         std::ranges::all_of(*sources, [](const Json& entry) { return entry.is_object() && entry.contains("path"); });
+  const auto text = small_json_text(file);
+  const auto brace = text.find_first_not_of(" \t\r\n");
+  if (brace == std::string::npos || text[brace] != '{') return false;
+  const auto key = text.find_first_not_of(" \t\r\n", brace + 1);
+  return key != std::string::npos && text.compare(key, kSourcesKey.size(), kSourcesKey) == 0;
 }
 
 std::vector<DataSource> parse_data_sources(const std::string& given, std::string_view option) {

@@ -45,7 +45,7 @@ std::string name_of_source(const std::string& path);
 /// Writes sources that parse_data_sources() read from a text in that form, with other paths.
 std::string data_sources_text(const std::vector<DataSource>& sources);
 
-/// True for a JSON file with sources of a mixture.
+/// True for a JSON file of at most 1 MiB that is an object whose first key is sources.
 bool is_mixture_file(const std::filesystem::path& file);
 
 }  // namespace fsdp

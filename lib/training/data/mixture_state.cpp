@@ -12,7 +12,7 @@
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/hash_functions.hpp"
-#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {
@@ -20,6 +20,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kHashedRecords = 64, kHashedIds = 4096;
+
+/// The i-th of `count` numbers that are evenly spread from 0 to all - 1. \pre i < count <= all
+std::int64_t spread(std::int64_t i, std::int64_t count, std::int64_t all) {
+  return count == 1 ? 0 : i * (all - 1) / (count - 1);
+}
 
 /// Share of each weight in their sum, in lowest terms, so that 7 and 3 are 70 and 30.
 std::vector<std::int64_t> lowest_terms(std::vector<std::int64_t> weights) {
@@ -65,29 +70,23 @@ std::vector<std::optional<std::size_t>> match(const std::vector<SavedSource>& sa
 
 /// Refuses rows that are not those that were read.
 void check_rows(const SavedSource& was, const TrainingSource& is) {
-  if (was.place.rows.samples == 0) return;
-  const auto& file = is.rows.tokens().file();
   const auto records = is.rows.num_records();
-  const std::string cure =
-      "; give the data as they were, or name them NAME=PATH with another name, which begins them at their first row";
-  if (records < was.records) {
+  const auto refuse = [&](const std::string& problem, const Advice& advice = {}) {
     throw RequestError(
-        fmt::format("the source {} ({}) has {} rows, and had {} when the checkpoint's run had read {} of "
-                    "its samples: rows that were read are no longer there{}",
-                    is.name, file.string(), records, was.records, was.place.rows.samples, cure));
-  }
-  if (was.content != content_of(is.rows, was.records)) {
-    throw RequestError(
-        fmt::format("the source {} ({}) holds other rows than when the checkpoint's run had read {} of "
-                    "its samples: some would come again, and others not at all{}",
-                    is.name, file.string(), was.place.rows.samples, cure));
-  }
-  if (is.rows.num_rows() != was.rows && (is.rows.is_packed() || is.rows.is_stream() || is.rows.num_rows() < was.rows)) {
-    throw RequestError(
-        fmt::format("the source {} ({}) makes {} rows, and made {} when the checkpoint's run had read {} "
-                    "of its samples: they are packed or cut elsewhere{}",
-                    is.name, file.string(), is.rows.num_rows(), was.rows, was.place.rows.samples, cure));
-  }
+        fmt::format("the source {} ({}) {} when the checkpoint's run had read {} of its samples; give the data as they "
+                    "were, or name them NAME=PATH with a new name, which begins them at their first row",
+                    is.name, is.path, problem, was.place.rows.samples),
+        advice);
+  };
+  if (records < was.records)
+    refuse(fmt::format("has {} rows, of which some are no longer there: it had {}", records, was.records));
+  const bool is_cut = is.rows.is_packed() || is.rows.is_stream();
+  if (is_cut && (is.rows.num_rows() != was.rows || records != was.records))
+    refuse(fmt::format("makes {} rows, in which texts would be repeated and others left out: it made {}",
+                       is.rows.num_rows(), was.rows),
+           {Remedy::of_option, "seq-len"});
+  if (was.content != content_of(is.rows, was.records))
+    refuse("holds other rows, of which some would be repeated and others left out, than");
 }
 
 }  // namespace
@@ -98,13 +97,19 @@ std::string content_of(const TokenLoader& rows, std::int64_t records) {
   const auto chosen = std::min(records, kHashedRecords);
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < chosen; ++i) {
-    // Evenly spread, from the first to the last.
-    const auto record = chosen == records ? i : i * ((records - 1) / (chosen - 1));
+    const auto record = spread(i, chosen, records);
     const auto length = rows.tokens().length(record);
     add(length);
     ids.resize(static_cast<std::size_t>(std::min(length, kHashedIds)));
     rows.tokens().read(record, ids);
     for (const auto id : ids) add(id);
+  }
+  if (!rows.is_packed()) return fmt::format("{:016x}", hash);
+  // The same documents make other rows for other lengths.
+  const auto chosen_rows = std::min(rows.num_rows(), kHashedRecords);
+  for (std::int64_t i = 0; i < chosen_rows; ++i) {
+    for (const auto document : rows.documents_of(spread(i, chosen_rows, rows.num_rows()))) add(document);
+    add(-1);
   }
   return fmt::format("{:016x}", hash);
 }
@@ -115,10 +120,11 @@ SavedMixture save_mixture(const TrainingData& data, std::int64_t position, const
   const auto places = data.places(position);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& source = data.sources()[i];
-    mixture.sources.push_back(
-        {source.name, contents[i], source.rows.num_records(), source.rows.num_rows(), source.weight, places[i]});
+    mixture.sources.push_back({source.name, contents[i], source.rows.num_records(), source.rows.num_rows(),
+                               source.weight, source.end(), places[i]});
   }
   mixture.sources.insert(mixture.sources.end(), resting.begin(), resting.end());
+  std::ranges::sort(mixture.sources, {}, &SavedSource::name);
   return mixture;
 }
 
@@ -131,6 +137,7 @@ std::string mixture_to_text(const SavedMixture& mixture) {
                        {"records", source.records},
                        {"rows", source.rows},
                        {"weight", source.weight},
+                       {"ends_at", source.end},
                        {"samples", rows.samples},
                        {"epoch", rows.epoch},
                        {"in_epoch", rows.in_epoch},
@@ -155,6 +162,7 @@ SavedMixture mixture_from_text(const Json& text, const std::string& source) {
       saved.records = entry.at("records").get<std::int64_t>();
       saved.rows = entry.at("rows").get<std::int64_t>();
       saved.weight = entry.at("weight").get<std::int64_t>();
+      saved.end = entry.at("ends_at").get<std::int64_t>();
       auto& [rows, in_mixture, in_rule] = saved.place;
       rows.samples = entry.at("samples").get<std::int64_t>();
       rows.epoch = entry.at("epoch").get<std::int64_t>();
@@ -180,52 +188,59 @@ SavedMixture mixture_from_text(const Json& text, const std::string& source) {
 ContinuedMixture continue_mixture(const SavedMixture& saved, std::vector<TrainingSource>& sources, MixEnd end) {
   ContinuedMixture result;
   const auto found = match(saved.sources, sources);
+  result.same_rule = saved.end == end;
+  std::vector<std::int64_t> was_weights, weights;
   std::vector<bool> is_used(saved.sources.size(), false);
-  bool same_sources = saved.end == end;
+  std::size_t before = 0;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     auto& source = sources[i];
+    source.place = {};
     if (!found[i]) {
-      same_sources = false;
+      result.same_rule = false;
       result.changes.push_back(fmt::format("{} is new and begins at its first row", source.name));
       continue;
     }
     const auto& was = saved.sources[*found[i]];
+    // The first of sources that are equally due is next.
+    if (*found[i] < before) result.same_rule = false;
+    before = *found[i];
     is_used[*found[i]] = true;
-    check_rows(was, source);
+    was_weights.push_back(was.weight);
+    weights.push_back(source.weight);
     if (was.name != source.name)
       result.changes.push_back(fmt::format("{} is {}, whose rows it has", source.name, was.name));
-    if (const auto more = source.rows.num_rows() - was.rows; more > 0 && was.place.rows.samples > 0)
+    if (was.place.rows.samples == 0) continue;
+    check_rows(was, source);
+    source.place = was.place;
+    if (const auto more = source.rows.num_rows() - was.rows; more > 0)
       result.changes.push_back(
           fmt::format("{} has {} more, with which its present epoch ends", source.name, format_count_of(more, "row")));
-    source.place = was.place;
+    // With more rows it may give again what it had ended to give.
+    const auto has_ended = [&](std::int64_t ends) { return was.place.in_mixture >= ends; };
+    if (has_ended(was.end) == has_ended(source.end())) continue;
+    result.same_rule = false;
+    auto& rows = source.place.rows;
+    if (rows.in_epoch > 0 || rows.epoch == 0) continue;
+    --rows.epoch;  // which goes on
+    rows.in_epoch = was.rows;
+    rows.sizes = {was.rows};
   }
-  // The same weights in another order are the same mixture.
-  std::vector<std::int64_t> was, is;
-  std::vector<std::size_t> order;
   for (std::size_t s = 0; s < saved.sources.size(); ++s) {
-    const auto at = std::ranges::find(found, std::optional(s));
-    if (at == found.end()) {
-      if (saved.sources[s].weight > 0) {
-        same_sources = false;
-        result.changes.push_back(fmt::format("{} rests", saved.sources[s].name));
-      }
-      result.resting.push_back(saved.sources[s]);
-      result.resting.back().weight = 0;
-      result.resting.back().place.in_rule = 0;
-      continue;
+    if (is_used[s]) continue;
+    if (saved.sources[s].weight > 0) {
+      result.same_rule = false;
+      result.changes.push_back(fmt::format("{} rests", saved.sources[s].name));
     }
-    order.push_back(static_cast<std::size_t>(at - found.begin()));
-    was.push_back(saved.sources[s].weight);
-    is.push_back(sources[order.back()].weight);
+    result.resting.push_back(saved.sources[s]);
+    result.resting.back().weight = 0;
+    result.resting.back().place.in_rule = 0;
   }
-  result.same_rule = same_sources && lowest_terms(was) == lowest_terms(is);
-  if (result.same_rule) {
-    std::vector<TrainingSource> sorted;
-    for (const auto i : order) sorted.push_back(std::move(sources[i]));
-    sources = std::move(sorted);
-    return result;
-  }
+  if (lowest_terms(was_weights) != lowest_terms(weights)) result.same_rule = false;
+  if (result.same_rule) return result;
   for (auto& source : sources) source.place.in_rule = 0;
+  if (saved.end != end)
+    result.changes.push_back(fmt::format("at the end of a source now {}, and before {}", name_of(kMixEnds, end),
+                                         name_of(kMixEnds, saved.end)));
   result.changes.push_back(fmt::format("the shares are {}, and were {}: each source goes on where it stood",
                                        shares(sources), shares(saved.sources)));
   return result;

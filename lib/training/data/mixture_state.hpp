@@ -17,6 +17,7 @@ struct SavedSource {
   std::int64_t records = 0;  ///< rows or documents that it had
   std::int64_t rows = 0;     ///< rows of its order: fewer than records where documents are packed
   std::int64_t weight = 0;   ///< 0: it rests
+  std::int64_t end = 1;      ///< TrainingSource::end()
   SourcePlace place;
 };
 
@@ -25,7 +26,8 @@ struct SavedMixture {
   std::vector<SavedSource> sources;
 };
 
-/// A hash of the lengths and ids of `records` records' first, last and 62 between; of all where they are fewer.
+/// A hash of the lengths and ids of the first and the last of the first `records` records, and of 62 between; of all
+/// where they are fewer. Of packed documents also of rows: which documents they hold.
 std::string content_of(const TokenLoader& rows, std::int64_t records);
 
 /// The mixture at a position, with the sources of `resting` that take no part.
@@ -44,8 +46,8 @@ struct ContinuedMixture {
   std::vector<std::string> changes;  ///< sentences for the user
 };
 
-/// Takes the places of the sources over from a checkpoint. The sources get the checkpoint's order where they are the
-/// same with the same weights.
+/// Takes the places of the sources over from a checkpoint.
+/// \param sources  sorted by name
 /// \throws RequestError naming a source whose rows before its place are others, or fewer, than when they were read
 ContinuedMixture continue_mixture(const SavedMixture& saved, std::vector<TrainingSource>& sources, MixEnd end);
 

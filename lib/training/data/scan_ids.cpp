@@ -122,11 +122,15 @@ void scan_ids(ProcessGroup& world, const TokenFile& file, const IdScan& scan, co
     std::int64_t ids = 0;
     for (std::int64_t record = 0; record < scan.records && ids <= kSmallFile; ++record) ids += file.length(record);
     if (ids <= kSmallFile) return "";
+    if (!scan.reads_large) return "unread";
     const TokenCache cache(scan.directory);
     entry = cache.entry(file.file(), identity_of(file.file(), scan.records), ".ids.json");
     const auto kept = kept_result(entry);
     return kept ? fmt::format("{} {}", kept->id, kept->record) : "";
   });
+  if (known == "unread")
+    return log.info(
+        fmt::format("ids       of {} are not checked: the run will, before its first step", file.file().string()));
   if (!known.empty()) {
     const auto blank = known.find(' ');
     largest = {std::stoll(known.substr(0, blank)), std::stoll(known.substr(blank + 1))};

@@ -15,6 +15,7 @@ struct IdScan {
   std::int64_t records = 0;         ///< the first ones of the file
   std::int64_t vocab_size = 0;      ///< ids are below
   std::filesystem::path directory;  ///< of a TokenCache, where the result for a large file is kept
+  bool reads_large = true;          ///< false: a large file is not read, whatever it holds
   bool quiet = false;
 };
 

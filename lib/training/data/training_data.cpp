@@ -40,6 +40,7 @@ struct Part {
 struct TrainingData::Orders {
   std::mutex mutex_of_reading, mutex_of_places;
   MixtureOrder reading, places;
+  std::unique_ptr<MixtureOrder> beginning = nullptr;  ///< of positions before the first one
 };
 
 std::int64_t TrainingSource::end() const {
@@ -70,12 +71,24 @@ std::vector<std::string> TrainingData::groups() const {
   return is_mixture() ? names : std::vector<std::string>();
 }
 
+MixtureOrder& TrainingData::order_for(std::int64_t position) const {
+  if (position >= options_.first_position) return orders_->reading;
+  if (orders_->beginning == nullptr) {
+    auto sources = mixture_sources(sources_);
+    for (auto& source : sources) source.place = {};
+    auto options = options_;
+    options.first_position = 0;
+    orders_->beginning = std::make_unique<MixtureOrder>(std::move(sources), options);
+  }
+  return *orders_->beginning;
+}
+
 MicroBatch TrainingData::read(const std::vector<std::int64_t>& rows,
                               const std::vector<std::uint64_t>& sample_keys) const {
   std::vector<MixtureSample> samples;
   {
     const std::lock_guard lock(orders_->mutex_of_reading);
-    for (const auto position : rows) samples.push_back(orders_->reading.at(position));
+    for (const auto position : rows) samples.push_back(order_for(position).at(position));
   }
   if (is_mixture()) {
     auto batch = merge(samples);
@@ -209,6 +222,8 @@ double TrainingData::attended_length() const {
 void weigh_sources(const std::vector<DataSource>& asked, double temperature, std::vector<TrainingSource>& sources) {
   std::vector<double> weights;
   bool by_size = true;
+  std::int64_t largest = 1;
+  for (const auto& source : sources) largest = std::max(largest, source.rows.num_rows());
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const auto size = static_cast<double>(sources[i].rows.num_rows());
     by_size = by_size && !asked[i].epochs && !asked[i].weight;
@@ -216,7 +231,7 @@ void weigh_sources(const std::vector<DataSource>& asked, double temperature, std
     weights.push_back(asked[i].weight    ? *asked[i].weight
                       : asked[i].epochs  ? size * *asked[i].epochs
                       : temperature == 1 ? size
-                                         : std::pow(size, 1 / temperature));
+                                         : std::pow(size / static_cast<double>(largest), 1 / temperature));
   }
   if (!by_size && temperature != 1)
     throw RequestError("a temperature makes shares of the sizes of sources, and the sources have weights or epochs");

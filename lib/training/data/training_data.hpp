@@ -16,6 +16,7 @@ namespace fsdp {
 /// A source of training data.
 struct TrainingSource {
   std::string name;  ///< unique among the sources
+  std::string path;  ///< as the user named it
   TokenLoader rows;
   std::int64_t weight = 1;  ///< its share of the samples, see whole_weights(); 0: it rests
   double epochs = 1;        ///< passes over its rows after which it has ended
@@ -27,7 +28,8 @@ struct TrainingSource {
 
 /// Reads the samples of a run by their positions in the stream. With several sources a micro-batch holds rows of
 /// different kinds and lengths: shorter ones are padded, and where some source is packed, each other row is one
-/// document. read() is to be called by one thread at a time; places() may run beside it.
+/// document. Positions before the first one are read as if the run had begun with these sources: Child-Tuning measures
+/// on the beginning of the data. read() is to be called by one thread at a time; places() may run beside it.
 class TrainingData final : public DataLoader {
  public:
   /// \pre the places of all sources belong to order.first_position
@@ -85,6 +87,7 @@ class TrainingData final : public DataLoader {
 
  private:
   struct Orders;
+  MixtureOrder& order_for(std::int64_t position) const;
   MicroBatch merge(const std::vector<MixtureSample>& samples) const;
 
   std::vector<TrainingSource> sources_;

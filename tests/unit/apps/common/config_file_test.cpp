@@ -31,6 +31,7 @@ const std::map<std::string, CommandLine> kValues{{"--wrap", {"size:1000"}},
                                                  {"--eval-every", {"0.5epoch"}},
                                                  {"--val-tasks-every", {"0.5epoch"}},
                                                  {"--save-every", {"2epochs"}},
+                                                 {"--keep-best", {"web"}},  // CLI11 takes {} for no value
                                                  {"--calibration", {"a b", "c,d", "[e]"}}};
 /// Texts that could be confused with the syntax of a config file.
 const CommandLine kTrickyTexts{"two words", "a # b, c", "it's",   "say \"x\"", "it's \"x\"", "line\nline\tend ",

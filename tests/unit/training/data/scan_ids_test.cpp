@@ -72,6 +72,17 @@ TEST_SUITE("train/scan_ids") {
     CHECK_THROWS_WITH_AS(said(70), doctest::Contains("row 819199, position 64: token id 70"), fsdp::FormatError);
     write_ids(path, (std::int64_t{65} << 20) + 1, 3, 90);
     CHECK(said(100).find("its largest id is 90") != std::string::npos);
+    fsdp::run_thread_ranks(1, 1, [&](fsdp::ProcessGroup& world) {
+      const auto file = open_raw(path);
+      CHECK_NOTHROW(fsdp::scan_ids(world, *file,
+                                   {.records = file->num_records(),
+                                    .vocab_size = 10,
+                                    .directory = dir / "none",
+                                    .reads_large = false,
+                                    .quiet = true},
+                                   fsdp::Logger(0, fsdp::LogLevel::warning), [] { return false; }));
+    });
+    CHECK_FALSE(std::filesystem::exists(dir / "none"));
   }
 
   TEST_CASE("a file that names its vocabulary is not read; a stop ends the reading") {

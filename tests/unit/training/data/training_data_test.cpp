@@ -36,7 +36,7 @@ std::filesystem::path count_up(const std::filesystem::path& file, std::int64_t l
 }
 
 TrainingSource source(const std::string& name, TokenLoader rows, std::int64_t weight = 1) {
-  return {name, std::move(rows), weight};
+  return {name, name + ".h5", std::move(rows), weight};
 }
 
 void write_text(const std::filesystem::path& file, const std::string& text) { std::ofstream(file) << text; }
@@ -177,6 +177,7 @@ TEST_SUITE("train/training_data") {
     const auto refused = [](const std::string& text, const char* why) {
       CHECK_THROWS_WITH_AS(fsdp::parse_data_sources(text), doctest::Contains(why), fsdp::RequestError);
     };
+    CHECK(fsdp::parse_data_sources("a.h5:1, b.h5:2")[1].path == "b.h5");
     refused("a.h5:0.7,b.h5", "b.h5 has no weight");
     refused("a.h5:1,x/a.h5:1,x/a.h5:2", "are called x-a");
     refused("a.h5:-1,b.h5:2", "weight of a.h5");
@@ -206,6 +207,8 @@ TEST_SUITE("train/training_data") {
       write_text(file, "{\"sources\": [" + entries + "]}");
       CHECK_THROWS_WITH_AS(fsdp::parse_data_sources(file.string()), doctest::Contains(why), fsdp::Error);
     };
+    CHECK_THROWS_WITH_AS(fsdp::parse_data_sources(file.string() + ":0.5,x.h5:0.5"),
+                         doctest::Contains("is a file of sources"), fsdp::RequestError);
     refused(R"({"path": "a", "weigth": 1})", "sources[0].weigth: is no key");
     refused(R"({"path": "a", "weight": "1"})", "sources[0].weight: a number");
     refused(R"({"path": "a", "weight": 1, "epochs": 1})", "stands beside weight");
@@ -213,6 +216,8 @@ TEST_SUITE("train/training_data") {
     refused(R"({"path": "a", "name": "x"}, {"path": "b", "name": "x"})", "called x");
     refused(R"({"path": "a", "name": "x y"})", "sources[0].name");
     refused(R"({"path": "a", "form": "poem"})", "sources[0].form: 'poem' is none of");
+    refused(R"({"path": "a"},)", "is no JSON");
+    refused(R"("a.h5", "b.h5")", "sources[0]: an object with path");
     write_text(file, R"({"data": [{"text": "x"}]})");
     CHECK_FALSE(fsdp::is_mixture_file(file));
   }
@@ -230,11 +235,10 @@ TEST_SUITE("train/training_data") {
     const TrainingData data(make({"a", "b"}, {3, 1}), {.seed = 1});
     const auto saved = saved_at(data, 17);
 
-    auto sources = make({"b", "a"}, {2, 6});
+    auto sources = make({"a", "b"}, {6, 2});
     auto continued = continue_mixture(saved, sources, fsdp::MixEnd::repeat);
     CHECK(continued.same_rule);
     CHECK(continued.changes.empty());
-    CHECK(sources[0].name == "a");
     const TrainingData again(std::move(sources), {.seed = 1, .first_position = 17});
     for (std::int64_t position = 17; position < 60; ++position)
       CHECK(at::equal(again.read({position}).ids_N, data.read({position}).ids_N));
@@ -269,9 +273,73 @@ TEST_SUITE("train/training_data") {
                            fsdp::RequestError);
     };
     count_up(dir / "a.h5", 4, 19, 0);
-    refused("has 19 rows, and had 20");
+    refused("has 19 rows, of which some are no longer there: it had 20");
     count_up(dir / "a.h5", 4, 20, 1);
     refused("holds other rows");
+  }
+
+  TEST_CASE("a change anywhere in a file is seen, and packed documents that share rows in another way") {
+    const TempDir dir;
+    for (const std::int64_t rows : {65, 120, 126, 127, 1000}) {
+      CAPTURE(rows);
+      std::vector<std::int32_t> ids;  // of rows of 2, and as many more as the writer leaves out
+      for (std::int64_t i = 0; i < 3 * rows; ++i) ids.push_back(static_cast<std::int32_t>(i % 997));
+      const auto content = [&](const char* name) {
+        return content_of(TokenLoader(write_rows(dir / name, 2, ids), {0, 100}, 1000), rows);
+      };
+      const auto before = content("a.h5");
+      CHECK(content("same.h5") == before);
+      for (auto i = static_cast<std::size_t>(rows * 18 / 10); i < static_cast<std::size_t>(rows * 2); ++i) ids[i] = 7;
+      CHECK(content("b.h5") != before);  // the last tenth
+    }
+    const auto file = write_documents(dir / "texts.h5", {{1, 2, 3}, {4, 5}, {6, 7, 8}, {9, 10}});
+    const auto packed = [&](std::int64_t length) {
+      TokenLoader rows(file, {length, 100}, 1000);
+      rows.pack({1, false});
+      return content_of(rows, 4);
+    };
+    CHECK(packed(4) == packed(4));
+    CHECK(packed(4) != packed(3));
+  }
+
+  TEST_CASE("positions before the job's first one are those of a run from the beginning") {
+    const TempDir dir;
+    const auto file = count_up(dir / "rows.h5", 4, 9, 0);
+    const auto make = [&](std::int64_t first) {
+      std::vector<TrainingSource> sources;
+      sources.push_back(source("rows", TokenLoader(file, {0, 100}, 1000)));
+      sources.front().place.rows.samples = sources.front().place.rows.in_epoch = first;
+      sources.front().place.in_mixture = sources.front().place.in_rule = first;
+      return TrainingData(std::move(sources), {.seed = 4, .first_position = first});
+    };
+    const auto whole = make(0), later = make(5);
+    for (std::int64_t position = 0; position < 12; ++position)
+      CHECK(at::equal(whole.read({position}).ids_N, later.read({position}).ids_N));
+  }
+
+  TEST_CASE("drop: a file that grew after its source had ended gives the new rows") {
+    const TempDir dir;
+    const auto make = [&](std::int64_t rows_of_a) {
+      std::vector<TrainingSource> sources;
+      sources.push_back(source("a", TokenLoader(count_up(dir / "a.h5", 4, rows_of_a, 0), {0, 100}, 1000)));
+      sources.push_back(source("b", TokenLoader(count_up(dir / "b.h5", 4, 30, 100), {0, 100}, 1000)));
+      return sources;
+    };
+    const TrainingData data(make(3), {.end = fsdp::MixEnd::drop, .shuffle = false});
+    const auto saved = saved_at(data, 14);
+    auto sources = make(8);
+    const auto continued = continue_mixture(saved, sources, fsdp::MixEnd::drop);
+    CHECK_FALSE(continued.same_rule);
+    const TrainingData again(
+        std::move(sources),
+        {.end = fsdp::MixEnd::drop, .shuffle = false, .first_position = 14, .same_rule = continued.same_rule});
+    std::vector<std::int64_t> rows_of_a;
+    auto order = again.order();
+    for (std::int64_t position = 14; position < 24; ++position) {
+      const auto sample = order.at(position);
+      if (sample.source == 0) rows_of_a.push_back(sample.row.row);
+    }
+    CHECK(rows_of_a == std::vector<std::int64_t>{3, 4, 5, 6, 7});
   }
 
   TEST_CASE("places of sources that cannot be are refused") {
@@ -282,6 +350,7 @@ TEST_SUITE("train/training_data") {
                                     {"records", 5},
                                     {"rows", 5},
                                     {"weight", 1},
+                                    {"ends_at", 5},
                                     {"samples", 7},
                                     {"epoch", 1},
                                     {"in_epoch", 2},
