@@ -211,6 +211,11 @@ constexpr std::array kAdvice{
            "give --add-tokens FILE with the names of new tokens, and --pad-vocab-to 32"},
     Advice{"unfrozen-parameters", "give --train-only with names or globs of what is trained"},
     Advice{"pretraining-dataset streaming", "give --train-data, and --stream to join texts and cut them into rows"},
+    Advice{"mix-strategy interleave-probs buffer-size",
+           "give --train-data PATH:WEIGHT PATH:WEIGHT, and --mix-end (docs/data-at-scale.md)"},
+    Advice{
+        "data-path train-data-path data-cache-path blend",
+        "give --train-data PATH:WEIGHT PATH:WEIGHT; of Megatron's files the .bin or the .idx (docs/data-at-scale.md)"},
     Advice{"qat quantization gptq loftq-config peft bnb-config-kwargs model-quantization-config",
            "--quantize nf4 is the quantization that there is"},
     Advice{"peft-trainable-token-indices", "give --trainable-tokens"},

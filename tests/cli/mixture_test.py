@@ -94,6 +94,18 @@ class Mixture(fsdp_cli.Case):
                 if part["samples"]:
                     self.assertAlmostEqual(part["loss"], other["loss"], places=4)
 
+    def test_strategies_agree_about_each_source(self):
+        more = ["--max-steps", 4, "--batch-size", 2, "--gradient-accumulation-steps", 3, "--seed", 5]
+        self.tune("full-shard", self.mixture, *more, ranks=2)
+        wanted = fsdp_cli.steps(self.run_directory("full-shard"))
+        for sharding in ("no-shard", "grad-shard"):
+            self.tune(sharding, self.mixture, *more, "--sharding", sharding, ranks=2)
+            for step, same in zip(fsdp_cli.steps(self.run_directory(sharding)), wanted):
+                for name, part in step["sources"].items():
+                    self.assertEqual(part["tokens"], same["sources"][name]["tokens"])
+                    if part["tokens"]:
+                        self.assertAlmostEqual(part["loss"], same["sources"][name]["loss"], places=4)  # float32 sums in another order
+
     def test_the_loss_of_a_source_is_that_of_its_rows(self):
         paths = [self.folder / f"{name}.h5" for name in ROWS]
         self.tune("whole", paths, "--max-steps", 1, "--batch-size", sum(ROWS.values()), "--lr", 0)

@@ -91,6 +91,16 @@ class Gpu(fsdp_cli.Case):
         stopped = self.train("two", ranks=2, env={"FSDP_STUB_STALL": "1:0:kill"})
         self.assertNotEqual(stopped.code, 0, str(stopped))
 
+    def test_a_mixture_is_recorded_in_graphs_and_predicted(self):
+        other = fsdp_cli.write_tokens(self.folder / "other.h5", fsdp_cli.random_tokens(rows=20, width=257, seed=2))
+        result = self.train("mixture", "--train-data", f"{self.tokens}:0.7", f"{other}:0.3", ranks=1)
+        self.assertEqual(result.code, 0, str(result))
+        steps = fsdp_cli.steps(self.run_directory("mixture"))
+        self.assertEqual([step["cuda_graphs"] for step in steps], [0, 1, 2])
+        self.assertEqual(set(steps[-1]["sources"]), {"other", "tokens"})
+        found = self.outcome("mixture")
+        self.assertLess(abs(found["predicted_bytes"] / found["measured_bytes"] - 1), 0.005)  # the sums of sources are not predicted
+
     def test_graphs_are_used_where_they_help_and_given_up_where_they_fail(self):
         for more, line in ([], "2 gathers in flight, CUDA graphs "), (["--cuda-graphs", "off"], "2 gathers in flight  "), (["--embed-size", 1024, "--batch-size", 64], "2 gathers in flight  "):
             result = self.train("graphs", *more, ranks=1)

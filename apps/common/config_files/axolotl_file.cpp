@@ -565,20 +565,33 @@ class Translation {
   void datasets(const std::string& key, const YamlValue& value, std::size_t line) {
     const bool test = key.starts_with("test");
     if (value.items.front().kind != Kind::map) return refuse(line, key, "mappings with path and type are expected");
-    if (value.items.size() > 1)
-      refuse(value.items[1].line, key,
-             fmt::format("--{}-data takes one data set, and this is the second of {}: put their files of one form into "
-                         "a folder, and give the folder as path",
-                         test ? "val" : "train", value.items.size()));
+    if (test && value.items.size() > 1)
+      refuse(
+          value.items[1].line, key,
+          fmt::format("--val-data takes one data set here, and this is the second of {}: put their files of one form "
+                      "into a folder, and give the folder as path",
+                      value.items.size()));
     auto& set = test ? validation_ : training_;
-    set.emplace();
     line_of_validation_ = test ? line : line_of_validation_;
+    has_several_ = value.items.size() > 1;
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < value.items.size(); ++i) {
+      const auto& item = value.items[i];
+      const auto shown = fmt::format("{}[{}]", key, i);
+      DataSet one;
+      for (const auto& entry : item.entries) read_data_key(shown, entry, test, one);
+      if (one.path.empty()) return refuse(item.line, shown, "path is missing");
+      if (one.form.empty() && problems_.empty())
+        refuse(item.line, shown, "type is missing: chat_template and completion are read here");
+      if (set && (one.form != set->form || one.field != set->field))
+        refuse(item.line, shown,
+               "its type and field must be those of the first set; sources of several kinds go into a file for "
+               "train_data, in place of datasets (docs/data-at-scale.md)");
+      if (!set) set = one;
+      paths.push_back(one.path);
+    }
     const auto shown = key + "[0]";
-    for (const auto& entry : value.items.front().entries) read_data_key(shown, entry, test, *set);
-    if (set->path.empty()) return refuse(line, shown, "path is missing");
-    if (set->form.empty() && problems_.empty())
-      refuse(line, shown, "type is missing: chat_template and completion are read here");
-    give(shown + ".path", line, test ? "val-data" : "train-data", {set->path});
+    give(shown + ".path", line, test ? "val-data" : "train-data", {CLI::detail::join(paths, ",")});
     if (!set->form.empty()) give(shown + ".type", line, "data-form", {set->form});
     if (!set->field.empty())
       give(shown + (set->form == "text" ? ".field" : ".field_messages"), line, "data-field", {set->field});
@@ -614,6 +627,10 @@ class Translation {
     } else if (name == "field" || name == "field-messages") {
       data.field = value.text;
     } else if (const auto rows = name == "split" && !test ? rows_of(value.text) : ""; !rows.empty()) {
+      if (has_several_)
+        return refuse(entry.line, key,
+                      "a part of one of several sets: write it as max_rows into a file of sources for train_data, in "
+                      "place of datasets (docs/data-at-scale.md)");
       give(key, entry.line, "max-rows", {rows});
     } else if (name == "split") {
       keep(key, entry, value.text == "train", "files here have one split, train: name the file of another one as path");
@@ -727,6 +744,7 @@ class Translation {
   std::multimap<std::size_t, std::string> problems_;  ///< by their lines
   std::optional<DataSet> training_, validation_;
   std::size_t line_of_validation_ = 0;
+  bool has_several_ = false;  ///< sets in the list that is being read
 };
 
 /// \throws CLI::FileError

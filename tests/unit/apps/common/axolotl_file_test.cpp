@@ -148,6 +148,8 @@ TEST_SUITE("apps/axolotl_file") {
     YamlFile file;
     const Options chats{{"train-data", "\"a.jsonl\""}, {"data-form", "\"messages\""}};
     CHECK(file.options(kChats) == chats);
+    CHECK(file.options(kChats + "  - path: b.jsonl\n    type: chat_template\n") ==
+          Options{{"train-data", "\"a.jsonl,b.jsonl\""}, {"data-form", "\"messages\""}});
     CHECK(file.options(kChats + "    split: train\n    ds_type: json\n    roles_to_train: [assistant]\n") == chats);
     CHECK(file.options("datasets:\n  - path: a.jsonl\n    type: chat_template\n    field_messages: talk\n"
                        "    message_property_mappings: {role: from, content: value}\n"
@@ -293,7 +295,11 @@ TEST_SUITE("apps/axolotl_file") {
         {kChats + "    roles: [a]\n", "roles: a mapping is expected"},
         {kChats + "    roles: {user: human}\n", "roles.user: a list is expected"},
         {kChats + "    message_property_mappings: [a]\n", "a mapping is expected"},
-        {kChats + "  - path: b.jsonl\n    type: chat_template\n", "line 4: datasets: --train-data takes one data set"},
+        {kChats + "  - path: b.jsonl\n    type: completion\n", "line 4: datasets[1]: its type and field must be those"},
+        {kChats + "  - path: b.jsonl\n    type: chat_template\n    split: train[:5]\n", "max_rows"},
+        {kChats +
+             "test_datasets:\n  - path: b.jsonl\n    type: chat_template\n  - path: c.jsonl\n    type: chat_template\n",
+         "--val-data takes one data set here"},
         {"datasets: [{type: chat_template}]\n", "path is missing"},
         {"datasets: [{path: a.jsonl}]\n", "type is missing"},
         {"datasets: [{path: a.jsonl, type: alpaca}]\n", "datasets[0].type: 'alpaca': writes words of its own"},
