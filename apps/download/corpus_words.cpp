@@ -11,12 +11,15 @@
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
+#include "lib/base/types/error.hpp"
 #include "lib/reports/plots/length_histogram.hpp"
 
 namespace fsdp {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::uint64_t kLargestReport = std::uint64_t{64} << 20;
 
 json examples_to_json(const std::vector<CorpusReport::Example>& examples) {
   auto list = json::array();
@@ -91,6 +94,33 @@ void tell_corpus(const CorpusReport& corpus, std::int64_t cut, bool drops, const
                             other.file, fmt::join(places, "; ")));
   }
   if (drops) log.info(fmt::format("left out  {}", format_count_of(corpus.dropped(), "document")));
+}
+
+void check_report_file(const std::filesystem::path& file, const std::vector<std::filesystem::path>& others) {
+  const auto refuse = [&](const std::string& problem) {
+    throw UsageError(fmt::format("--report {}: {}", file.string(), problem));
+  };
+  std::error_code error;
+  if (file.extension() != ".json") refuse("end the name with .json: the picture of lengths lies beside it, as .svg");
+  if (file.has_parent_path() && !std::filesystem::is_directory(file.parent_path(), error))
+    refuse("there is no such folder");
+  auto picture = file;
+  picture.replace_extension(".svg");
+  for (const auto& other : others) {
+    if (other == file || std::filesystem::equivalent(other, file, error) ||
+        std::filesystem::equivalent(other, picture, error))
+      refuse("is an input or the output: choose another name");
+  }
+  const bool is_there = std::filesystem::exists(file, error);
+  if (is_there) {
+    const auto old = std::filesystem::is_regular_file(file, error)
+                         ? parse_json_or_discard(read_text_file(file, kLargestReport), file.string())
+                         : json(json::value_t::discarded);
+    if (!old.is_object() || !old.contains("copies") || !old.contains("histogram"))
+      refuse("exists, and is no report: choose another name");
+  } else if (std::filesystem::exists(picture, error)) {
+    refuse(picture.filename().string() + " lies there, without a report beside it: choose another name");
+  }
 }
 
 void write_corpus_report(const std::filesystem::path& file, const std::filesystem::path& output,

@@ -215,10 +215,10 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
 }
 
 /// Null when the options ask for nothing of it.
-std::unique_ptr<CorpusReport> make_corpus_report(const Arguments& arguments) {
+std::unique_ptr<CorpusReport> make_corpus_report(const Arguments& arguments, const Tokenizer& tokenizer) {
   if (arguments.report_file.empty() && arguments.against.empty() && !arguments.drop_duplicates) return nullptr;
   auto corpus = std::make_unique<CorpusReport>(arguments.output, arguments.drop_duplicates);
-  for (const auto& file : arguments.against) corpus->compare_with(file);
+  for (const auto& file : arguments.against) corpus->compare_with(file, tokenizer.description());
   return corpus;
 }
 
@@ -244,7 +244,13 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   const StopSignal signal;
   constexpr double kSecondsBetweenLines = 10;
   Progress progress(log, true, kSecondsBetweenLines);
-  const auto corpus = make_corpus_report(arguments);
+  if (!arguments.report_file.empty()) {
+    auto others = data_files(options.inputs);
+    others.push_back(options.output);
+    others.insert(others.end(), arguments.against.begin(), arguments.against.end());
+    check_report_file(arguments.report_file, others);
+  }
+  const auto corpus = make_corpus_report(arguments, *tokenizer);
   options.corpus = corpus.get();
   const auto result = tokenize(
       options, *tokenizer,

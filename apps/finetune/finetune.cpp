@@ -229,9 +229,12 @@ class Training {
       context_.log.info(
           fmt::format("early     step {} of {} is the last: {}", step, context_.setup.total_steps, early));
     if (losses_.steps() == 0) {
-      context_.log.info(fmt::format("done      {}; step {} of {}; {} N goes on", done_without_steps(), step,
+      const auto& options = context_.setup.options;
+      context_.log.info(fmt::format("done      {}; step {} of {}; {} goes on", done_without_steps(), step,
                                     context_.setup.total_steps,
-                                    context_.setup.options.max_steps <= 0 ? "--max-epochs" : "--max-steps"));
+                                    options.mix_end == MixEnd::stop ? "--mix-end repeat or drop"
+                                    : options.max_steps <= 0        ? "--max-epochs N"
+                                                                    : "--max-steps N"));
       return ExitCode::ok;
     }
     context_.log.info(fmt::format("done      {} in {}   loss {:.4f} -> {:.4f}   {}", format_count_of(step, "step"),

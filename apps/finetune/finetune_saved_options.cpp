@@ -164,6 +164,11 @@ std::vector<ValidationSet> find_validation_sets(const std::string& text) {
 void check_names_of_sets(const std::vector<ValidationSet>& sets) {
   std::set<std::string> names;
   for (const auto& set : sets) {
+    if (set.name.empty() && sets.size() > 1)
+      throw UsageError(
+          fmt::format("--val-data {} stands beside the validation data of sources, which have names: give it "
+                      "one, as NAME=PATH",
+                      set.path));
     if (names.insert(set.name).second) continue;
     throw UsageError(
         fmt::format("two sets of validation data are called '{}': --val-data, --val-split and the "

@@ -208,6 +208,7 @@ void order_sources(ProcessGroup& world, RunSetup& setup, std::vector<TrainingSou
   MixtureOrder::Options order{
       .end = options.mix_end, .seed = options.seed, .shuffle = !options.no_shuffle, .first_position = 0};
   setup.continued = {};
+  for (auto& source : sources) source.place = {};  // of a newer checkpoint
   run_agreed(world, [&] {
     if (!point || !point->knows_run || point->manifest.state.samples == 0) return;
     const auto kept = point->manifest.data.find("mixture");
@@ -231,6 +232,7 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
   const auto& options = setup.options;
   const DataOpener opener(world, setup, log, stopped);
   const auto source_of = [&](const std::string& name) -> const DataSource* {
+    if (name.empty() && options.val_split == 0) return nullptr;
     const auto found = std::ranges::find(options.sources, name, &DataSource::name);
     return found == options.sources.end() ? nullptr : &*found;
   };

@@ -35,6 +35,13 @@ std::int64_t headroom(const MemoryPrediction& prediction, const MemoryBudget& bu
 
 std::optional<TrainingData> open_token_files(const TrainOptions& options, const ModelConfig& config, bool on_gpu) {
   const auto asked = parse_data_sources(options.train_data);
+  for (const auto& source : asked) {
+    std::error_code error;
+    // ORG/NAME of the hub's cache may be texts, whose lengths are not known here either.
+    const bool is_name = std::ranges::count(source.path, '/') == 1 && !source.path.starts_with('/');
+    if (!is_name && !std::filesystem::exists(source.path, error))
+      throw MissingInput("--train-data " + source.path + ": No such file or directory");
+  }
   const auto is_token_source = [](const DataSource& source) { return is_token_file(source.path); };
   if (asked.empty() || !std::ranges::all_of(asked, is_token_source)) return std::nullopt;
   std::vector<TrainingSource> sources;

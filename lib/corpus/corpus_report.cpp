@@ -1,9 +1,12 @@
 #include "lib/corpus/corpus_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "lib/base/types/error.hpp"
 #include "lib/token_files/token_file.hpp"
@@ -21,11 +24,13 @@ std::int64_t rounded_length(std::int64_t length) {
   return length >> unused << unused;
 }
 
-/// Begin of the number at the end of "FILE: line 12", or in "FILE: element 12 at byte 3456".
+/// Begin of the number in "FILE: line 12" or "FILE: element 12 at byte 3456"; the end of another text, such as the path
+/// of a plain text.
 std::size_t number_in(const std::string& place) {
-  const auto colon = place.rfind(": ");
-  const auto digit = place.find_first_of("0123456789", colon == std::string::npos ? 0 : colon);
-  return digit == std::string::npos ? place.size() : digit;
+  for (const std::string_view word : {": line ", ": row ", ": element "}) {
+    if (const auto at = place.rfind(word); at != std::string::npos) return at + word.size();
+  }
+  return place.size();
 }
 
 std::uint64_t number_at(const std::string& text, std::size_t begin) {
@@ -40,6 +45,7 @@ std::uint64_t number_at(const std::string& text, std::size_t begin) {
 // --- LengthCounts
 
 void LengthCounts::add(std::int64_t length) {
+  shortest_ = documents_ == 0 ? length : std::min(shortest_, length);
   ++counts_[rounded_length(length)];
   ++documents_;
   ids_ += length;
@@ -72,13 +78,22 @@ std::vector<LengthCounts::Bar> LengthCounts::bars() const {
 
 CorpusReport::CorpusReport(const std::filesystem::path& beside, bool drops) : drops_(drops), equal_(beside) {}
 
-void CorpusReport::compare_with(const std::filesystem::path& token_file) {
+void CorpusReport::compare_with(const std::filesystem::path& token_file, const std::string& tokenizer) {
   TokenFileOptions options;
   options.documents = true;
   const auto tokens = open_token_file(token_file, options);
   if (!tokens->has_documents())
     throw FormatError(token_file.string() +
                       ": holds rows, and documents are to be compared with: encode its texts without joining them");
+  if (tokens->num_shared_rows() > 0)
+    throw FormatError(
+        token_file.string() +
+        ": its documents were cut to share rows, and whole ones are to be compared with: encode its texts "
+        "without packing them");
+  if (const auto made_by = tokens->notes().tokenizer_description; !made_by.empty() && made_by != tokenizer)
+    throw FormatError(
+        fmt::format("{}: its ids are of {}, and these are of {}: encode its texts with the same tokenizer",
+                    token_file.string(), made_by, tokenizer));
   auto& hashes = hashes_of_against_.emplace_back();
   std::vector<std::int32_t> ids;
   for (std::int64_t record = 0; record < tokens->num_records(); ++record) {
@@ -96,7 +111,7 @@ std::uint32_t CorpusReport::source_of(const std::string& place) {
   const auto [found, is_new] = by_prefix_.try_emplace(prefix, static_cast<std::uint32_t>(sources_.size()));
   if (is_new) {
     prefixes_.push_back(prefix);
-    sources_.push_back({.file = prefix.substr(0, prefix.rfind(": "))});
+    sources_.push_back({.file = prefix.ends_with(' ') ? prefix.substr(0, prefix.rfind(": ")) : prefix});
   }
   return last_source_ = found->second;
 }

@@ -21,7 +21,7 @@ class LengthCounts {
   std::int64_t ids() const { return ids_; }
   /// The length that `share` of the documents do not exceed. \param share  above 0, at most 1
   std::int64_t quantile(double share) const;
-  std::int64_t shortest() const { return counts_.empty() ? 0 : counts_.begin()->first; }
+  std::int64_t shortest() const { return shortest_; }
   std::int64_t longest() const { return longest_; }
 
   struct Bar {
@@ -33,7 +33,7 @@ class LengthCounts {
 
  private:
   std::map<std::int64_t, std::int64_t> counts_;
-  std::int64_t documents_ = 0, ids_ = 0, longest_ = 0;
+  std::int64_t documents_ = 0, ids_ = 0, shortest_ = 0, longest_ = 0;
 };
 
 /// Collects the facts about documents while they are encoded.
@@ -70,8 +70,9 @@ class CorpusReport {
   CorpusReport(const std::filesystem::path& beside, bool drops);
 
   /// Names a token file of documents whose leaks into the encoded ones are to be told. To be called before add().
-  /// \throws FormatError for a file of rows; IoError
-  void compare_with(const std::filesystem::path& token_file);
+  /// \param tokenizer  description of the one that encodes the documents
+  /// \throws FormatError for a file of rows or of packed documents, and of another tokenizer; IoError
+  void compare_with(const std::filesystem::path& token_file, const std::string& tokenizer);
   /// \param place  "FILE: line 9", as DocumentStream::where() has it
   /// \return false: the document is to be left out
   bool add(const std::string& place, std::span<const std::int32_t> ids);

@@ -27,6 +27,9 @@ MixtureOrder::MixtureOrder(std::vector<MixtureSource> sources, const Options& op
     in_rule.push_back(source.place.in_rule);
   }
   first_.position = options.first_position;
+  bool all_have_ended = options.end == MixEnd::drop;
+  for (std::size_t i = 0; i < sources_.size(); ++i) all_have_ended = all_have_ended && has_ended(i, first_.in_mixture);
+  if (all_have_ended) std::ranges::fill(first_.in_mixture, 0);
   first_.rule = rule_of(first_.in_mixture);
   if (options.same_rule) first_.rule.resume(in_rule);
   now_ = first_;

@@ -169,6 +169,25 @@ class Mixture(fsdp_cli.Case):
         last = fsdp_cli.steps(self.run_directory("back"))[-1]["sources"]
         self.assertEqual({name: round(part["epochs"] * ROWS[name]) for name, part in last.items()}, {"a": 6, "b": 6})  # 4 and 2 of 8 more
 
+    def test_a_damaged_checkpoint_of_another_file_goes_back_to_its_place(self):
+        self.tune("other", [self.folder / "a.h5"], "--batch-size", 2, "--max-steps", 2)
+        self.tune("other", [self.folder / "b.h5"], "--restart", "latest", "--max-steps", 4)
+        shard = next((self.checkpoints("other") / "step-00000004").glob("__0_0.distcp"))
+        shard.write_bytes(bytes(shard.stat().st_size))
+        self.tune("other", [self.folder / "b.h5"], "--restart", "latest", "--max-steps", 5)
+        run = json.loads((self.checkpoints("other") / "step-00000005" / "run.json").read_text())
+        self.assertEqual(json.loads(run["data"]["mixture"])["sources"][0]["samples"], 10)
+
+    def test_another_seed_of_packed_rows_is_a_warning(self):
+        texts = self.folder / "packed.jsonl"
+        texts.write_text("".join(json.dumps({"text": "word " * (i % 7 + 1)}) + "\n" for i in range(60)))
+        model = ["--num-layers", 1, "--num-heads", 2, "--embed-size", 16, "--seq-len", 16, "--tokenizer", "gpt2"]
+        arguments = ["--train-data", texts, "--pack", "--out-dir", self.runs, "--run-name", "seed", *fsdp_cli.COMMON]
+        for more in (["--max-steps", 2, *model], ["--max-steps", 3, "--restart", "latest", "--seed", 7]):
+            result = fsdp_cli.run("fsdp-finetune", [*arguments, *more])
+            self.assertEqual(result.code, 0, str(result))
+        self.assertIn("--seed 7 gives another order of the data", result.err)
+
     def test_one_source_of_a_file_keeps_its_options(self):
         (self.folder / "one.jsonl").write_text("".join(json.dumps({"body": f"Text {i}."}) + "\n" for i in range(9)))
         mix = self.folder / "one.json"
@@ -177,6 +196,14 @@ class Mixture(fsdp_cli.Case):
         self.assertEqual(result.code, 0, str(result))
         self.assertIn("data      5 texts", result.err)
         self.assertIn("validation mine 9 rows", result.err)
+        more = ["--tokenizer", "gpt2", "--seq-len", 16, "--dry-run", *fsdp_cli.COMMON]
+        result = fsdp_cli.run("fsdp-finetune", ["--train-data", mix, "--val-data", self.folder / "one.jsonl", *more])
+        self.assert_refused(result, 2, "NAME=PATH")
+        plain = self.folder / "plain.jsonl"
+        plain.write_text('{"text": "Under another key."}\n')
+        mix.write_text(json.dumps({"sources": [{"path": "one.jsonl", "field": "body"}]}))
+        result = fsdp_cli.run("fsdp-finetune", ["--train-data", mix, "--val-data", plain, *more])
+        self.assertEqual(result.code, 0, str(result))
 
     def test_texts_conversations_and_packed_documents_in_one_file(self):
         texts = self.folder / "texts.jsonl"

@@ -55,6 +55,32 @@ class Report(fsdp_cli.Case):
         self.assertEqual(result.json()["documents"], 5)
         self.assertFalse([p.name for p in self.folder.iterdir() if p.name.startswith(".")])
 
+    def test_nothing_of_the_users_is_replaced(self):
+        texts = self.write("in.jsonl", ["One.", "Two."])
+        before = texts.read_text()
+        output, picture = self.folder / "out.h5", self.folder / "mine.svg"
+        picture.write_text("mine")
+        other = self.folder / "other.json"
+        other.write_text("{}")
+        (self.folder / "in.json").write_text(before)
+        for report in (texts, output, self.folder / "r.svg", self.folder / "nosuch" / "r.json", self.folder, other, picture.with_suffix(".json")):
+            result = self.tokens("--input", texts, "--output", output, "--report", report, code=2)
+            self.assertIn(f"--report {report}", result.err)
+            self.assertFalse(output.exists())
+        self.tokens("--input", self.folder / "in.json", "--output", output, "--report", self.folder / "in.json", code=2)
+        self.assertEqual((texts.read_text(), picture.read_text(), other.read_text()), (before, "mine", "{}"))
+        for _ in range(2):  # an older report is replaced
+            self.tokens("--input", texts, "--output", output, "--report", self.folder / "r.json")
+
+    def test_plain_texts_are_files_of_their_own(self):
+        for name, text in ("part1.txt", "The same."), ("part2.txt", "The same."), ("part3.txt", "Another."):
+            (self.folder / name).write_text(text)
+        parts = [self.folder / f"part{i}.txt" for i in (1, 2, 3)]
+        result = self.tokens("--input", *parts, "--output", self.folder / "parts.h5", "--documents", "--report", self.folder / "parts.json", "--json")
+        found = result.json()["report"]
+        self.assertEqual((found["copies"]["inside"], found["copies"]["between"]), (0, 1))
+        self.assertEqual([source["file"] for source in found["sources"]], [str(part) for part in parts])
+
     def test_rows_leave_copies_out_too_and_what_is_refused(self):
         texts = self.write("t.jsonl", ["A sentence that is here twice."] * 3 + ["Another one, and a longer one."])
         for more, documents in ([], 4), (["--drop-duplicates"], 2):

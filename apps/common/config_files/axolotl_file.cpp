@@ -588,6 +588,8 @@ class Translation {
                "its type and field must be those of the first set; sources of several kinds go into a file for "
                "train_data, in place of datasets (docs/data-at-scale.md)");
       if (!set) set = one;
+      if (std::ranges::find(paths, one.path) != paths.end())
+        return refuse(item.line, shown, one.path + " is there twice: one source is read once an epoch");
       paths.push_back(one.path);
     }
     const auto shown = key + "[0]";

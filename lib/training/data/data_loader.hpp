@@ -97,6 +97,8 @@ class TokenLoader final : public DataLoader {
   void pad_to(std::int64_t step) { step_ = step; }
   /// Pairs of a row; for documents the most pairs of one, padded; for packed rows the most pairs of one, padded.
   std::int64_t tokens_per_row() const { return has_documents() ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
+  /// Most tokens of a packed row, without padding for GPUs.
+  std::int64_t row_tokens() const { return row_tokens_; }
   /// Pairs of the longest document that is read.
   std::int64_t longest_sequence() const { return pairs_; }
   /// Ids of the first `records` rows or documents; of all rows of a stream, also those of its end that are in none.

@@ -272,7 +272,7 @@ std::vector<DataSource> parse_data_sources(const std::string& given, std::string
       begin = end + 1;
     }
   }
-  if (sources.size() == 1) return sources;
+  if (sources.size() == 1 && !is_mixture_file(text)) return sources;
   name_sources(sources);
   check_sources(sources, is_mixture_file(text) ? text : fmt::format("--{}", option));
   return sources;

@@ -63,7 +63,7 @@ std::vector<std::optional<std::size_t>> match(const std::vector<SavedSource>& sa
   };
   take([](const SavedSource& was, const TrainingSource& is) { return was.name == is.name; });
   take([](const SavedSource& was, const TrainingSource& is) {
-    return was.records == is.rows.num_records() && was.content == content_of(is.rows, was.records);
+    return was.records <= is.rows.num_records() && was.content == content_of(is.rows, was.records);
   });
   return found;
 }
@@ -105,12 +105,7 @@ std::string content_of(const TokenLoader& rows, std::int64_t records) {
     for (const auto id : ids) add(id);
   }
   if (!rows.is_packed()) return fmt::format("{:016x}", hash);
-  // The same documents make other rows for other lengths.
-  const auto chosen_rows = std::min(rows.num_rows(), kHashedRecords);
-  for (std::int64_t i = 0; i < chosen_rows; ++i) {
-    for (const auto document : rows.documents_of(spread(i, chosen_rows, rows.num_rows()))) add(document);
-    add(-1);
-  }
+  add(rows.row_tokens());  // documents of these lengths fill other rows where rows have other lengths
   return fmt::format("{:016x}", hash);
 }
 
@@ -217,7 +212,7 @@ ContinuedMixture continue_mixture(const SavedMixture& saved, std::vector<Trainin
           fmt::format("{} has {} more, with which its present epoch ends", source.name, format_count_of(more, "row")));
     // With more rows it may give again what it had ended to give.
     const auto has_ended = [&](std::int64_t ends) { return was.place.in_mixture >= ends; };
-    if (has_ended(was.end) == has_ended(source.end())) continue;
+    if (end == MixEnd::repeat || has_ended(was.end) == has_ended(source.end())) continue;
     result.same_rule = false;
     auto& rows = source.place.rows;
     if (rows.in_epoch > 0 || rows.epoch == 0) continue;

@@ -27,7 +27,7 @@ struct SavedMixture {
 };
 
 /// A hash of the lengths and ids of the first and the last of the first `records` records, and of 62 between; of all
-/// where they are fewer. Of packed documents also of rows: which documents they hold.
+/// where they are fewer. Of packed documents also of the length of rows.
 std::string content_of(const TokenLoader& rows, std::int64_t records);
 
 /// The mixture at a position, with the sources of `resting` that take no part.

@@ -1,6 +1,7 @@
 #include "lib/training/data/training_data.hpp"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -232,6 +233,11 @@ void weigh_sources(const std::vector<DataSource>& asked, double temperature, std
                       : asked[i].epochs  ? size * *asked[i].epochs
                       : temperature == 1 ? size
                                          : std::pow(size / static_cast<double>(largest), 1 / temperature));
+  }
+  for (std::size_t i = 0; by_size && i < sources.size(); ++i) {
+    if (weights[i] == 0)
+      throw RequestError(
+          fmt::format("a temperature of {} leaves {} no share: give a larger one", temperature, sources[i].name));
   }
   if (!by_size && temperature != 1)
     throw RequestError("a temperature makes shares of the sizes of sources, and the sources have weights or epochs");

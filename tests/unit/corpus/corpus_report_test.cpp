@@ -66,6 +66,9 @@ TEST_SUITE("documents/corpus_report") {
     CHECK(lengths.quantile(1.0) == 999);
     lengths.add(1000001);
     CHECK(lengths.longest() == 1000001);
+    fsdp::LengthCounts one;
+    one.add(100001);
+    CHECK(one.shortest() == 100001);
     CHECK(lengths.quantile(1.0) <= 1000001);
     CHECK(lengths.quantile(1.0) > 984000);
     const auto bars = lengths.bars();
@@ -91,7 +94,7 @@ TEST_SUITE("documents/corpus_report") {
     }
     for (const bool drops : {false, true}) {
       CorpusReport report(dir / "output.h5", drops);
-      report.compare_with(dir / "validation.h5");
+      report.compare_with(dir / "validation.h5", "GPT-2");
       std::vector<std::string> kept;
       const auto add = [&](const std::string& place, const Ids& ids) {
         if (report.add(place, ids)) kept.push_back(place);
@@ -103,7 +106,7 @@ TEST_SUITE("documents/corpus_report") {
       add("b.json: element 1 at byte 77", {1, 2, 3});
       add("b.json: element 2 at byte 99", {});
       add("b.json: element 3 at byte 99", {1, 2});
-      add("c.txt", {1, 2});
+      add("2026/c1.txt", {1, 2});
       report.finish();
       CHECK(report.lengths().documents() == 8);
       CHECK(report.empty() == 2);
@@ -115,7 +118,8 @@ TEST_SUITE("documents/corpus_report") {
       std::set<std::string> examples;
       for (const auto& [document, first] : report.copies().examples) examples.insert(document + " is " + first);
       CHECK(examples == std::set<std::string>{"a.jsonl: line 9 is a.jsonl: line 1",
-                                              "b.json: element 1 is a.jsonl: line 1", "c.txt is b.json: element 3"});
+                                              "b.json: element 1 is a.jsonl: line 1",
+                                              "2026/c1.txt is b.json: element 3"});
       CHECK(report.sources()[0].copies == 1);
       REQUIRE(report.against().size() == 1);
       CHECK(report.against()[0].documents == 3);
@@ -125,6 +129,21 @@ TEST_SUITE("documents/corpus_report") {
       CHECK(kept.size() == (drops ? 4 : 8));
     }
     CorpusReport report(dir / "output.h5", false);
-    CHECK_THROWS_WITH_AS(report.compare_with(dir / "rows.h5"), doctest::Contains("holds rows"), fsdp::FormatError);
+    {
+      auto other = notes;
+      other.tokenizer_description = "Llama";
+      const auto writer = fsdp::write_token_documents(dir / "other.h5", other);
+      writer->add(Ids{1});
+      writer->finish();
+      const auto packed = fsdp::write_packed_documents(dir / "packed.h5", {4, 1}, notes);
+      packed->add(Ids{1, 2, 3});
+      packed->finish();
+    }
+    CHECK_THROWS_WITH_AS(report.compare_with(dir / "other.h5", "GPT-2"),
+                         doctest::Contains("of Llama, and these are of GPT-2"), fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(report.compare_with(dir / "packed.h5", "GPT-2"), doctest::Contains("cut to share rows"),
+                         fsdp::FormatError);
+    CHECK_THROWS_WITH_AS(report.compare_with(dir / "rows.h5", "GPT-2"), doctest::Contains("holds rows"),
+                         fsdp::FormatError);
   }
 }

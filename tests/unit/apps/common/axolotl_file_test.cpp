@@ -295,6 +295,7 @@ TEST_SUITE("apps/axolotl_file") {
         {kChats + "    roles: [a]\n", "roles: a mapping is expected"},
         {kChats + "    roles: {user: human}\n", "roles.user: a list is expected"},
         {kChats + "    message_property_mappings: [a]\n", "a mapping is expected"},
+        {kChats + "  - path: a.jsonl\n    type: chat_template\n", "line 4: datasets[1]: a.jsonl is there twice"},
         {kChats + "  - path: b.jsonl\n    type: completion\n", "line 4: datasets[1]: its type and field must be those"},
         {kChats + "  - path: b.jsonl\n    type: chat_template\n    split: train[:5]\n", "max_rows"},
         {kChats +
