@@ -566,13 +566,11 @@ class Translation {
     const bool test = key.starts_with("test");
     if (value.items.front().kind != Kind::map) return refuse(line, key, "mappings with path and type are expected");
     if (test && value.items.size() > 1)
-      refuse(
-          value.items[1].line, key,
-          fmt::format("--val-data takes one data set here, and this is the second of {}: put their files of one form "
-                      "into a folder, and give the folder as path",
-                      value.items.size()));
+      refuse(value.items[1].line, key,
+             "--val-data takes one data set here, and this is the second: put their files of one form into a folder, "
+             "and give the folder as path");
     auto& set = test ? validation_ : training_;
-    line_of_validation_ = test ? line : line_of_validation_;
+    if (test) line_of_validation_ = line;
     has_several_ = value.items.size() > 1;
     std::vector<std::string> paths;
     for (std::size_t i = 0; i < value.items.size(); ++i) {
