@@ -91,10 +91,14 @@ std::vector<std::int64_t> whole_weights(std::span<const double> weights) {
                         weight, sum));
     }
   }
+  return lowest_terms(std::move(whole));
+}
+
+std::vector<std::int64_t> lowest_terms(std::vector<std::int64_t> weights) {
   std::int64_t divisor = 0;
-  for (const auto weight : whole) divisor = std::gcd(divisor, weight);
-  for (auto& weight : whole) weight /= divisor;
-  return whole;
+  for (const auto weight : weights) divisor = std::gcd(divisor, weight);
+  for (auto& weight : weights) weight /= std::max<std::int64_t>(1, divisor);
+  return weights;
 }
 
 MixtureRule::MixtureRule(std::vector<std::int64_t> weights)

@@ -12,6 +12,9 @@ namespace fsdp {
 /// negative, not all 0 \throws RequestError when one is not, or is so small beside the others that it would become 0
 std::vector<std::int64_t> whole_weights(std::span<const double> weights);
 
+/// Weights of the same proportions without a common divisor: 70 and 30 become 7 and 3.
+std::vector<std::int64_t> lowest_terms(std::vector<std::int64_t> weights);
+
 /// Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330): for k sources of which
 /// each has a weight w > 0, the weights summing to 1, after every sample t each source has given w t samples, less than
 /// 1 - 1 / (2k - 2) more or fewer. The choice is a function of the weights and of what the sources have given, in whole

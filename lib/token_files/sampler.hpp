@@ -23,6 +23,11 @@ struct RowPlace {
   /// Numbers of rows in the present epoch, rising: those that it began with, and then each number that there has been
   /// since. The rows that came later are the epoch's last. Empty: the epoch begins here.
   std::vector<std::int64_t> sizes;
+
+  /// Passes over the rows before it, as 1.25. \pre sizes is not empty
+  double epochs() const {
+    return static_cast<double>(epoch) + static_cast<double>(in_epoch) / static_cast<double>(sizes.back());
+  }
 };
 
 struct SampledRow {

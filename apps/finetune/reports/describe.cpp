@@ -105,9 +105,7 @@ std::vector<SourcePlan> plan_sources(const RunSetup& setup) {
                             : records * source.rows.tokens_per_row();
     const auto per_sample = static_cast<double>(tokens) / static_cast<double>(source.rows.num_rows());
     plans.push_back({source, static_cast<double>(source.weight) / weights, place.samples,
-                     std::llround(per_sample * static_cast<double>(place.samples)),
-                     static_cast<double>(place.epoch) +
-                         static_cast<double>(place.in_epoch) / static_cast<double>(place.sizes.back())});
+                     std::llround(per_sample * static_cast<double>(place.samples)), place.epochs()});
   }
   return plans;
 }

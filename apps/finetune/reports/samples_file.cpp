@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/files/file.hpp"
-#include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/ranks/agree.hpp"

@@ -53,11 +53,9 @@ void StepLog::add_sources(const StepReport& step, nlohmann::json& record) {
   for (std::size_t i = 0; i < step.sources.size(); ++i) {
     const auto& [name, loss, weight] = step.sources[i];
     const auto& place = after[i].rows;
-    auto& part = record[kSourcesKey][name] = {
-        {"samples", place.samples - before[i].rows.samples},
-        {"tokens", static_cast<std::int64_t>(std::llround(weight))},
-        {"epochs", static_cast<double>(place.epoch) +
-                       static_cast<double>(place.in_epoch) / static_cast<double>(place.sizes.back())}};
+    auto& part = record[kSourcesKey][name] = {{"samples", place.samples - before[i].rows.samples},
+                                              {"tokens", static_cast<std::int64_t>(std::llround(weight))},
+                                              {"epochs", place.epochs()}};
     part["loss"] = weight > 0 ? nlohmann::json(loss) : nlohmann::json();
     const auto& source = data.sources()[i];
     const bool has_ended = after[i].in_mixture >= source.end() || after[i].in_mixture < before[i].in_mixture;

@@ -303,7 +303,7 @@ std::int64_t TokenLoader::padded(std::int64_t length) const {
   return std::max(length, std::min(rounded, positions_));
 }
 
-void TokenLoader::make_padding(MicroBatch& batch) const {
+void DataLoader::make_padding(MicroBatch& batch) {
   constexpr std::int32_t kPad = 0;
   // at::full would start a team of threads for each reading thread.
   const auto filled = [&](std::int32_t value) {

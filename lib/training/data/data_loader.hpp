@@ -49,6 +49,8 @@ class DataLoader {
                           const std::vector<std::uint64_t>& sample_keys = {}) const = 0;
 
  protected:
+  /// Makes ids and targets of batch.rows rows of batch.length tokens that are all padding.
+  static void make_padding(MicroBatch& batch);
   static void set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys);
 };
 
@@ -126,7 +128,6 @@ class TokenLoader final : public DataLoader {
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
-  void make_padding(MicroBatch& batch) const;
   /// Writes the pairs of a document. \param token  of the micro-batch, where the first pair goes
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   /// Pairs of a row or document that are read.

@@ -261,7 +261,8 @@ std::vector<DataSource> parse_data_sources(const std::string& given, std::string
   if (given.empty()) return sources;
   auto text = given;
   std::ranges::replace(text, '\n', ',');  // between the values of a list
-  if (is_mixture_file(text)) {
+  const bool is_file_of_sources = is_mixture_file(text);
+  if (is_file_of_sources) {
     sources = read_mixture_file(text);
   } else if (exists(text)) {
     sources.emplace_back().path = text;
@@ -272,9 +273,9 @@ std::vector<DataSource> parse_data_sources(const std::string& given, std::string
       begin = end + 1;
     }
   }
-  if (sources.size() == 1 && !is_mixture_file(text)) return sources;
+  if (sources.size() == 1 && !is_file_of_sources) return sources;
   name_sources(sources);
-  check_sources(sources, is_mixture_file(text) ? text : fmt::format("--{}", option));
+  check_sources(sources, is_file_of_sources ? text : fmt::format("--{}", option));
   return sources;
 }
 

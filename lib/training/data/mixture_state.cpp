@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "lib/base/text/json_text.hpp"
@@ -24,14 +23,6 @@ constexpr std::int64_t kHashedRecords = 64, kHashedIds = 4096;
 /// The i-th of `count` numbers that are evenly spread from 0 to all - 1. \pre i < count <= all
 std::int64_t spread(std::int64_t i, std::int64_t count, std::int64_t all) {
   return count == 1 ? 0 : i * (all - 1) / (count - 1);
-}
-
-/// Share of each weight in their sum, in lowest terms, so that 7 and 3 are 70 and 30.
-std::vector<std::int64_t> lowest_terms(std::vector<std::int64_t> weights) {
-  std::int64_t divisor = 0;
-  for (const auto weight : weights) divisor = std::gcd(divisor, weight);
-  for (auto& weight : weights) weight /= std::max<std::int64_t>(1, divisor);
-  return weights;
 }
 
 /// "web 70 %, code 30 %"
@@ -104,8 +95,7 @@ std::string content_of(const TokenLoader& rows, std::int64_t records) {
     rows.tokens().read(record, ids);
     for (const auto id : ids) add(id);
   }
-  if (!rows.is_packed()) return fmt::format("{:016x}", hash);
-  add(rows.row_tokens());  // documents of these lengths fill other rows where rows have other lengths
+  if (rows.is_packed()) add(rows.row_tokens());  // documents fill other rows where rows have other lengths
   return fmt::format("{:016x}", hash);
 }
 

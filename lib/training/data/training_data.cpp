@@ -14,19 +14,11 @@
 namespace fsdp {
 namespace {
 
-constexpr std::int32_t kNoTarget = -1, kPadding = 0;
-
 std::vector<MixtureSource> mixture_sources(const std::vector<TrainingSource>& sources) {
   std::vector<MixtureSource> of_order;
   for (const auto& source : sources)
     of_order.push_back({source.rows.num_rows(), source.weight, source.end(), source.place});
   return of_order;
-}
-
-at::Tensor filled_ids(std::int64_t size, std::int32_t value) {
-  auto ids_N = at::empty({size}, at::kInt);  // at::full would start a team of threads for each reading thread
-  std::fill_n(ids_N.data_ptr<std::int32_t>(), size, value);
-  return ids_N;
 }
 
 /// A micro-batch of the rows that one source has in a merged one, and their places there.
@@ -115,10 +107,8 @@ MicroBatch TrainingData::merge(const std::vector<MixtureSample>& samples) const 
     parts[s].batch = sources_[s].rows.read(parts[s].numbers);
     batch.length = std::max(batch.length, parts[s].batch.length);
   }
-  const auto size = batch.rows * batch.length;
-  batch.ids_N = filled_ids(size, kPadding);
-  batch.targets_N = filled_ids(size, kNoTarget);
-  batch.groups_N = filled_ids(size, 0);
+  make_padding(batch);
+  batch.groups_N = at::empty({batch.rows * batch.length}, at::kInt);
   std::vector<DocumentLengths> documents(samples.size());
   for (std::size_t s = 0; s < parts.size(); ++s) {
     const auto& part = parts[s];
@@ -169,10 +159,6 @@ bool TrainingData::has_documents() const {
   return std::ranges::any_of(sources_, [](const auto& source) { return source.rows.has_documents(); });
 }
 
-bool TrainingData::has_loss_mask() const {
-  return std::ranges::any_of(sources_, [](const auto& source) { return source.rows.has_loss_mask(); });
-}
-
 bool TrainingData::has_many_lengths() const {
   return std::ranges::any_of(sources_, [this](const auto& source) {
     const auto& rows = source.rows;
@@ -183,12 +169,6 @@ bool TrainingData::has_many_lengths() const {
 std::int64_t TrainingData::tokens_per_row() const {
   std::int64_t most = 0;
   for (const auto& source : sources_) most = std::max(most, source.rows.tokens_per_row());
-  return most;
-}
-
-std::int64_t TrainingData::longest_sequence() const {
-  std::int64_t most = 0;
-  for (const auto& source : sources_) most = std::max(most, source.rows.longest_sequence());
   return most;
 }
 

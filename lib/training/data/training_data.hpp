@@ -71,13 +71,10 @@ class TrainingData final : public DataLoader {
   bool is_packed() const;
   bool is_stream() const;
   bool has_documents() const;
-  bool has_loss_mask() const;
   /// True when micro-batches have many lengths.
   bool has_many_lengths() const;
   /// Pairs of the longest row, padded.
   std::int64_t tokens_per_row() const;
-  /// Pairs of the longest sequence.
-  std::int64_t longest_sequence() const;
   std::int64_t num_records() const;
   /// Ids, and those of them that are neither input nor target.
   std::int64_t num_ids() const;
