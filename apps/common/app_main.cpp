@@ -307,7 +307,7 @@ int run_job(const JobOptions& options, const StartRanks& start_ranks, const JobB
     nlohmann::json report;
     code = static_cast<int>(body(*world, log, report));
     if (world->rank() == 0) {
-      print_on_stdout(options.json ? printable_json(report, 1) + "\n" : "");
+      print_on_stdout(options.json && !report.is_null() ? printable_json(report, 1) + "\n" : "");
       if (listener.ended) listener.ended(code, "", log);
       write_exit_file(code);
     }

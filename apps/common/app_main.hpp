@@ -48,6 +48,7 @@ int parse(OptionTable& table, int argc, char** argv);
 /// the same file on all nodes, for example) would wait for each other forever. Collective. \throws UsageError
 void require_same_options(ProcessGroup& world, const CLI::App& app);
 
+/// \return an exit code; `report` is what --json prints, null: nothing
 using JobBody = std::function<ExitCode(ProcessGroup& world, const Logger& log, nlohmann::json& report)>;
 using StartRanks = std::function<std::unique_ptr<RankEnvironment>(const MpiOptions&)>;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/common/app_main.hpp"
 #include "apps/common/no_ranks.hpp"
@@ -13,13 +14,14 @@
 #include "apps/download/corpus_words.hpp"
 #include "lib/base/messages/log.hpp"
 #include "lib/base/messages/progress.hpp"
+#include "lib/base/process/scheduler.hpp"
 #include "lib/base/process/stop_signal.hpp"
 #include "lib/base/process/usable_resources.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/remedy.hpp"
 #include "lib/documents/data_files.hpp"
 #include "lib/documents/text_layout.hpp"
-#include "lib/documents/tokenize.hpp"
+#include "lib/encoding/tokenize.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 
@@ -38,7 +40,14 @@ constexpr const char* kExamples = R"(Examples
   Conversations ({"messages": [{"role": "user", "content": ...}, ...]} a line), of which the answers count:
     fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --max-length 2048 --output chats.h5
   The same in rows of at most 4096 tokens, several conversations in each:
-    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --documents --pack --seq-len 4096 --output rows.h5)";
+    fsdp-download tokens --input chats.jsonl --tokenizer Qwen/Qwen2-0.5B-Instruct --documents --pack --seq-len 4096 --output rows.h5
+  Many files by 64 processes of 4 nodes, which share the work; the same command again goes on after a stop:
+    srun -N 4 --ntasks-per-node=16 fsdp-download tokens --input web/ --tokenizer gpt2 --output web.h5)";
+
+/// Whether the input is cut into pieces, which processes share.
+enum class Pieces : std::uint8_t { automatic, on, off };
+constexpr std::array kPiecesNames{NamedValue<Pieces>{"auto", Pieces::automatic}, NamedValue<Pieces>{"on", Pieces::on},
+                                  NamedValue<Pieces>{"off", Pieces::off}};
 
 struct Arguments {
   TokenizeOptions tokenize;
@@ -50,6 +59,9 @@ struct Arguments {
   std::string report_file;
   std::vector<std::string> against;
   bool drop_duplicates = false;
+  Pieces pieces = Pieces::automatic;
+  double piece_mib = 64;
+  double takeover_after_seconds = 90;
   JobOptions job;
 };
 
@@ -110,6 +122,17 @@ void add_options(OptionTable& t, Arguments& arguments) {
       ->take_all();
   t.add("drop-duplicates", arguments.drop_duplicates,
         "leave out documents with the ids of an earlier one, or of one in --against");
+  t.section("Several processes");
+  t.add_choice("pieces", kPiecesNames, arguments.pieces,
+               "encode pieces of the input, kept in OUTPUT.parts until all are done: processes with the same command "
+               "share them, and the same command again goes on after a stop. auto: under mpiexec and srun, and in "
+               "arrays of jobs");
+  t.add("piece-size", arguments.piece_mib,
+        "input that a process takes at a time: whole lines of JSON Lines, row groups of Parquet, otherwise whole files",
+        {.range = {.from = 0.0001, .to = 1 << 20}, .unit = "MiB"});
+  t.add("takeover-after", arguments.takeover_after_seconds,
+        "seconds without a sign of life after which the piece of a process on another host is done again",
+        {.range = {.from = 0.2, .to = 86400}, .unit = "seconds"});
   t.section("Options");
   t.add("max-rows", o.max_rows, "texts to read, over all files; 0: all");
   o.threads = 0;
@@ -142,10 +165,19 @@ std::string progress_line(const TokenizeProgress& now, std::int64_t max_rows, co
   double done = now.bytes_total > 0 ? static_cast<double>(now.bytes_read) / static_cast<double>(now.bytes_total) : 0;
   if (max_rows > 0) done = std::max(done, static_cast<double>(now.documents) / static_cast<double>(max_rows));
   const auto rate = static_cast<double>(now.tokens) / std::max(1e-3, progress.seconds());
+  if (now.joining) {
+    return fmt::format("writing {} of {}, {}", format_bytes(static_cast<double>(now.bytes_read)),
+                       format_bytes(static_cast<double>(now.bytes_total)), format_count_of(now.documents, "document"));
+  }
   auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
                           format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
                           format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
                           format_count(static_cast<std::int64_t>(rate)));
+  if (now.pieces > 0) text += fmt::format(", {} of {} pieces", now.pieces_done, now.pieces);
+  // Pieces that were there at the start say nothing about the speed.
+  const auto here = static_cast<double>(now.bytes_read - now.bytes_before) /
+                    static_cast<double>(std::max<std::int64_t>(1, now.bytes_total - now.bytes_before));
+  if (now.bytes_before > 0) done = here;
   if (done > 0) text += fmt::format(", {} left", progress.left(done));
   return text;
 }
@@ -207,6 +239,10 @@ nlohmann::json report_of(const TokenizeOptions& options, const TokenizeReport& r
     report["rows"] = result.rows;
     report["too_short"] = result.too_short;
   }
+  if (result.pieces > 0) {
+    report["pieces"] = result.pieces;
+    report["own_pieces"] = result.own_pieces;
+  }
   report["ignored"] = result.ignored.to_json();
   auto& files = report["inputs"] = nlohmann::json::array();
   for (const auto& file : result.files) files.push_back(file.string());
@@ -222,9 +258,64 @@ std::unique_ptr<CorpusReport> make_corpus_report(const Arguments& arguments, con
   return corpus;
 }
 
+/// Cores for a process, of which a launcher may have started several on this host.
+int cores_of_this_process() {
+  const int cores = usable_cores(), processes = ranks_on_this_host();
+  const bool is_bound = !allowed_cores().empty() && std::ssize(allowed_cores()) < std::thread::hardware_concurrency();
+  return processes > 1 && !is_bound ? std::max(1, cores / processes) : cores;
+}
+
+void choose_pieces(Arguments& arguments) {
+  auto& options = arguments.tokenize;
+  const bool is_one_of_several = several_started().has_value() || in_job_array();
+  options.in_pieces = arguments.pieces == Pieces::on || (arguments.pieces == Pieces::automatic && is_one_of_several);
+  if (!options.in_pieces) return;
+  if (options.max_rows > 0) {
+    throw UsageError(
+        "--max-rows reads the first texts, which one process does by itself: leave it out, or start one process with "
+        "--pieces off");
+  }
+  options.piece_bytes = static_cast<std::int64_t>(arguments.piece_mib * (1 << 20));
+  options.takeover_after =
+      std::chrono::milliseconds(static_cast<std::int64_t>(1000 * arguments.takeover_after_seconds));
+  if (arguments.report_file.empty()) return;
+  options.also_written = {arguments.report_file};
+}
+
+/// Tells the end of a process that did not write the output. \return true when its result goes to stdout
+bool tell_of_other(const TokenizeReport& result, const Arguments& arguments, const Logger& log) {
+  const auto& output = arguments.output;
+  const bool is_rank = several_started().has_value();
+  if (result.was_complete) {
+    if (!is_rank || speaks_for_the_job())
+      log.info(output + ": is complete, made from these files with these options: nothing is left to do");
+    return !is_rank || speaks_for_the_job();
+  }
+  if (!is_rank)
+    log.info(fmt::format("all {} are encoded, {} by this process, and {} writes {}",
+                         format_count_of(result.pieces, "piece"), result.own_pieces, result.written_by, output));
+  return !is_rank;
+}
+
+[[noreturn]] void end_stopped(const TokenizeReport& result, const Arguments& arguments, int signal) {
+  if (result.pieces == 0)
+    throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal));
+  throw Error(ExitCode::stopped_early,
+              fmt::format("stopped by signal {}; {} of {} pieces are done and kept in {}.parts: the same command again "
+                          "does the others",
+                          signal, result.pieces_done, result.pieces, arguments.output));
+}
+
+void print_result(const Arguments& arguments) {
+  if (arguments.job.json) return;
+  std::cout << arguments.output << std::endl;
+  if (!std::cout) throw IoError("stdout: cannot write the result");
+}
+
 ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log, nlohmann::json& report) {
   auto& options = arguments.tokenize;
   choose_layout(app, arguments);
+  choose_pieces(arguments);
   const auto settings = hub_settings(process_environment());
   for (const auto& input : arguments.inputs)
     options.inputs.push_back(find_snapshot(input, RepoType::dataset, settings));
@@ -232,7 +323,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     options.tokenizer_name = find_snapshot(options.tokenizer_name, RepoType::model, settings).string();
   }
   options.output = arguments.output;
-  const int cores = usable_cores();
+  const int cores = cores_of_this_process();
   if (options.threads > cores) {
     log.warning(fmt::format("--threads {}: this process may use {} cores and encodes with as many threads",
                             options.threads, cores));
@@ -240,10 +331,11 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   }
   if (options.threads == 0) options.threads = std::min(8, cores);
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
-  log.info(tokenizer->description());
+  const bool speaks = !options.in_pieces || speaks_for_the_job();
+  if (speaks) log.info(tokenizer->description());
   const StopSignal signal;
   constexpr double kSecondsBetweenLines = 10;
-  Progress progress(log, true, kSecondsBetweenLines);
+  Progress progress(log, speaks, kSecondsBetweenLines);
   if (!arguments.report_file.empty()) {
     auto others = data_files(options.inputs);
     others.push_back(options.output);
@@ -259,8 +351,15 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
       },
       [&] { return signal.received() != 0; });
   progress.finish();
-  if (result.stopped) {
-    throw Error(ExitCode::failed, fmt::format("stopped by signal {}; nothing was written", signal.received()));
+  if (result.stopped) end_stopped(result, arguments, signal.received());
+  if (result.was_complete || !result.written_by.empty()) {
+    if (!tell_of_other(result, arguments, log)) return ExitCode::ok;
+    report = {{"output", arguments.output},
+              {"written_by", result.written_by},
+              {"pieces", result.pieces},
+              {"own_pieces", result.own_pieces}};
+    print_result(arguments);
+    return ExitCode::ok;
   }
   if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
   log_ignored(result.ignored, log);
@@ -269,6 +368,10 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (result.skipped > 0) log.warning(skipped_line(result));
   if (!result.learns_turn_ends) log.warning(turn_end_line(result), Remedy::of_chat_template);
   log.info(summary(options, result, progress.seconds()));
+  if (result.other_files > 0) {
+    log.info(fmt::format("{}.parts holds {} of other inputs or options, which may be removed if no process makes them",
+                         arguments.output, format_count_of(result.other_files, "file")));
+  }
   report = report_of(options, result, *tokenizer, progress.seconds());
   if (corpus != nullptr) {
     report["report"] = corpus_to_json(*corpus, result.cut_documents);
@@ -276,10 +379,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     if (!arguments.report_file.empty())
       write_corpus_report(arguments.report_file, options.output, *corpus, report["report"]);
   }
-  if (!arguments.job.json) {
-    std::cout << options.output.string() << std::endl;
-    if (!std::cout) throw IoError("stdout: cannot write the result");
-  }
+  print_result(arguments);
   return ExitCode::ok;
 }
 
@@ -290,7 +390,8 @@ int tokens_main(int argc, char** argv) {
       "Converts text data to a token file for training: Parquet, JSON Lines, CSV or plain text to HDF5.\n"
       "It reads files as streams, encodes them on several threads and writes them in order: the result does not\n"
       "depend on the number of threads. Prints the name of the file.\n"
-      "Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input.",
+      "Exit codes: 0 done, 1 failed or stopped, 2 usage, 4 bad input, 85 stopped with pieces that the same command\n"
+      "goes on from.",
       "fsdp-download tokens"};
   app.formatter(std::make_shared<Help>());
   app.footer(kExamples);

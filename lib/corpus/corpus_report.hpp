@@ -84,6 +84,7 @@ class CorpusReport {
   const std::vector<Against>& against() const { return against_; }
   const Copies& copies() const { return copies_; }
   std::int64_t empty() const { return empty_; }
+  bool drops() const { return drops_; }
   std::int64_t dropped() const { return dropped_; }
 
  private:

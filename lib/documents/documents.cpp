@@ -248,15 +248,16 @@ std::unique_ptr<Documents> detail::open_plain_text(const std::filesystem::path& 
   return std::make_unique<PlainText>(file, most_bytes);
 }
 
-std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field) {
+std::unique_ptr<Documents> open_documents(const DataPiece& piece, const std::string& field) {
+  const auto& file = piece.file;
   switch (data_file_kind(file)) {
     case DataFileKind::json_lines:
-      return detail::open_json_lines(file, field.empty() ? "text" : field);
+      return detail::open_json_lines(piece, field.empty() ? "text" : field);
     case DataFileKind::csv:
       return detail::open_csv(file, field.empty() ? "text" : field,
                               detail::lower_suffix(detail::unpacked_name(file)) == ".tsv" ? '\t' : ',');
     case DataFileKind::parquet:
-      return open_parquet(file, field);
+      return open_parquet(piece, field);
     case DataFileKind::arrow:
       return std::make_unique<ArrowTexts>(file, field);
     default: {
@@ -266,22 +267,23 @@ std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, con
   }
 }
 
-std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection) {
-  if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(file);
+std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelection& selection) {
+  const auto& file = piece.file;
+  if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(piece);
   auto fields = selection.form == DataForm::messages ? message_columns(file, selection)
                                                      : std::vector<std::string>{"prompt", "completion", "?system"};
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
   for (const auto* name : kLossBeside) fields.push_back("?" + std::string(name));
   fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
-  return open_parquet_records(file, fields);
+  return open_parquet_records(piece, fields);
 }
 
-DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection,
-                               std::int64_t max_documents)
-    : files_(std::move(files)),
+DocumentStream::DocumentStream(std::vector<DataPiece> pieces, DataSelection selection, std::int64_t max_documents)
+    : pieces_(std::move(pieces)),
       selection_(std::move(selection)),
       documents_left_(max_documents > 0 ? max_documents : std::numeric_limits<std::int64_t>::max()) {
-  for (const auto& file : files_) {
+  for (const auto& piece : pieces_) {
+    const auto& file = piece.file;
     forms_.push_back(find_data_form(file, selection_));  // all now, so that errors come at once
     needs_template_ = needs_template_ || forms_.back() == DataForm::messages ||
                       (forms_.back() == DataForm::prompt_completion &&
@@ -293,20 +295,20 @@ DocumentStream::DocumentStream(std::vector<std::filesystem::path> files, DataSel
 
 bool DocumentStream::next(std::string& text) {
   const auto note_unread = [&] {
-    if (documents_ != nullptr) ignored_.add(files_[next_file_ - 1].string(), documents_->unread());
+    if (documents_ != nullptr) ignored_.add(pieces_[next_piece_ - 1].file.string(), documents_->unread());
   };
   if (documents_left_ == 0) {
     note_unread();
     return false;
   }
   while (documents_ == nullptr || !documents_->next(text)) {
-    if (documents_ != nullptr) bytes_before_ += file_bytes_[next_file_ - 1];
+    if (documents_ != nullptr) bytes_before_ += file_bytes_[next_piece_ - 1];
     note_unread();
     documents_.reset();
-    if (next_file_ == files_.size()) return false;
-    const auto& file = files_[next_file_++];
-    documents_ = form() == DataForm::text ? open_documents(file, selection_.field)
-                                          : open_records(file, {form(), selection_.field});
+    if (next_piece_ == pieces_.size()) return false;
+    const auto& piece = pieces_[next_piece_++];
+    documents_ = form() == DataForm::text ? open_documents(piece, selection_.field)
+                                          : open_records(piece, {form(), selection_.field});
   }
   --documents_left_;
   return true;

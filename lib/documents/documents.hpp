@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/base/messages/ignored.hpp"
+#include "lib/documents/data_piece.hpp"
 #include "lib/templates/chat/conversation_options.hpp"
 
 namespace fsdp {
@@ -87,7 +88,7 @@ DataFileKind data_file_kind(const std::filesystem::path& file);
 /// "JSON Lines", "CSV", "plain text", "Parquet", "Arrow"
 const char* name_of(DataFileKind kind);
 
-/// Opens a data file.
+/// Opens a data file, or a piece of one.
 /// - JSON Lines: an object a line with a string or a list of strings, which is joined by spaces; empty lines are
 ///   skipped. A file that begins with '[' is a list of such objects, which is read one by one.
 /// - CSV: RFC 4180 with a header row; fields are split at commas, in .tsv files at tabulators; blank lines are skipped;
@@ -100,36 +101,38 @@ const char* name_of(DataFileKind kind);
 /// \param field  key or column; empty: `text`, in Parquet files without that `Moves`
 /// \throws FormatError when there is no such column, saying which there are; IoError; RuntimeFailure when a Parquet
 /// file cannot be read because the support for it is missing
-std::unique_ptr<Documents> open_documents(const std::filesystem::path& file, const std::string& field);
+std::unique_ptr<Documents> open_documents(const DataPiece& piece, const std::string& field);
 
 /// Opens JSON Lines or Parquet whose samples are not plain texts: each sample is the text of a JSON object with the
 /// members that `selection` names, and others beside them. The text of a line is returned unchanged, even if it is not
 /// JSON.
 /// \param selection  its form is prompt_completion or messages
 /// \throws as open_documents()
-std::unique_ptr<Documents> open_records(const std::filesystem::path& file, const DataSelection& selection);
+std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelection& selection);
 
 namespace detail {
-std::unique_ptr<Documents> open_json_lines(const std::filesystem::path& file, const std::string& field);
-std::unique_ptr<Documents> open_json_records(const std::filesystem::path& file);
+std::unique_ptr<Documents> open_json_lines(const DataPiece& piece, const std::string& field);
+std::unique_ptr<Documents> open_json_records(const DataPiece& piece);
 std::unique_ptr<Documents> open_csv(const std::filesystem::path& file, const std::string& field, char separator);
 /// \param most_bytes  of the text, which may be a thousand times as long as a compressed file
 std::unique_ptr<Documents> open_plain_text(const std::filesystem::path& file, std::uint64_t most_bytes);
 }  // namespace detail
 
-// The documents of several files, one after the other.
+// The documents of several files, or of pieces of files, one after the other.
 
 class DocumentStream {
  public:
   /// \param max_documents  0: all
   /// \throws IoError when a file cannot be opened; FormatError when one is no data file; as find_data_form()
-  DocumentStream(std::vector<std::filesystem::path> files, DataSelection selection, std::int64_t max_documents);
+  DocumentStream(std::vector<DataPiece> pieces, DataSelection selection, std::int64_t max_documents);
+  DocumentStream(const std::vector<std::filesystem::path>& files, DataSelection selection, std::int64_t max_documents)
+      : DocumentStream(std::vector<DataPiece>(files.begin(), files.end()), std::move(selection), max_documents) {}
 
   /// Reads a text, or the JSON object of a sample of another form. \return false at the end of the last file
   /// \throws as Documents::next, open_documents and open_records
   bool next(std::string& text);
   /// The form of the sample that next() returned last.
-  DataForm form() const { return forms_[next_file_ - 1]; }
+  DataForm form() const { return forms_[next_piece_ - 1]; }
   /// True when the samples of some file have this form.
   bool has(DataForm form) const;
   /// True when some file has conversations, or begins with a prompt and a completion that are messages.
@@ -143,15 +146,15 @@ class DocumentStream {
   const Ignored& ignored() const { return ignored_; }
 
  private:
-  std::vector<std::filesystem::path> files_;
+  std::vector<DataPiece> pieces_;
   std::vector<std::int64_t> file_bytes_;
-  std::vector<DataForm> forms_;  ///< of each file
+  std::vector<DataForm> forms_;  ///< of each piece
   DataSelection selection_;
   bool needs_template_ = false;
   std::int64_t documents_left_;
   std::int64_t bytes_total_ = 0;
   std::int64_t bytes_before_ = 0;  ///< size of the files that are done
-  std::size_t next_file_ = 0;
+  std::size_t next_piece_ = 0;
   std::unique_ptr<Documents> documents_;
   Ignored ignored_;
 };

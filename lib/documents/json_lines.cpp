@@ -115,7 +115,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 class JsonLines : public Documents {
  public:
-  JsonLines(const std::filesystem::path& file, std::string field) : samples_(file), field_(std::move(field)) {}
+  JsonLines(const DataPiece& piece, std::string field) : samples_(piece), field_(std::move(field)) {}
 
   bool next(std::string& text) override {
     if (!samples_.next(line_)) return false;
@@ -177,7 +177,7 @@ class JsonLines : public Documents {
 /// Returns whole samples, which the encoder parses.
 class JsonRecords : public Documents {
  public:
-  explicit JsonRecords(const std::filesystem::path& file) : samples_(file) {}
+  explicit JsonRecords(const DataPiece& piece) : samples_(piece) {}
 
   bool next(std::string& text) override { return samples_.next(text); }
   std::string where() const override { return samples_.where(); }
@@ -189,8 +189,8 @@ class JsonRecords : public Documents {
 
 }  // namespace
 
-std::unique_ptr<Documents> detail::open_json_records(const std::filesystem::path& file) {
-  return std::make_unique<JsonRecords>(file);
+std::unique_ptr<Documents> detail::open_json_records(const DataPiece& piece) {
+  return std::make_unique<JsonRecords>(piece);
 }
 
 std::vector<std::string> detail::first_json_keys(const std::filesystem::path& file) {
@@ -232,8 +232,8 @@ std::string detail::other_form(const std::string& where, DataForm form, const st
          ": one form per file";
 }
 
-std::unique_ptr<Documents> detail::open_json_lines(const std::filesystem::path& file, const std::string& field) {
-  return std::make_unique<JsonLines>(file, field);
+std::unique_ptr<Documents> detail::open_json_lines(const DataPiece& piece, const std::string& field) {
+  return std::make_unique<JsonLines>(piece, field);
 }
 
 }  // namespace fsdp

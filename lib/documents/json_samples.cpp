@@ -83,9 +83,9 @@ bool leaves_object_open(std::string_view line) {
 
 }  // namespace
 
-JsonSamples::JsonSamples(const std::filesystem::path& file) : stream_(file) {
+JsonSamples::JsonSamples(const DataPiece& piece) : stream_(piece) {
   at_ = static_cast<std::int64_t>(stream_.offset());
-  is_list_ = stream_.begins_with('[');
+  is_list_ = piece.is_whole() && stream_.begins_with('[');
   while (is_list_ && get() != '[') {
   }
 }

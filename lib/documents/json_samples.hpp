@@ -12,8 +12,9 @@ namespace fsdp::detail {
 class JsonSamples {
  public:
   /// The first character decides: '[' begins a list.
+  /// \param piece  of a file of lines: places count from its first line
   /// \throws IoError; FormatError
-  explicit JsonSamples(const std::filesystem::path& file);
+  explicit JsonSamples(const DataPiece& piece);
 
   /// Replaces `text` by the next sample, which may be no JSON. Empty lines are skipped.
   /// \return false at the end

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "lib/base/process/plugin.hpp"
@@ -15,7 +16,7 @@ PluginKind parquet_plugin() {
   return {"libfsdp_parquet.so",
           "Parquet support",
           kParquetAbiSymbol,
-          {kOpenParquetSymbol, kOpenParquetRecordsSymbol, kParquetColumnsSymbol},
+          {kOpenParquetSymbol, kOpenParquetRecordsSymbol, kParquetColumnsSymbol, kParquetRowGroupsSymbol},
           false};
 }
 
@@ -34,6 +35,15 @@ ParquetPlugin find_parquet_plugin(const std::filesystem::path& file) {
 std::string worded(const std::string& text) {
   if (text.find("ecrypt") != text.npos) return "is encrypted Parquet, for which no key can be given: decrypt it first";
   return text.substr(0, text.find_last_not_of(" \n") + 1);
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& file, ParquetLinesFunction* function) {
+  std::string text, failure;
+  if (!function(file.c_str(), &text, &failure)) throw FormatError(file.string() + ": " + worded(failure));
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  return lines;
 }
 
 class ParquetDocuments : public Documents {
@@ -87,37 +97,39 @@ std::vector<std::filesystem::path> parquet_plugin_candidates(const std::filesyst
 ParquetPlugin open_parquet_plugin(const std::filesystem::path& library, const std::string& abi) {
   const auto symbols = open_plugin(parquet_plugin(), library, abi);
   return {reinterpret_cast<OpenParquetFunction*>(symbols[0]), reinterpret_cast<OpenParquetRecordsFunction*>(symbols[1]),
-          reinterpret_cast<ParquetColumnsFunction*>(symbols[2])};
+          reinterpret_cast<ParquetLinesFunction*>(symbols[2]), reinterpret_cast<ParquetLinesFunction*>(symbols[3])};
 }
 
 }  // namespace detail
 
-std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field) {
+std::unique_ptr<Documents> open_parquet(const DataPiece& piece, const std::string& field) {
   std::string failure;
-  auto* column = detail::find_parquet_plugin(file).open_text(file.c_str(), field.c_str(), &failure);
-  return detail::opened(file, column, failure, field.empty() ? std::set<std::string>() : std::set{field});
+  auto* column = detail::find_parquet_plugin(piece.file)
+                     .open_text(piece.file.c_str(), field.c_str(), {piece.begin, piece.end}, &failure);
+  return detail::opened(piece.file, column, failure, field.empty() ? std::set<std::string>() : std::set{field});
 }
 
-std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
-                                                const std::vector<std::string>& fields) {
+std::unique_ptr<Documents> open_parquet_records(const DataPiece& piece, const std::vector<std::string>& fields) {
   std::string lines, failure;
   std::set<std::string> read;
   for (const auto& field : fields) {
     lines += (lines.empty() ? "" : "\n") + field;
     read.insert(field.substr(field.find_first_not_of("?!")));
   }
-  auto* columns = detail::find_parquet_plugin(file).open_records(file.c_str(), lines.c_str(), &failure);
-  return detail::opened(file, columns, failure, std::move(read));
+  auto* columns = detail::find_parquet_plugin(piece.file)
+                      .open_records(piece.file.c_str(), lines.c_str(), {piece.begin, piece.end}, &failure);
+  return detail::opened(piece.file, columns, failure, std::move(read));
 }
 
 std::vector<std::string> parquet_columns(const std::filesystem::path& file) {
-  std::string lines, failure;
-  if (!detail::find_parquet_plugin(file).columns(file.c_str(), &lines, &failure))
-    throw FormatError(file.string() + ": " + detail::worded(failure));
-  std::vector<std::string> names;
-  for (std::size_t begin = 0, end = 0; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1)
-    names.push_back(lines.substr(begin, end - begin));
-  return names;
+  return detail::lines_of(file, detail::find_parquet_plugin(file).columns);
+}
+
+std::vector<std::int64_t> parquet_row_groups(const std::filesystem::path& file) {
+  std::vector<std::int64_t> bytes;
+  for (const auto& line : detail::lines_of(file, detail::find_parquet_plugin(file).row_groups))
+    bytes.push_back(std::strtoll(line.c_str(), nullptr, 10));
+  return bytes;
 }
 
 }  // namespace fsdp

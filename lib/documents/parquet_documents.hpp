@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/documents/data_piece.hpp"
 #include "lib/documents/documents.hpp"
 #include "lib/documents/plugin/parquet_column.hpp"
 
@@ -15,23 +16,26 @@ namespace fsdp {
 /// Opens one column of a Parquet file: strings, or lists of strings, which are joined by spaces.
 /// \param field  a top-level column; empty: `text`, else `Moves`
 /// \throws as open_documents
-std::unique_ptr<Documents> open_parquet(const std::filesystem::path& file, const std::string& field);
+std::unique_ptr<Documents> open_parquet(const DataPiece& piece, const std::string& field);
 
 /// Opens columns of any kind together: each row is the text of a JSON object. \param fields  top-level columns; '?'
 /// before one that may be missing; '!' before one of which, too, the object only has true, or null where it is empty
 /// \throws as open_documents
-std::unique_ptr<Documents> open_parquet_records(const std::filesystem::path& file,
-                                                const std::vector<std::string>& fields);
+std::unique_ptr<Documents> open_parquet_records(const DataPiece& piece, const std::vector<std::string>& fields);
 
 /// The names of the top-level columns. \throws as open_documents
 std::vector<std::string> parquet_columns(const std::filesystem::path& file);
+
+/// Bytes of each row group in the file. \throws as open_documents
+std::vector<std::int64_t> parquet_row_groups(const std::filesystem::path& file);
 
 namespace detail {
 
 struct ParquetPlugin {
   OpenParquetFunction* open_text;
   OpenParquetRecordsFunction* open_records;
-  ParquetColumnsFunction* columns;
+  ParquetLinesFunction* columns;
+  ParquetLinesFunction* row_groups;
 };
 
 /// Where libfsdp_parquet.so may lie, for a program in `program_directory`.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lib/documents/data_piece.hpp"
 #include "lib/documents/unpacked_file.hpp"
 
 namespace fsdp::detail {
@@ -14,8 +15,10 @@ inline constexpr std::size_t kMostText_bytes = std::size_t{1} << 30;
 
 class TextStream {
  public:
-  /// Opens the file, compressed or not, and skips a UTF-8 byte-order mark. \throws IoError; FormatError
-  explicit TextStream(const std::filesystem::path& file);
+  /// Opens the file, compressed or not, and skips a UTF-8 byte-order mark.
+  /// \param piece  of a file that is not compressed: the lines that begin at one of its bytes
+  /// \throws IoError; FormatError
+  explicit TextStream(const DataPiece& piece);
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// Returns the next byte, or -1 at the end. \throws IoError
@@ -51,6 +54,7 @@ class TextStream {
   UnpackedFile file_;
   std::string block_;
   std::size_t at_ = 0;
+  std::int64_t end_;  ///< no line begins here or later; 0: the end of the file
 };
 
 }  // namespace fsdp::detail

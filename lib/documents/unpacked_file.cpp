@@ -100,9 +100,10 @@ class UnpackedFile::Zstd : public Unpacker {
   std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context_;
 };
 
-UnpackedFile::UnpackedFile(const std::filesystem::path& file)
-    : file_(File::open_read(file)), size_(file_.size_bytes()) {
+UnpackedFile::UnpackedFile(const std::filesystem::path& file, std::uint64_t begin)
+    : file_(File::open_read(file)), size_(file_.size_bytes()), offset_(std::min(begin, size_)) {
   refill();
+  if (begin > 0) return;
   if (rest_.starts_with(kGzip)) unpacker_ = std::make_unique<Gzip>();
   if (is_zstd(rest_)) unpacker_ = std::make_unique<Zstd>();
 }

@@ -15,8 +15,9 @@ bool is_packed(std::string_view head);
 
 class UnpackedFile {
  public:
+  /// \param begin  of what is read, in bytes; a file that is read from its middle on is none that was compressed
   /// \throws IoError
-  explicit UnpackedFile(const std::filesystem::path& file);
+  explicit UnpackedFile(const std::filesystem::path& file, std::uint64_t begin = 0);
   ~UnpackedFile();
   UnpackedFile(const UnpackedFile&) = delete;
   UnpackedFile& operator=(const UnpackedFile&) = delete;
@@ -37,7 +38,7 @@ class UnpackedFile {
 
   File file_;
   std::uint64_t size_;
-  std::uint64_t offset_ = 0;  ///< position in the file after the packed block
+  std::uint64_t offset_;  ///< position in the file after the packed block
   std::string packed_;
   std::string_view rest_;  ///< of the packed block
   std::unique_ptr<Unpacker> unpacker_;

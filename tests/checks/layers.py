@@ -27,10 +27,11 @@ FLOORS = [
     [("templates", "prompts: Jinja and conversations", ["jinja", "chat"]),
      ("models", "what config.json says; layers", ["config", "layers"]),
      ("corpus", "lengths and copies of documents", [])],
-    [("documents", "texts of files to token files", []),
+    [("documents", "texts in files", []),
      ("checkpoints", "checkpoints of any program, and what changes on the way",
       ["source", "target", "transform", "programs", "model", "conversion"])],
-    [("benchmarks", "questions of benchmarks, and what answers are worth", ["tasks", "results"])],
+    [("benchmarks", "questions of benchmarks, and what answers are worth", ["tasks", "results"]),
+     ("encoding", "texts to token files, by many processes", [])],
     [("engine", "sharded steps", ["collectives", "offload", "sharding", "fsdp", "optim", "runtime"])],
     [("training", "data, steps, records, the saved state of a run", ["record", "data", "step", "state", "evaluate", "requests", "run", "watch"])],
     [("chess", "a metric: games", ["rules", "evaluation"]),
@@ -39,7 +40,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room, _, _ in floor}
 FOLDERS = {room: folders for floor in FLOORS for room, _, folders in floor}
-TORCH_FREE = {"base", "benchmarks", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "corpus", "templates", "documents", "compute/kernels", "models/config",
+TORCH_FREE = {"base", "benchmarks", "formats", "flight", "ranks", "hub", "reports", "tokenizers", "token_files", "corpus", "templates", "documents", "encoding", "compute/kernels", "models/config",
               "checkpoints", "chess/rules", "training/record"}
 # Rooms that must not name devices or matrix products: they call Ops of lib/compute instead.
 DEVICE_FREE = {"models", "engine", "training", "chess"}

@@ -31,10 +31,11 @@ std::string pbs_request(const JobSize& job) {
 
 /// nullptr for a variable: this scheduler does not tell.
 struct Scheduler {
-  std::string_view name;           ///< in messages
-  const char* job = nullptr;       ///< variable with the job's number
-  const char* end_time = nullptr;  ///< variable with the time at which the job will be ended, in seconds since 1970
-  const char* node = nullptr;      ///< variable with the node's name in the scheduler, in place of the host's
+  std::string_view name;             ///< in messages
+  const char* job = nullptr;         ///< variable with the job's number
+  const char* end_time = nullptr;    ///< variable with the time at which the job will be ended, in seconds since 1970
+  const char* node = nullptr;        ///< variable with the node's name in the scheduler, in place of the host's
+  const char* array_task = nullptr;  ///< variable that only tasks of an array of jobs have
   std::string (*request)(const JobSize&) = nullptr;  ///< options of its command of submission
 };
 
@@ -43,8 +44,9 @@ constexpr std::array kSchedulers{
               .job = "SLURM_JOB_ID",
               .end_time = "SLURM_JOB_END_TIME",
               .node = "SLURMD_NODENAME",
+              .array_task = "SLURM_ARRAY_TASK_ID",
               .request = slurm_request},
-    Scheduler{.name = "PBS", .job = "PBS_JOBID", .request = pbs_request},
+    Scheduler{.name = "PBS", .job = "PBS_JOBID", .array_task = "PBS_ARRAY_INDEX", .request = pbs_request},
 };
 
 struct Launcher {
@@ -239,6 +241,11 @@ std::string scheduler_job() {
     if (const char* id = value_of(scheduler.job)) return fmt::format("{} job {}", scheduler.name, id);
   }
   return "";
+}
+
+bool in_job_array() {
+  return std::ranges::any_of(kSchedulers,
+                             [](const auto& scheduler) { return value_of(scheduler.array_task) != nullptr; });
 }
 
 std::string scheduler_node() {

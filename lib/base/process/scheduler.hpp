@@ -12,6 +12,9 @@ namespace fsdp {
 /// This process's job, as messages call it: "Slurm job 42", "PBS job 7.head"; "" outside of jobs.
 std::string scheduler_job();
 
+/// True in a task of an array of jobs, which the scheduler starts from one script.
+bool in_job_array();
+
 /// This node's name in the scheduler; "" outside of jobs and where the scheduler has no name of its own for nodes.
 std::string scheduler_node();
 /// The node's name in the scheduler, so that lists of hosts can be passed back to it; otherwise the host's short name.

@@ -168,6 +168,24 @@ std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& file) {
   return parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false, properties);
 }
 
+/// Checks the choice of row groups. \return that of all where `wanted` has no end
+RowGroups chosen_groups(const parquet::FileMetaData& metadata, RowGroups wanted) {
+  const auto all = metadata.num_row_groups();
+  if (wanted.end == 0) return {0, all};
+  if (wanted.begin < 0 || wanted.begin > wanted.end || wanted.end > all) {
+    throw std::runtime_error("has " + std::to_string(all) + " row groups, and those up to " +
+                             std::to_string(wanted.end) + " are asked for: was the file replaced?");
+  }
+  return wanted;
+}
+
+/// Rows before a row group.
+std::int64_t first_row(const parquet::FileMetaData& metadata, std::int64_t group) {
+  std::int64_t rows = 0;
+  for (int i = 0; i < group; ++i) rows += metadata.RowGroup(i)->num_rows();
+  return rows;
+}
+
 /// Reads rows, and turns exceptions into Step::failed.
 class RowReader : public ParquetColumn {
  public:
@@ -192,6 +210,7 @@ class RowReader : public ParquetColumn {
   /// For messages, before the row: "row group 1, "
   virtual std::string location() const { return {}; }
   std::int64_t next_row() const { return next_row_; }
+  void begin_at(std::int64_t row) { next_row_ = row; }
 
  private:
   Step fail(std::string& text, const char* what) const noexcept {
@@ -209,8 +228,14 @@ class RowReader : public ParquetColumn {
 /// Reads byte strings with their levels in batches.
 class TextColumn : public RowReader {
  public:
-  TextColumn(const std::string& file, const std::string& field)
-      : reader_(open_file(file)), metadata_(reader_->metadata()), choice_(choose_column(*metadata_->schema(), field)) {}
+  TextColumn(const std::string& file, const std::string& field, RowGroups groups)
+      : reader_(open_file(file)),
+        metadata_(reader_->metadata()),
+        choice_(choose_column(*metadata_->schema(), field)),
+        groups_(chosen_groups(*metadata_, groups)),
+        group_(groups_.begin - 1) {
+    begin_at(first_row(*metadata_, groups_.begin));
+  }
 
   std::int64_t num_rows() const noexcept override { return metadata_->num_rows(); }
 
@@ -219,9 +244,9 @@ class TextColumn : public RowReader {
 
   bool read_row(std::string& text) override {
     text.clear();
-    while (group_ < 0 || rows_left_ == 0) {
-      if (group_ >= 0 && available()) throw std::runtime_error("the row group goes on after its last row");
-      if (group_ + 1 >= metadata_->num_row_groups()) return false;
+    while (group_ < groups_.begin || rows_left_ == 0) {
+      if (group_ >= groups_.begin && available()) throw std::runtime_error("the row group goes on after its last row");
+      if (group_ + 1 >= groups_.end) return false;
       open_group(group_ + 1);
     }
     if (!available()) throw std::runtime_error("the row group ends early, it is damaged");
@@ -269,12 +294,12 @@ class TextColumn : public RowReader {
     return true;
   }
 
-  void open_group(int group) {
+  void open_group(std::int64_t group) {
     column_.reset();
     row_group_.reset();
     group_ = group;
     level_ = levels_read_ = 0;
-    row_group_ = reader_->RowGroup(group);
+    row_group_ = reader_->RowGroup(static_cast<int>(group));
     rows_left_ = row_group_->metadata()->num_rows();
     if (rows_left_ < 0) throw std::runtime_error("the number of its rows is negative, the footer is damaged");
     column_ = std::dynamic_pointer_cast<parquet::ByteArrayReader>(row_group_->Column(choice_.leaf));
@@ -284,7 +309,8 @@ class TextColumn : public RowReader {
   std::unique_ptr<parquet::ParquetFileReader> reader_;
   std::shared_ptr<parquet::FileMetaData> metadata_;
   ColumnChoice choice_;
-  int group_ = -1;
+  RowGroups groups_;
+  std::int64_t group_;
   std::int64_t rows_left_ = 0;  ///< rows of the row group that are left
   std::shared_ptr<parquet::RowGroupReader> row_group_;
   std::shared_ptr<parquet::ByteArrayReader> column_;
@@ -441,7 +467,8 @@ std::vector<int> choose_columns(const arrow::Schema& schema, std::string_view fi
 
 class RecordColumns : public RowReader {
  public:
-  RecordColumns(const std::string& file, std::string_view fields) : fields_("\n" + std::string(fields) + "\n") {
+  RecordColumns(const std::string& file, std::string_view fields, RowGroups groups)
+      : fields_("\n" + std::string(fields) + "\n") {
     if (is_arrow_stream(file)) {
       stream_ = open_input(file);
       batches_ = open_stream(file, stream_, choose_columns(*open_stream(file, open_input(file))->schema(), fields));
@@ -450,9 +477,12 @@ class RecordColumns : public RowReader {
     reader_ = open_record_file(file);
     const auto metadata = reader_->parquet_reader()->metadata();
     num_rows_ = metadata->num_rows();
-    std::vector<int> groups(static_cast<std::size_t>(metadata->num_row_groups()));
-    std::iota(groups.begin(), groups.end(), 0);
-    batches_ = batches_of(*reader_, groups, choose_leaves(*metadata->schema(), fields));
+    const auto chosen = chosen_groups(*metadata, groups);
+    std::vector<int> numbers(static_cast<std::size_t>(chosen.end - chosen.begin));
+    std::iota(numbers.begin(), numbers.end(), static_cast<int>(chosen.begin));
+    begin_at(first_row(*metadata, chosen.begin));
+    end_row_ = first_row(*metadata, chosen.end);
+    batches_ = batches_of(*reader_, numbers, choose_leaves(*metadata->schema(), fields));
   }
 
   std::int64_t num_rows() const noexcept override { return num_rows_; }
@@ -464,7 +494,7 @@ class RecordColumns : public RowReader {
       at_ = 0;
       if (batch_ != nullptr && reader_ == nullptr) check(batch_->ValidateFull());  // Parquet's reader has checked it
       if (batch_ != nullptr) continue;
-      if (reader_ != nullptr && next_row() != num_rows_) throw std::runtime_error("the file ends early, it is damaged");
+      if (reader_ != nullptr && next_row() != end_row_) throw std::runtime_error("the file ends early, it is damaged");
       if (stream_ != nullptr) check_end();
       return false;
     }
@@ -496,16 +526,17 @@ class RecordColumns : public RowReader {
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::int64_t at_ = 0;  ///< in the batch
   std::int64_t num_rows_ = 0;
+  std::int64_t end_row_ = 0;  ///< after the row groups that are read
 };
 
 }  // namespace
 
-std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field) {
-  return std::make_unique<TextColumn>(file, field);
+std::unique_ptr<ParquetColumn> open_text_column(const std::string& file, const std::string& field, RowGroups groups) {
+  return std::make_unique<TextColumn>(file, field, groups);
 }
 
-std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields) {
-  return std::make_unique<RecordColumns>(file, fields);
+std::unique_ptr<ParquetColumn> open_record_columns(const std::string& file, std::string_view fields, RowGroups groups) {
+  return std::make_unique<RecordColumns>(file, fields, groups);
 }
 
 std::string column_lines(const std::string& file) {
@@ -519,6 +550,14 @@ std::string column_lines(const std::string& file) {
   const auto& root = *reader->metadata()->schema()->group_node();
   std::string lines;
   for (int i = 0; i < root.field_count(); ++i) lines += root.field(i)->name() + "\n";
+  return lines;
+}
+
+std::string row_group_lines(const std::string& file) {
+  const auto metadata = parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false)->metadata();
+  std::string lines;
+  for (int i = 0; i < metadata->num_row_groups(); ++i)
+    lines += std::to_string(metadata->RowGroup(i)->total_compressed_size()) + "\n";
   return lines;
 }
 

@@ -24,19 +24,30 @@ auto guarded(const Work& work, std::string* failure) -> decltype(work()) {
 
 }  // namespace
 
-FSDP_EXPORT fsdp::detail::ParquetColumn* fsdp_open_parquet(const char* file, const char* field, std::string* failure) {
-  return guarded([&] { return fsdp::detail::open_text_column(file, field).release(); }, failure);
+FSDP_EXPORT fsdp::detail::ParquetColumn* fsdp_open_parquet(const char* file, const char* field,
+                                                           fsdp::detail::RowGroups groups, std::string* failure) {
+  return guarded([&] { return fsdp::detail::open_text_column(file, field, groups).release(); }, failure);
 }
 
 FSDP_EXPORT fsdp::detail::ParquetColumn* fsdp_open_parquet_records(const char* file, const char* fields,
+                                                                   fsdp::detail::RowGroups groups,
                                                                    std::string* failure) {
-  return guarded([&] { return fsdp::detail::open_record_columns(file, fields).release(); }, failure);
+  return guarded([&] { return fsdp::detail::open_record_columns(file, fields, groups).release(); }, failure);
 }
 
 FSDP_EXPORT bool fsdp_parquet_columns(const char* file, std::string* lines, std::string* failure) {
   return guarded(
       [&] {
         *lines = fsdp::detail::column_lines(file);
+        return true;
+      },
+      failure);
+}
+
+FSDP_EXPORT bool fsdp_parquet_row_groups(const char* file, std::string* lines, std::string* failure) {
+  return guarded(
+      [&] {
+        *lines = fsdp::detail::row_group_lines(file);
         return true;
       },
       failure);

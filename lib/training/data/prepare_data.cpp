@@ -14,7 +14,7 @@
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/remedy.hpp"
 #include "lib/documents/data_files.hpp"
-#include "lib/documents/tokenize.hpp"
+#include "lib/encoding/tokenize.hpp"
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/token_cache.hpp"

@@ -10,8 +10,7 @@
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/shared_write.hpp"
 #include "lib/base/types/error.hpp"
-#include "lib/tokenizers/files/chat_templates.hpp"
-#include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/encoding/fingerprint.hpp"
 
 namespace fsdp {
 namespace {
@@ -23,37 +22,6 @@ constexpr std::string_view kTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n"
     "# Token files of fsdp-finetune and fsdp-eval, made from texts. Those that were not used for 30 days are removed;\n"
     "# any of them may be removed by hand: it is made again where it is needed.\n";
-
-class Fingerprint {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) mix(static_cast<unsigned char>(c));
-    mix(0xffu);  // separator that occurs in no UTF-8: "ab" "c" differs from "a" "bc"
-  }
-  void add_file(const fs::path& file) { add(read_text_file(file)); }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  void mix(unsigned byte) { hash_ = (hash_ ^ byte) * 0x100000001b3ull; }
-  std::uint64_t hash_ = 0xcbf29ce484222325ull;  // FNV-1a
-};
-
-void add_data_file(const fs::path& file, Fingerprint& hash) {
-  constexpr std::uint64_t most_bytes = 256 << 10;
-  const auto handle = File::open_read(file);
-  struct stat status {};
-  if (::fstat(handle.fd(), &status) != 0) throw IoError(file.string() + ": cannot be looked at");
-  const auto size = handle.size_bytes();
-  std::error_code error;
-  hash.add(fs::canonical(file, error).string());
-  hash.add(fmt::format("{} {}.{:09}", size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
-  // The modification time can be set, and the clock of a file server can stand still, so contents count, too.
-  std::string bytes(std::min(size, most_bytes), '\0');
-  for (const auto offset : {std::uint64_t{0}, size - bytes.size()}) {
-    handle.read_at(offset, std::as_writable_bytes(std::span(bytes)));
-    hash.add(bytes);
-  }
-}
 
 /// True for names of entries, "texts-0123456789abcdef.h5" and "texts-0123456789abcdef.ids.json", and of incomplete
 /// ones,
@@ -72,38 +40,13 @@ bool is_entry(std::string name) {
   return false;
 }
 
-/// To be raised when the same texts get other ids, or another mask, within a version.
-constexpr const char* kEncoding = "2";
-
 }  // namespace
 
 std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOptions& options) {
   Fingerprint hash;
-  hash.add(FSDP_VERSION);
-  hash.add(kEncoding);
-  for (const auto& file : files) add_data_file(file, hash);
-  const auto tokenizer = tokenizer_files(options.tokenizer_name);
-  if (tokenizer.empty()) hash.add(options.tokenizer_name);
-  for (const auto& file : tokenizer) {
-    hash.add(file.filename().string());
-    hash.add_file(file);
-  }
-  hash.add(options.field);
-  const auto& chat = options.conversations;
-  hash.add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
-                       chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
-  // The tokenizer's own chat template, or the name, file or folder that was given instead.
-  hash.add(chat.chat_template);
-  const fs::path given = chat.chat_template;
-  std::vector<fs::path> templates{given, given / "tokenizer_config.json"};
-  for (const auto& directory : {fs::path(options.tokenizer_name), given}) {
-    for (auto& file : chat_template_files(directory)) templates.push_back(std::move(file));
-  }
-  for (const auto& file : templates) {
-    std::error_code ignored;
-    hash.add(file.filename().string());
-    if (fs::is_regular_file(file, ignored)) hash.add_file(file);
-  }
+  for (const auto& file : files) hash.add_data_file(file);
+  hash.add_tokenizer(options.tokenizer_name);
+  hash.add_samples(options.tokenizer_name, options.field, options.conversations);
   hash.add(std::to_string(options.max_rows));
   if (options.split.is_on()) hash.add(fmt::format("split {} {}", options.split.share, options.split.held_out));
   if (options.layout == TextLayout::stream) hash.add(fmt::format("rows of {}", options.row_inputs));

@@ -62,6 +62,9 @@ class DocumentEncoder {
 
 namespace detail {
 
+/// How long callers of EncodePipeline::next() wait before they look at other things.
+inline constexpr auto kPatience = std::chrono::milliseconds(100);
+
 /// Consecutive documents, encoded.
 struct EncodedBatch {
   std::vector<std::int32_t> ids;    ///< of all of them

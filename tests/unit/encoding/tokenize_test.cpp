@@ -1,4 +1,4 @@
-#include "lib/documents/tokenize.hpp"
+#include "lib/encoding/tokenize.hpp"
 
 #include <algorithm>
 #include <iterator>

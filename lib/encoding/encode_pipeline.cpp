@@ -1,4 +1,4 @@
-#include "lib/documents/encode_pipeline.hpp"
+#include "lib/encoding/encode_pipeline.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

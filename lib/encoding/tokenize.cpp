@@ -1,4 +1,4 @@
-#include "lib/documents/tokenize.hpp"
+#include "lib/encoding/tokenize.hpp"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "lib/base/text/text_format.hpp"
@@ -15,15 +16,16 @@
 #include "lib/base/types/remedy.hpp"
 #include "lib/documents/data_files.hpp"
 #include "lib/documents/documents.hpp"
-#include "lib/documents/encode_pipeline.hpp"
 #include "lib/documents/text_layout.hpp"
+#include "lib/encoding/encode_pieces.hpp"
+#include "lib/encoding/encode_pipeline.hpp"
+#include "lib/encoding/fingerprint.hpp"
+#include "lib/encoding/piece_folder.hpp"
 #include "lib/templates/chat/chat_template.hpp"
 #include "lib/token_files/token_file_writer.hpp"
 
 namespace fsdp {
 namespace {
-
-constexpr auto kPatience = std::chrono::milliseconds(100);
 
 void check(const TokenizeOptions& options) {
   if (options.inputs.empty()) throw RequestError("no input files were named");
@@ -169,12 +171,164 @@ void check_that_something_is_there(const TokenizeOptions& options, const Tokeniz
                     "): do the assistant's messages have this role, and does the length leave room for them?");
 }
 
+/// All that is known before the first document is encoded.
+struct Job {
+  const TokenizeOptions& options;
+  const Tokenizer& tokenizer;
+  const std::function<void(const TokenizeProgress&)>& progress;
+  const std::function<bool()>& stop_wanted;
+  bool texts_only;
+  std::int64_t longest;  ///< ids of a document; 0: no limit
+};
+
+void encode_stream(const Job& job, DocumentStream& stream, const DocumentEncoder& encoder, Joiner& joiner,
+                   TokenFileWriter& writer, TokenizeReport& report) {
+  using State = detail::EncodePipeline::State;
+  std::int64_t bytes_read = 0;
+  {
+    detail::EncodePipeline pipeline(stream, encoder, job.options.threads);
+    detail::EncodedBatch batch;
+    for (State state = State::waiting; state != State::finished;) {
+      if (job.stop_wanted && job.stop_wanted()) {
+        report.stopped = true;
+        return;
+      }
+      state = pipeline.next(batch, detail::kPatience);
+      if (state == State::ready) {
+        add_batch(batch, job.options.corpus, joiner, writer, report);
+        bytes_read = batch.bytes_read;
+      }
+      if (job.progress) {
+        job.progress({.documents = report.documents,
+                      .tokens = report.tokens,
+                      .bytes_read = bytes_read,
+                      .bytes_total = stream.bytes_total()});
+      }
+    }
+  }
+  report.ignored.add(stream.ignored());
+}
+
+/// Hash of what decides the ids of a piece beside its texts.
+std::uint64_t encoding_of(const Job& job, const TokenizeReport& report) {
+  const auto& options = job.options;
+  Fingerprint hash;
+  hash.add_tokenizer(options.tokenizer_name);
+  hash.add_samples(options.tokenizer_name, options.field, options.conversations);
+  hash.add(fmt::format("{} {} {}", job.longest, report.masked, options.corpus != nullptr));
+  return hash.value();
+}
+
+/// Hash of what decides the output beside the pieces.
+std::uint64_t layout_of(const Job& job, const TokenizeReport& report) {
+  const auto& options = job.options;
+  Fingerprint hash;
+  hash.add(fmt::format("{} {} {} {} {} {}", report.is_packed, options.layout == TokenLayout::overlapping,
+                       report.shares_rows, options.seq_len, options.seed, options.end_marks != EndMarks::off));
+  hash.add(options.tokenizer_name);
+  if (options.corpus == nullptr) return hash.value();
+  hash.add(fmt::format("drops {}", options.corpus->drops()));
+  for (const auto& against : options.corpus->against()) hash.add_data_file(against.file);
+  return hash.value();
+}
+
+std::unique_ptr<detail::PieceFolder> make_pieces(const Job& job, const TokenizeReport& report) {
+  const auto& options = job.options;
+  if (options.max_rows > 0)
+    throw RequestError("the first documents alone are read by one process: leave out the limit, or the pieces");
+  if (options.piece_bytes < 1)
+    throw RequestError("pieces of " + std::to_string(options.piece_bytes) + " bytes hold nothing");
+  std::vector<DataPiece> pieces;
+  for (const auto& file : report.files) {
+    for (auto& piece : cut_into_pieces(file, options.piece_bytes)) pieces.push_back(std::move(piece));
+  }
+  return std::make_unique<detail::PieceFolder>(options.output, std::move(pieces), encoding_of(job, report),
+                                               layout_of(job, report), options.takeover_after);
+}
+
+bool is_made(const detail::PieceFolder& folder, const TokenizeOptions& options) {
+  std::error_code error;
+  return folder.is_complete() && std::ranges::all_of(options.also_written, [&](const auto& file) {
+           return std::filesystem::exists(file, error);
+         });
+}
+
+/// Encodes the pieces that no other process does, and waits for those of others. \return true when this process is to
+/// write the output, of which `folder` then holds all
+bool encode_with_others(const Job& job, const DocumentEncoder& encoder, detail::PieceFolder& folder,
+                        TokenizeReport& report) {
+  const auto& options = job.options;
+  const detail::PieceEncoder pieces(encoder, {options.conversations.form, options.field}, options.threads,
+                                    {job.tokenizer.vocab_size(), report.masked, options.corpus != nullptr});
+  folder.all_done();
+  const auto before = folder.done().bytes_read;
+  const auto tell = [&](std::int64_t bytes_of_piece) {
+    const auto& done = folder.done();
+    if (!job.progress) return;
+    job.progress({.documents = done.documents,
+                  .tokens = done.tokens,
+                  .bytes_read = done.bytes_read + bytes_of_piece,
+                  .bytes_total = folder.bytes_total(),
+                  .bytes_before = before,
+                  .pieces_done = done.pieces,
+                  .pieces = static_cast<std::int64_t>(folder.size())});
+  };
+  report.stopped = !encode_pieces(folder, pieces, tell, job.stop_wanted);
+  report.pieces_done = folder.done().pieces;
+  report.own_pieces = folder.own();
+  if (report.stopped) return false;
+  while (!is_made(folder, options)) {
+    const auto join = folder.take_join();
+    // Looked at again with the claim in hand: its last owner may have written the output meanwhile.
+    if (join == detail::PieceFolder::Join::mine && !is_made(folder, options)) return true;
+    if (join != detail::PieceFolder::Join::unknown) break;
+    report.stopped = job.stop_wanted && job.stop_wanted();
+    if (report.stopped) return false;
+    std::this_thread::sleep_for(detail::kPoll);
+  }
+  report.written_by = folder.holder().empty() ? "another process" : folder.holder();
+  return false;
+}
+
+void join_pieces(const Job& job, detail::PieceFolder& folder, Joiner& joiner, TokenFileWriter& writer,
+                 TokenizeReport& report) {
+  detail::PieceReader reader(folder, {job.tokenizer.vocab_size(), report.masked, job.options.corpus != nullptr});
+  for (detail::EncodedBatch batch; reader.next(batch);) {
+    report.stopped = job.stop_wanted && job.stop_wanted();
+    if (report.stopped) return;
+    add_batch(batch, job.options.corpus, joiner, writer, report);
+    if (!job.progress) continue;
+    job.progress({.documents = report.documents,
+                  .tokens = report.tokens,
+                  .bytes_read = reader.bytes_read(),
+                  .bytes_total = folder.bytes_total(),
+                  .pieces_done = report.pieces,
+                  .pieces = report.pieces,
+                  .joining = true});
+  }
+}
+
+void complete(const Job& job, TokenFileWriter& writer, TokenizeReport& report) {
+  const auto& options = job.options;
+  if (options.corpus != nullptr) options.corpus->finish();
+  check_that_something_is_there(options, report);
+  report.stopped = !writer.finish(job.stop_wanted);
+  if (report.shares_rows) report.rows = writer.document_rows();
+  report.tokens += report.end_marks;
+  if (options.layout == TokenLayout::overlapping) {
+    report.rows = overlapping_rows(report.tokens, options.seq_len);
+    if (report.tokens >= options.seq_len) report.dropped_tokens = (report.tokens - 1) % (options.seq_len - 1);
+  } else if (report.is_packed) {
+    report.rows = packed_rows(report.tokens, options.seq_len);
+    report.dropped_tokens = report.tokens - report.rows * options.seq_len;
+  }
+}
+
 }  // namespace
 
 TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokenizer,
                         const std::function<void(const TokenizeProgress&)>& progress,
                         const std::function<bool()>& stop_wanted) {
-  using State = detail::EncodePipeline::State;
   check(options);
   TokenizeReport report;
   auto found = find_data_files(options.inputs);
@@ -186,38 +340,21 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   choose_layout(options, stream, report);
   const auto encoder = make_encoder(options, tokenizer, stream, report);
   report.learns_turn_ends = encoder.learns_turn_ends();
-  const auto writer = open_writer(options, tokenizer, report, holds_texts_only(stream));
-  Joiner joiner(mark_between(options, tokenizer, report, holds_texts_only(stream)));
-  std::int64_t bytes_read = 0;
-  {
-    detail::EncodePipeline pipeline(stream, encoder, options.threads);
-    detail::EncodedBatch batch;
-    for (State state = State::waiting; state != State::finished;) {
-      if (stop_wanted && stop_wanted()) {
-        report.stopped = true;
-        return report;
-      }
-      state = pipeline.next(batch, kPatience);
-      if (state == State::ready) {
-        add_batch(batch, options.corpus, joiner, *writer, report);
-        bytes_read = batch.bytes_read;
-      }
-      if (progress) progress({report.documents, report.tokens, bytes_read, stream.bytes_total()});
-    }
+  const Job job{options, tokenizer, progress, stop_wanted, holds_texts_only(stream), largest_length(options, report)};
+  Joiner joiner(mark_between(options, tokenizer, report, job.texts_only));
+  std::unique_ptr<detail::PieceFolder> folder;
+  if (options.in_pieces) {
+    folder = make_pieces(job, report);
+    report.pieces = static_cast<std::int64_t>(folder->size());
+    report.was_complete = is_made(*folder, options);
+    if (report.was_complete || !encode_with_others(job, encoder, *folder, report)) return report;
   }
-  report.ignored.add(stream.ignored());
-  if (options.corpus != nullptr) options.corpus->finish();
-  check_that_something_is_there(options, report);
-  report.stopped = !writer->finish(stop_wanted);
-  if (report.shares_rows) report.rows = writer->document_rows();
-  report.tokens += report.end_marks;
-  if (options.layout == TokenLayout::overlapping) {
-    report.rows = overlapping_rows(report.tokens, options.seq_len);
-    if (report.tokens >= options.seq_len) report.dropped_tokens = (report.tokens - 1) % (options.seq_len - 1);
-  } else if (report.is_packed) {
-    report.rows = packed_rows(report.tokens, options.seq_len);
-    report.dropped_tokens = report.tokens - report.rows * options.seq_len;
-  }
+  const auto writer = open_writer(options, tokenizer, report, job.texts_only);
+  folder ? join_pieces(job, *folder, joiner, *writer, report)
+         : encode_stream(job, stream, encoder, joiner, *writer, report);
+  if (report.stopped) return report;
+  complete(job, *writer, report);
+  if (folder && !report.stopped) report.other_files = folder->finish_join();
   return report;
 }
 

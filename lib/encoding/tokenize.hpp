@@ -1,6 +1,7 @@
 #pragma once
 // Encodes texts to a token file: reads Parquet, JSON Lines, CSV or plain text, encodes on several threads, writes HDF5.
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -49,6 +50,13 @@ struct TokenizeOptions {
   int threads = 1;
   std::string tokenizer_name;      ///< for the output's attributes and the tokenizer's own chat template
   CorpusReport* corpus = nullptr;  ///< gets each document, and may leave some out; null: none
+
+  /// Encode pieces, which are kept in OUTPUT.parts until all are there: with other processes of the same options, and
+  /// after a stop only what is missing (piece_folder.hpp). One of the processes writes the output.
+  bool in_pieces = false;
+  std::int64_t piece_bytes = std::int64_t{64} << 20;                    ///< of the input, in a piece
+  std::chrono::milliseconds takeover_after = std::chrono::seconds(90);  ///< as of ClaimWatch
+  std::vector<std::filesystem::path> also_written;  ///< without these, too, a finished output is made again
 };
 
 struct TokenizeProgress {
@@ -56,6 +64,9 @@ struct TokenizeProgress {
   std::int64_t tokens = 0;
   std::int64_t bytes_read = 0;  ///< out of bytes_total
   std::int64_t bytes_total = 0;
+  std::int64_t bytes_before = 0;  ///< of bytes_read, those that an earlier run or other processes had read at the start
+  std::int64_t pieces_done = 0, pieces = 0;  ///< 0: the input is not cut
+  bool joining = false;                      ///< all is encoded, and is being written to the output
 };
 
 struct TokenizeReport {
@@ -80,6 +91,12 @@ struct TokenizeReport {
   std::int64_t dropped_tokens = 0;  ///< tokens that are in no row of a packed output
   Ignored ignored;                  ///< keys and columns that nothing reads, by file
   bool stopped = false;             ///< `stop_wanted` returned true; no file was written
+  std::int64_t pieces = 0;          ///< of the input; 0: it was not cut
+  std::int64_t pieces_done = 0;     ///< those that are kept after a stop
+  std::int64_t own_pieces = 0;      ///< those that this process encoded
+  std::int64_t other_files = 0;     ///< in OUTPUT.parts, of pieces of other inputs or options
+  bool was_complete = false;        ///< the output was there already, and nothing else of this is known
+  std::string written_by;           ///< the other process that writes the output; empty: it was this one
 };
 
 /// "answers   116 of 420 tokens count (27.6 %), chat template llama3", for a log.
@@ -93,7 +110,8 @@ std::string turn_end_line(const TokenizeReport& report);
 /// the options say so and no document ends or begins with it; without texts among the documents it never does.
 /// \param progress     called now and then from the calling thread
 /// \param stop_wanted  polled
-/// \throws FormatError naming file and line or row of malformed input; RequestError; IoError
+/// \throws FormatError naming file and line or row of malformed input; RequestError, also for pieces of some documents;
+/// IoError
 TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokenizer,
                         const std::function<void(const TokenizeProgress&)>& progress = {},
                         const std::function<bool()>& stop_wanted = {});

@@ -1,0 +1,113 @@
+#include "lib/encoding/encode_pieces.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "lib/base/types/error.hpp"
+
+namespace fsdp::detail {
+namespace {
+
+/// True for a part of a file of lines, which are counted from its first one; rows of Parquet are counted from the
+/// file's.
+bool counts_lines(const DataPiece& piece) {
+  return !piece.is_whole() && data_file_kind(piece.file) == DataFileKind::json_lines;
+}
+
+void add(const EncodedBatch& batch, PieceResult& result) {
+  result.documents += std::ssize(batch.ends);
+  result.tokens += std::ssize(batch.ids);
+  result.cut += batch.cut;
+  if (result.skipped == 0) result.first_skipped = batch.first_skipped;
+  result.skipped += batch.skipped;
+  result.ignored.add(batch.ignored);
+}
+
+/// Encodes the piece that is claimed. \return false when it was stopped, or lost to another process
+bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& encoder,
+                  const std::function<void(std::int64_t)>& tell, const std::function<bool()>& stop_wanted) {
+  using State = EncodePipeline::State;
+  const auto& piece = folder.piece(index);
+  const auto begin = counts_lines(piece) ? piece.begin : 0;
+  DocumentStream stream(std::vector<DataPiece>{piece}, encoder.selection, 0);
+  BatchFileWriter writer(folder.ids_file(index), encoder.file);
+  PieceResult result;
+  {
+    EncodePipeline pipeline(stream, encoder.encoder, encoder.threads);
+    EncodedBatch batch;
+    for (State state = State::waiting; state != State::finished;) {
+      if (folder.lost() || (stop_wanted && stop_wanted())) return false;
+      state = pipeline.next(batch, kPatience);
+      if (state == State::ready) {
+        writer.add(batch);
+        add(batch, result);
+        tell(std::clamp<std::int64_t>(batch.bytes_read - begin, 0, piece.bytes));
+      }
+    }
+  }
+  result.ignored.add(stream.ignored());
+  // Lines that end before the last byte, and the one that reaches into the next piece.
+  if (counts_lines(piece)) {
+    result.lines =
+        begin == 0 ? count_lines(piece.file, 0, piece.end - 1) + 1 : count_lines(piece.file, begin - 1, piece.end - 1);
+  }
+  result.bytes = writer.finish();
+  folder.finish(result);
+  return true;
+}
+
+}  // namespace
+
+bool encode_pieces(PieceFolder& folder, const PieceEncoder& encoder, const std::function<void(std::int64_t)>& tell,
+                   const std::function<bool()>& stop_wanted) {
+  while (!folder.all_done()) {
+    tell(0);
+    if (stop_wanted && stop_wanted()) return false;
+    if (const auto index = folder.take()) {
+      try {
+        encode_piece(folder, *index, encoder, tell, stop_wanted);
+      } catch (const FormatError& error) {
+        const auto& piece = folder.piece(*index);
+        if (!counts_lines(piece)) throw;
+        throw FormatError(with_lines_before(piece, error.what(), lines_before(piece)), error.advice());
+      }
+      continue;
+    }
+    if (folder.is_complete()) return true;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+bool PieceReader::next(EncodedBatch& batch) {
+  if (index_ == folder_.size()) return false;
+  const auto& piece = folder_.piece(index_);
+  if (!reader_) {
+    if (piece.begin == 0) lines_ = 0;
+    reader_.emplace(folder_.ids_file(index_), options_);
+  }
+  if (!reader_->next(batch)) {
+    end_piece(batch);
+    return true;
+  }
+  for (auto& place : batch.places) place = with_lines_before(piece, place, lines_);
+  return true;
+}
+
+/// Gives what is told of a piece as a whole.
+void PieceReader::end_piece(EncodedBatch& batch) {
+  const auto& piece = folder_.piece(index_);
+  const auto result = folder_.result(index_);
+  batch = {};
+  batch.cut = result.cut;
+  batch.skipped = result.skipped;
+  batch.first_skipped = with_lines_before(piece, result.first_skipped, lines_);
+  batch.ignored = result.ignored;
+  lines_ += result.lines;
+  bytes_read_ += piece.bytes;
+  reader_.reset();
+  ++index_;
+}
+
+}  // namespace fsdp::detail
