@@ -68,8 +68,8 @@ std::string make_scratch_directory(ProcessGroup& node) {
 }
 
 /// True when `data` is texts rather than a token file. \throws IoError when it is neither a folder nor can be read
-bool holds_texts(const std::filesystem::path& data) {
-  if (is_token_file(data)) return false;
+bool holds_texts(const std::filesystem::path& data, const std::string& field) {
+  if (is_token_file(data, field)) return false;
   if (!std::filesystem::is_directory(data)) File::open_read(data).close();
   return true;
 }
@@ -91,7 +91,7 @@ bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b
 EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions& options,
                                      std::vector<EvaluationSubject>& subjects, const Logger& log) {
   EvaluationInput input;
-  input.texts = holds_texts(options.data);
+  input.texts = holds_texts(options.data, options.data_field);
   const auto node = world.split_by_node();
   std::optional<TemporaryDirectory> scratch;  // the node's first rank removes it
   const StopSignal signal;  // so that the temporary folder is removed when a signal interrupts the encoding

@@ -408,7 +408,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (options.val_split > 0) {
     if (options.sources.empty()) throw UsageError("--val-split holds out a part of --train-data: give that");
     for (const auto& source : options.sources) {
-      if (is_token_file(source.path))
+      if (is_token_file(source.path, source.field.empty() ? options.data_field : source.field))
         throw UsageError("--val-split holds out texts, and " + source.path +
                          " is a token file: give the texts, or encode those for --val-data apart");
     }

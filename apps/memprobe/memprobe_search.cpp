@@ -42,7 +42,7 @@ std::optional<TrainingData> open_token_files(const TrainOptions& options, const 
     if (!is_name && !std::filesystem::exists(source.path, error))
       throw MissingInput("--train-data " + source.path + ": No such file or directory");
   }
-  const auto is_token_source = [](const DataSource& source) { return is_token_file(source.path); };
+  const auto is_token_source = [](const DataSource& source) { return is_token_file(source.path, source.field); };
   if (asked.empty() || !std::ranges::all_of(asked, is_token_source)) return std::nullopt;
   std::vector<TrainingSource> sources;
   for (const auto& source : asked) {

@@ -10,6 +10,7 @@
 #include "lib/documents/documents.hpp"
 #include "lib/documents/parquet_documents.hpp"
 #include "lib/documents/text_stream.hpp"
+#include "lib/formats/arrow/parquet_plugin.hpp"
 
 namespace fsdp {
 namespace {

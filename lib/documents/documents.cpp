@@ -17,6 +17,7 @@
 #include "lib/documents/file_kind.hpp"
 #include "lib/documents/parquet_documents.hpp"
 #include "lib/documents/unpacked_file.hpp"
+#include "lib/formats/arrow/parquet_plugin.hpp"
 #include "lib/templates/chat/messages.hpp"
 
 namespace fsdp {

@@ -4,7 +4,8 @@
 // Documents: datasets `tokens` [total] of any integer type and `offsets` int64 [documents + 1], document i being
 // tokens[offsets[i], offsets[i + 1]). Empty documents are kept. `row_offsets` int64 [rows + 1] is there where documents
 // share rows: row r is documents [row_offsets[r], row_offsets[r + 1]). Only the offsets are in memory.
-// Either may have `loss_mask` of the shape of the ids: 1 where an id counts as a target, 0 where it is only read (a
+// A stream: `tokens` without `offsets`, cut into rows as token files of llm.c are.
+// Each may have `loss_mask` of the shape of the ids: 1 where an id counts as a target, 0 where it is only read (a
 // prompt). Notes are attributes of the root group.
 #include <algorithm>
 #include <array>
@@ -16,6 +17,7 @@
 #include "lib/base/types/index.hpp"
 #include "lib/formats/hdf5/hdf5.hpp"
 #include "lib/formats/hdf5/hdf5_storage.hpp"
+#include "lib/token_files/array_tokens.hpp"
 #include "lib/token_files/token_file_formats.hpp"
 
 namespace fsdp {
@@ -419,6 +421,62 @@ class Hdf5Documents final : public Hdf5TokenFile {
   std::vector<std::int64_t> offsets_, row_offsets_;
 };
 
+/// One stream, in rows of which each begins with the last id of the row before, or as one document.
+class Hdf5Stream final : public Hdf5TokenFile {
+ public:
+  /// Call inside an Hdf5Scope. \param inputs  of a row; 0: all is one document. \throws FormatError
+  Hdf5Stream(const std::filesystem::path& path, Hdf5File handle, std::int64_t inputs)
+      : Hdf5TokenFile(path, std::move(handle)), is_document_(inputs == 0) {
+    auto tokens = open_vector(handle_, path, kTokens);
+    const auto count = static_cast<std::int64_t>(tokens.length);
+    require_pair(path, count);
+    rows_ = is_document_ ? StreamRows{1, count, 0} : stream_rows(count, inputs);
+    ids_.dataset = std::move(tokens.dataset);
+    ids_.chunks = ChunkSizes(ids_.dataset, path);
+    ids_.fits_int32 = tokens.type.fits_int32;
+    const hsize_t length = tokens.length;
+    loss_mask_ = LossMask::find(handle_, path, {&length, 1});
+  }
+
+  std::int64_t num_records() const override { return rows_.count; }
+  std::int64_t row_length() const override { return is_document_ ? 0 : rows_.length; }
+  std::int64_t length(std::int64_t) const override { return rows_.length; }
+
+  void read(std::int64_t row, std::span<std::int32_t> out) const override {
+    check_part(row, out.size());
+    if (out.empty()) return;
+    const auto start = first_token(row);
+    const hsize_t count = out.size();
+    read_ids(ids_, file(), {&start, 1}, {&count, 1}, "read 'tokens' from " + std::to_string(start) + " on", out,
+             [&](std::int64_t i) { return "position " + std::to_string(static_cast<std::int64_t>(start) + i); });
+    check_unchanged();
+  }
+
+  void read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const override {
+    if (!loss_mask_) return TokenFile::read_loss_mask(row, out);
+    check_part(row, out.size());
+    if (out.empty()) return;
+    const Hdf5Scope scope;
+    const auto start = first_token(row);
+    const hsize_t count = out.size();
+    loss_mask_->read(file(), {&start, 1}, {&count, 1}, out);
+    check_unchanged();
+  }
+
+  TokenFileNotes notes() const override {
+    auto notes = Hdf5TokenFile::notes();
+    notes.overlaps = !is_document_;
+    notes.left_out = rows_.left_out;
+    return notes;
+  }
+
+ private:
+  hsize_t first_token(std::int64_t row) const { return static_cast<hsize_t>(row * (rows_.length - 1)); }
+
+  bool is_document_;
+  StreamRows rows_{};
+};
+
 }  // namespace
 
 bool is_hdf5_tokens(const std::filesystem::path& file, std::string_view head) {
@@ -426,15 +484,17 @@ bool is_hdf5_tokens(const std::filesystem::path& file, std::string_view head) {
   return suffix == ".h5" || suffix == ".hdf5" || head.starts_with(kHdf5Signature);
 }
 
-std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file, const TokenFileOptions&) {
+std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file, const TokenFileOptions& options) {
   const Hdf5Scope scope;
   auto handle = open_hdf5_read(file);
   if (has_dataset(handle, kInputIds)) return std::make_unique<Hdf5Rows>(file, std::move(handle));
   if (has_dataset(handle, kTokens) && has_dataset(handle, kOffsets))
     return std::make_unique<Hdf5Documents>(file, std::move(handle));
+  if (has_dataset(handle, kTokens)) return std::make_unique<Hdf5Stream>(file, std::move(handle), options.stream_inputs);
   const auto names = member_names(handle);
-  throw FormatError(file.string() + ": holds " + (names.empty() ? "nothing" : names) +
-                    ", expected a dataset 'input_ids' (packed rows) or 'tokens' and 'offsets' (documents)");
+  throw FormatError(
+      file.string() + ": holds " + (names.empty() ? "nothing" : names) +
+      ", expected a dataset 'input_ids' (packed rows) or 'tokens' with 'offsets' (documents) or without (a stream)");
 }
 
 }  // namespace fsdp

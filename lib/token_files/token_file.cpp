@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "lib/base/files/file.hpp"
+#include "lib/base/text/json_text.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/token_files/joined_tokens.hpp"
 #include "lib/token_files/token_file_formats.hpp"
@@ -26,7 +28,8 @@ struct TokenFileFormat {
 constexpr TokenFileFormat kFormats[] = {
     {"an HDF5 file", is_hdf5_tokens, open_hdf5_tokens},   {"an index of Megatron", is_megatron, open_megatron_tokens},
     {"a token file of llm.c", is_llmc, open_llmc_tokens}, {"a token file of llmq", is_llmq, open_llmq_tokens},
-    {"a NumPy array", is_npy, open_npy_tokens},           {"ids and nothing else", is_raw, open_raw_tokens}};
+    {"a NumPy array", is_npy, open_npy_tokens},           {"a column of ids", is_arrow_tokens, open_arrow_tokens},
+    {"ids and nothing else", is_raw, open_raw_tokens}};
 
 std::string first_bytes_of(const std::filesystem::path& file) {
   constexpr std::uint64_t kMost = 16;
@@ -65,6 +68,33 @@ std::string name_of_parts(const std::filesystem::path& file) {
   return name;
 }
 
+/// In a folder of datasets' save_to_disk, the list of its files.
+constexpr const char* kDatasetState = "state.json";
+
+/// Checks that a folder of datasets' save_to_disk has the files that it lists, and no others.
+void check_dataset(const std::filesystem::path& folder, const std::vector<std::filesystem::path>& files) {
+  const auto state = folder / kDatasetState;
+  std::error_code error;
+  if (!std::filesystem::exists(state, error)) return;
+  constexpr std::uint64_t kLongest = 16 << 20;
+  const auto json = parse_json_or_discard(read_text_file(state, kLongest), state.string());
+  const auto listed = json.is_object() ? json.find("_data_files") : json.end();
+  if (!json.is_object() || listed == json.end() || !listed->is_array()) return;
+  std::vector<std::filesystem::path> names;
+  for (const auto& entry : *listed) {
+    if (entry.is_object() && entry.contains("filename") && entry["filename"].is_string())
+      names.push_back(folder / entry["filename"].get<std::string>());
+  }
+  std::ranges::sort(names);
+  for (const auto& name : names) {
+    if (std::ranges::find(files, name) == files.end())
+      throw MissingInput(name.string() + ": is not there, and " + state.string() + " lists it: copy the folder again");
+  }
+  if (names.size() == files.size()) return;
+  throw FormatError(folder.string() + ": holds " + std::to_string(files.size()) + " files, and " + kDatasetState +
+                    " lists " + std::to_string(names.size()) + " of them: name the files that are meant");
+}
+
 /// The token files in a folder, sorted; none where other data is there as well.
 std::vector<std::filesystem::path> token_files_in(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
@@ -76,6 +106,7 @@ std::vector<std::filesystem::path> token_files_in(const std::filesystem::path& f
     if (!std::filesystem::is_regular_file(path, none)) return {};
     constexpr std::array<std::string_view, 4> kNotes{".md", ".pkl", ".yaml", ".yml"};
     if (std::ranges::find(kNotes, path.extension().string()) != kNotes.end()) continue;
+    if (path.filename() == "dataset_info.json" || path.filename() == kDatasetState) continue;
     if (format_of(path) == nullptr) return {};
     const bool has_index = path.extension() == ".bin" && is_megatron(path, {});
     if (!has_index) files.push_back(path);  // the index stands for both
@@ -87,6 +118,7 @@ std::vector<std::filesystem::path> token_files_in(const std::filesystem::path& f
 std::unique_ptr<TokenFile> open_folder(const std::filesystem::path& folder, const TokenFileOptions& options) {
   const auto files = token_files_in(folder);
   if (files.empty()) throw FormatError(folder.string() + ": holds no token files, or other files as well");
+  check_dataset(folder, files);
   std::vector<std::unique_ptr<TokenFile>> parts;
   for (const auto& file : files) {
     if (name_of_parts(file) != name_of_parts(files.front())) {
@@ -149,10 +181,16 @@ std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, co
   return (format != nullptr ? *format : kFormats[0]).open(file, options);
 }
 
-bool is_token_file(const std::filesystem::path& file) {
+bool is_token_file(const std::filesystem::path& file, std::string_view field) {
   std::error_code error;
-  if (std::filesystem::is_directory(file, error)) return !token_files_in(file).empty();
-  return std::filesystem::is_regular_file(file, error) && format_of(file) != nullptr;
+  if (std::filesystem::is_directory(file, error)) {
+    const auto files = token_files_in(file);
+    return !files.empty() && is_token_file(files.front(), field);
+  }
+  if (!std::filesystem::is_regular_file(file, error)) return false;
+  const auto* format = format_of(file);
+  const bool is_other_column = !field.empty() && field != "input_ids" && field != "tokens";
+  return format != nullptr && !(format->open == open_arrow_tokens && is_other_column);
 }
 
 std::string_view token_format_of(std::string_view first_bytes) {

@@ -109,8 +109,10 @@ std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, co
 
 /// True for a regular file that has the name or the first bytes of a token file, and for a folder whose files are such.
 /// A file that only has the name is refused when it is opened, not taken for a text.
+/// \param field  key or column that was asked for: Parquet and Arrow streams with columns of ids and of texts are token
+///               files unless it is another than `input_ids` and `tokens`; empty: none was
 /// \throws IoError when the file cannot be read
-bool is_token_file(const std::filesystem::path& file);
+bool is_token_file(const std::filesystem::path& file, std::string_view field = {});
 
 /// The format whose signature these bytes begin with, for a message: "an HDF5 file"; empty when there is none.
 std::string_view token_format_of(std::string_view first_bytes);

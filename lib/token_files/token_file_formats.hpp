@@ -13,6 +13,8 @@ namespace fsdp {
 
 bool is_hdf5_tokens(const std::filesystem::path& file, std::string_view head);
 std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file, const TokenFileOptions& options);
+bool is_arrow_tokens(const std::filesystem::path& file, std::string_view head);
+std::unique_ptr<TokenFile> open_arrow_tokens(const std::filesystem::path& file, const TokenFileOptions& options);
 bool is_megatron(const std::filesystem::path& file, std::string_view head);
 std::unique_ptr<TokenFile> open_megatron_tokens(const std::filesystem::path& file, const TokenFileOptions& options);
 bool is_llmc(const std::filesystem::path& file, std::string_view head);

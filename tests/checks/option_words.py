@@ -24,7 +24,7 @@ ALLOWED = {
     "lib/engine/optim/optimizers.cpp": "the help of an optimizer's own options",
     "lib/ranks": "messages of ranks that end without their program; an option of docker",
     "lib/engine/collectives/nccl/nccl_collectives.cpp": "messages of ranks that end without their program",
-    "lib/documents/plugin": "the plugin's C interface carries text alone",
+    "lib/formats/arrow/plugin": "the plugin's C interface carries text alone",
     "lib/models/config/adapter_config.cpp": "remarks on an input are kept as text",
 }
 LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')

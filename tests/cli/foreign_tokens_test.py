@@ -1,9 +1,11 @@
 """Token files of other programs, read where they are: one stream of ids as Megatron, llm.c, NumPy and nanoGPT keep it trains and
-evaluates alike; what they do not say is asked for once."""
+evaluates alike, and so do documents in columns of Parquet and of Arrow streams; what they do not say is asked for once."""
 
+import json
 import struct
 
 import fsdp_cli
+import h5py
 import numpy
 
 STEPS = ["--max-steps", 3, "--seq-len", fsdp_cli.SEQ_LEN]
@@ -21,6 +23,28 @@ def write_megatron(prefix, documents, dtype="<i4", code=4):
     index += numpy.array(lengths, "<i4").tobytes() + pointers.astype("<i8").tobytes() + numpy.arange(len(lengths) + 1, dtype="<i8").tobytes()
     prefix.with_suffix(".idx").write_bytes(index)
     prefix.with_suffix(".bin").write_bytes(numpy.concatenate(documents).astype(dtype).tobytes())
+
+
+def write_columns(folder, documents, masks, kind):
+    """Writes ids and labels as datasets' save_to_disk or to_parquet does, in two parts."""
+    import pyarrow
+    import pyarrow.parquet
+    folder.mkdir()
+    half = len(documents) // 2
+    names = []
+    for number, part in enumerate((slice(0, half), slice(half, None))):
+        labels = [numpy.where(mask, ids, -100) for ids, mask in zip(documents[part], masks[part])]
+        table = pyarrow.table({"labels": pyarrow.array(labels, pyarrow.list_(pyarrow.int64())),
+                               "input_ids": pyarrow.array(documents[part], pyarrow.list_(pyarrow.int32()))})
+        names.append(f"data-{number:05}-of-00002.{kind}")
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, folder / names[-1], row_group_size=3)
+            continue
+        with pyarrow.ipc.new_stream(folder / names[-1], table.schema) as stream:
+            stream.write_table(table, max_chunksize=3)
+    if kind == "arrow":
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+        (folder / "dataset_info.json").write_text("{}")
 
 
 class ForeignTokens(fsdp_cli.Case):
@@ -70,6 +94,52 @@ class ForeignTokens(fsdp_cli.Case):
     def test_documents_of_megatron(self):
         result = self.tune("documents", "megatron.idx", "--max-steps", 2, "--seq-len", fsdp_cli.SEQ_LEN, "--documents")
         self.assertRegex(result.err, rf"(?m)^data      {len(self.documents)} texts of up to {fsdp_cli.SEQ_LEN - 1} tokens")
+
+    def test_columns_of_ids(self):
+        """Documents with labels, also packed, give the losses of a token file with a mask."""
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            self.skipTest("pyarrow is not installed")
+        choice = numpy.random.default_rng(4)
+        lengths = choice.integers(2, fsdp_cli.SEQ_LEN, 40)
+        documents = [choice.integers(0, fsdp_cli.VOCAB, n).astype("int32") for n in lengths]
+        masks = [choice.random(n) < 0.6 for n in lengths]
+        for mask in masks:
+            mask[-1] = True
+        with h5py.File(self.folder / "masked.h5", "w") as file:
+            file["tokens"] = numpy.concatenate(documents).astype("uint16")
+            file["offsets"] = numpy.concatenate([[0], numpy.cumsum(lengths)])
+            file["loss_mask"] = numpy.concatenate(masks).astype("uint8")
+        for kind in ("arrow", "parquet"):
+            write_columns(self.folder / kind, documents, masks, kind)
+        for name, more in (("plain", []), ("packed", ["--pack"])):
+            self.tune(f"{name}-h5", "masked.h5", *STEPS, *more, ranks=2)
+            for kind in ("arrow", "parquet"):
+                with self.subTest(kind=kind, name=name):
+                    self.tune(f"{name}-{kind}", kind, *STEPS, *more, ranks=2)
+                    self.assertEqual(self.losses(f"{name}-{kind}"), self.losses(f"{name}-h5"))
+        (self.folder / "arrow" / "data-00001-of-00002.arrow").rename(self.folder / "moved")
+        self.assert_refused(self.tune("refused", "arrow", *STEPS, code=4), 4, "data-00001-of-00002.arrow: is not there", "state.json lists it")
+
+    def test_ids_beside_texts(self):
+        """A data set that was tokenized keeps its texts: its ids are read, and its texts where they are asked for."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            self.skipTest("pyarrow is not installed")
+        table = pyarrow.table({"text": ["one two three four"] * 8, "input_ids": [[1, 2, 3, 4]] * 8})
+        pyarrow.parquet.write_table(table, self.folder / "both.parquet")
+        self.assertIn("has ids, which are read, beside the column 'text'", self.tune("ids", "both.parquet", *STEPS).err)
+        texts = self.tune("texts", "both.parquet", *STEPS, "--data-field", "text", "--tokenizer", "gpt2", "--vocab-size", 50257)
+        self.assertIn("texts", texts.err)
+        table = pyarrow.table({"input_ids": pyarrow.array([[1, 2, None, 4]] * 3, pyarrow.list_(pyarrow.int32()))})
+        pyarrow.parquet.write_table(table, self.folder / "null.parquet")
+        self.assert_refused(self.tune("null", "null.parquet", *STEPS, code=4), 4, "null.parquet: row 0: position 2 is null")
+        table = pyarrow.table({"input_ids": [[1, 2, 3]], "labels": [[1, 7, 3]]})
+        pyarrow.parquet.write_table(table, self.folder / "shifted.parquet")
+        self.assert_refused(self.tune("shifted", "shifted.parquet", *STEPS, code=4), 4, "row 0: position 1: the label 7 is neither the id there, 2, nor -100")
 
     def test_what_they_do_not_say_is_asked_for_and_kept(self):
         self.assert_refused(self.tune("refused", "short.bin", *STEPS, code=4), 4, "short.bin: is neither", "do not say how wide they are (--token-dtype)")

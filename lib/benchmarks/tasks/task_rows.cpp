@@ -12,6 +12,7 @@
 #include "lib/benchmarks/tasks/text_source.hpp"
 #include "lib/documents/documents.hpp"
 #include "lib/documents/parquet_documents.hpp"
+#include "lib/formats/arrow/parquet_plugin.hpp"
 
 namespace fsdp {
 namespace {

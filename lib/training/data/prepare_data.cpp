@@ -160,7 +160,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
                                      const Logger& log, const std::function<bool()>& stop_wanted) {
   // Rank 0 works: all ranks fail with its error, or go on with its file.
   return text_of_root(world, [&] {
-    if (is_token_file(data)) {
+    if (is_token_file(data, options.field)) {
       auto how = token_file_options(options.layout, options.token_type);
       how.stream_inputs = options.row_inputs;
       const auto tokens = open_token_file(data, how);

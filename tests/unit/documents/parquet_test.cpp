@@ -1,6 +1,8 @@
 // Variants that Parquet allows are written with pyarrow in tests/cli/tokens_parquet_test.py.
 #include "lib/documents/parquet_documents.hpp"
 
+#include "lib/formats/arrow/parquet_plugin.hpp"
+
 #include "tests/unit/documents/corpus_support.hpp"
 
 using namespace fsdp::test;

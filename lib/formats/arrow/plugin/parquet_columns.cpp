@@ -1,7 +1,5 @@
-#include "lib/documents/plugin/parquet_columns.hpp"
+#include "lib/formats/arrow/plugin/parquet_columns.hpp"
 
-#include <arrow/io/file.h>
-#include <arrow/ipc/reader.h>
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
 #include <parquet/arrow/reader.h>
@@ -13,7 +11,6 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <new>
 #include <numeric>
 #include <stdexcept>
@@ -21,7 +18,8 @@
 #include <vector>
 
 #include "lib/base/types/index.hpp"
-#include "lib/documents/plugin/json_value.hpp"
+#include "lib/formats/arrow/plugin/arrow_files.hpp"
+#include "lib/formats/arrow/plugin/json_value.hpp"
 
 namespace fsdp::detail {
 namespace {
@@ -322,29 +320,6 @@ class TextColumn : public RowReader {
 };
 
 constexpr std::int64_t kBatch_rows = 64;
-constexpr std::int64_t kRecordBuffer_bytes = 1 << 20;
-
-void check(const arrow::Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.message());
-}
-
-template <class T>
-T checked(arrow::Result<T> result) {
-  check(result.status());
-  return std::move(result).ValueUnsafe();
-}
-
-// Newer versions of Arrow return the reader; older ones store it through an argument.
-template <class Builder>
-std::unique_ptr<parquet::arrow::FileReader> build(Builder& builder) {
-  if constexpr (requires { builder.Build(); }) {
-    return checked(builder.Build());
-  } else {
-    std::unique_ptr<parquet::arrow::FileReader> reader;
-    check(builder.Build(&reader));
-    return reader;
-  }
-}
 
 template <class Reader>
 std::shared_ptr<arrow::RecordBatchReader> batches_of(Reader& reader, const std::vector<int>& groups,
@@ -356,29 +331,6 @@ std::shared_ptr<arrow::RecordBatchReader> batches_of(Reader& reader, const std::
     check(reader.GetRecordBatchReader(groups, leaves, &batches));
     return batches;
   }
-}
-
-/// Newer versions of Arrow tell columns of JSON from strings where a file has no schema of Arrow, if they are asked to.
-template <class Properties>
-void read_json_as_such(Properties& properties) {
-  if constexpr (requires { properties.set_arrow_extensions_enabled(true); })
-    properties.set_arrow_extensions_enabled(true);
-}
-
-std::unique_ptr<parquet::arrow::FileReader> open_record_file(const std::string& file) {
-  parquet::ReaderProperties pages(arrow::system_memory_pool());
-  pages.enable_buffered_stream();
-  pages.set_buffer_size(kRecordBuffer_bytes);
-  pages.set_page_checksum_verification(true);
-  parquet::ArrowReaderProperties batches;
-  batches.set_batch_size(kBatch_rows);
-  batches.set_pre_buffer(false);
-  batches.set_use_threads(false);
-  read_json_as_such(batches);
-  parquet::arrow::FileReaderBuilder builder;
-  check(builder.OpenFile(file, /*memory_map=*/false, pages));
-  builder.memory_pool(arrow::system_memory_pool())->properties(batches);
-  return build(builder);
 }
 
 struct Field {
@@ -417,33 +369,6 @@ std::vector<int> choose_leaves(const parquet::SchemaDescriptor& schema, std::str
   return leaves;
 }
 
-/// True for an Arrow stream, as datasets.save_to_disk writes it.
-bool is_arrow_stream(const std::string& file) {
-  std::array<char, 4> head{};
-  std::ifstream(file, std::ios::binary).read(head.data(), head.size());
-  return std::string_view(head.data(), head.size()) == "\xff\xff\xff\xff";
-}
-
-std::shared_ptr<arrow::io::RandomAccessFile> open_input(const std::string& file) {
-  return checked(arrow::io::ReadableFile::Open(file, arrow::system_memory_pool()));
-}
-
-/// \param columns  those that are read; empty: all
-std::shared_ptr<arrow::RecordBatchReader> open_stream(const std::string& file,
-                                                      std::shared_ptr<arrow::io::RandomAccessFile> input,
-                                                      const std::vector<int>& columns = {}) {
-  // A file that was cut between two batches reads well to its end, but for the mark that ends a stream.
-  std::array<char, 8> tail{};
-  std::ifstream(file, std::ios::binary).seekg(-8, std::ios::end).read(tail.data(), tail.size());
-  if (std::string_view(tail.data(), tail.size()) != std::string_view("\xff\xff\xff\xff\0\0\0\0", 8))
-    throw std::runtime_error("is an Arrow stream without its end; was it copied whole?");
-  auto options = arrow::ipc::IpcReadOptions::Defaults();
-  options.memory_pool = arrow::system_memory_pool();
-  options.use_threads = false;
-  options.included_fields = columns;
-  return checked(arrow::ipc::RecordBatchStreamReader::Open(std::move(input), options));
-}
-
 std::string stream_column_names(const arrow::Schema& schema) {
   std::string names;
   for (const auto& field : schema.fields()) names += (names.empty() ? "'" : ", '") + field->name() + "'";
@@ -474,7 +399,7 @@ class RecordColumns : public RowReader {
       batches_ = open_stream(file, stream_, choose_columns(*open_stream(file, open_input(file))->schema(), fields));
       return;
     }
-    reader_ = open_record_file(file);
+    reader_ = open_parquet_file(file, kBatch_rows);
     const auto metadata = reader_->parquet_reader()->metadata();
     num_rows_ = metadata->num_rows();
     const auto chosen = chosen_groups(*metadata, groups);
@@ -495,7 +420,7 @@ class RecordColumns : public RowReader {
       if (batch_ != nullptr && reader_ == nullptr) check(batch_->ValidateFull());  // Parquet's reader has checked it
       if (batch_ != nullptr) continue;
       if (reader_ != nullptr && next_row() != end_row_) throw std::runtime_error("the file ends early, it is damaged");
-      if (stream_ != nullptr) check_end();
+      if (stream_ != nullptr) check_end(*stream_);
       return false;
     }
     text = "{";
@@ -509,14 +434,6 @@ class RecordColumns : public RowReader {
     text += '}';
     ++at_;
     return true;
-  }
-
-  /// Nothing may follow the mark that ends a stream.
-  void check_end() const {
-    const auto end = checked(stream_->Tell()), size = checked(stream_->GetSize());
-    if (end == size) return;
-    throw std::runtime_error("the Arrow stream ends at byte " + std::to_string(end) + " of " + std::to_string(size) +
-                             ", and what follows would be left out: a file holds one stream");
   }
 
   std::string fields_;                                   ///< each between line ends

@@ -1,4 +1,4 @@
-#include "lib/documents/plugin/json_value.hpp"
+#include "lib/formats/arrow/plugin/json_value.hpp"
 
 #include <arrow/extension_type.h>
 #include <arrow/scalar.h>

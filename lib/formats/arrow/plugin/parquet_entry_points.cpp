@@ -1,7 +1,8 @@
 // The symbols of libfsdp_parquet.so; see parquet_column.hpp. No exception crosses them.
 #include <exception>
 
-#include "lib/documents/plugin/parquet_columns.hpp"
+#include "lib/formats/arrow/plugin/id_columns.hpp"
+#include "lib/formats/arrow/plugin/parquet_columns.hpp"
 
 #define FSDP_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -51,4 +52,8 @@ FSDP_EXPORT bool fsdp_parquet_row_groups(const char* file, std::string* lines, s
         return true;
       },
       failure);
+}
+
+FSDP_EXPORT fsdp::detail::IdColumn* fsdp_open_ids(const char* file, std::string* failure) {
+  return guarded([&] { return fsdp::detail::open_id_column(file).release(); }, failure);
 }
