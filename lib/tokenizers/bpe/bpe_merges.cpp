@@ -44,12 +44,13 @@ struct BpeMerges::Candidate {
 
 void BpeMerges::reserve(std::size_t num_merges) { grow(std::bit_ceil(2 * num_merges + 2)); }
 
-void BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged) {
+void BpeMerges::add(std::int32_t left, std::int32_t right, std::int32_t merged, Priority priority) {
   if (2 * (size_ + 1) > slots_.size()) grow(std::max<std::size_t>(16, 2 * slots_.size()));
   const std::uint64_t pair = pair_key(left, right);
   Merge& slot = slots_[slot_of(pair)];
   if (slot.rank == kFree) ++size_;
-  slot = {.pair = pair, .rank = next_rank_++, .merged = merged};
+  if (priority == Priority::lower || next_rank_ == 0) ++next_rank_;
+  slot = {.pair = pair, .rank = next_rank_ - 1, .merged = merged};
 }
 
 std::size_t BpeMerges::slot_of(std::uint64_t pair) const {

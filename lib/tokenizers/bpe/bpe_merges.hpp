@@ -12,12 +12,15 @@ class BpeMerges {
  public:
   void reserve(std::size_t num_merges);
 
-  /// Appends a merge, of a lower priority than all before it. Ids are not negative. A pair that is already in the table
-  /// moves to this place.
-  void add(std::int32_t left, std::int32_t right, std::int32_t merged);
+  enum class Priority : std::uint8_t {
+    lower,  ///< than all merges before it
+    same    ///< as the merge before it
+  };
+  /// Appends a merge. Ids are not negative. A pair that is already in the table moves to this place.
+  void add(std::int32_t left, std::int32_t right, std::int32_t merged, Priority priority = Priority::lower);
 
   /// Merges pairs inside `word` until none is left that is in the table: the pair with the highest priority first, of
-  /// equal pairs the leftmost. Takes O(n log n) for a word of n ids. Appends the result to `out`.
+  /// those of one priority the leftmost. Takes O(n log n) for a word of n ids. Appends the result to `out`.
   void apply(std::span<const std::int32_t> word, std::vector<std::int32_t>& out) const;
 
  private:

@@ -129,6 +129,7 @@ void read_trainer_spec(Fields fields, Settings& settings, SentencePieceModel& mo
   for (Field field; fields.next(field);) {
     if (field.number == 3 && field.is_varint) settings.model_type = field.varint;
     if (field.number == 24 && field.is_varint) settings.space_as_suffix = field.varint != 0;
+    if (field.number == 35 && field.is_varint) model.byte_fallback = field.varint != 0;
     if (field.number == 44 && field.is_bytes) model.unknown_text = field.bytes;
     if (field.number == 46 && field.is_bytes) model.bos_text = field.bytes;
     if (field.number == 47 && field.is_bytes) model.eos_text = field.bytes;

@@ -85,6 +85,7 @@ struct SentencePieceModel {
   };
   std::vector<Piece> pieces;  ///< by id
   std::string unknown_text = " \xE2\x81\x87 ";
+  bool byte_fallback = false;    ///< characters without a piece become the pieces of their bytes
   std::string bos_text = "<s>";  ///< names of the marks
   std::string eos_text = "</s>";
   NormalizerSpec normalizer;

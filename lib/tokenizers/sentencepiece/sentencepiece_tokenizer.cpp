@@ -4,8 +4,10 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,7 +24,9 @@
 #include "lib/tokenizers/bpe/metaspace_tokenizer.hpp"
 #include "lib/tokenizers/files/tokenizer_config.hpp"
 #include "lib/tokenizers/files/tokenizer_json.hpp"
+#include "lib/tokenizers/sentencepiece/sentencepiece_merges.hpp"
 #include "lib/tokenizers/sentencepiece/sentencepiece_model.hpp"
+#include "lib/tokenizers/vocabulary/word_cache.hpp"
 
 namespace fsdp {
 
@@ -59,7 +63,6 @@ std::vector<MergePair> merges_of(const std::vector<std::string>& texts, const Pi
 
 constexpr std::uint64_t kMaxModelBytes = 64u << 20;  // Llama's has 0.5 MB
 constexpr std::size_t kWordBytes = 8;
-constexpr std::size_t kPartBytes = 4096;  // the library takes longer per byte for longer texts
 
 void load(sentencepiece::SentencePieceProcessor& processor, const std::string& serialized, const std::string& file) {
   const auto status = processor.LoadFromSerializedProto(serialized);
@@ -72,16 +75,19 @@ struct EncodingParts {
   AddedTokenSearch added_tokens;  ///< tokens that are found in texts
   AddedTokenSearch names;         ///< tokens that encode_marked() finds, special ones included
   bool may_cut;                   ///< a text may be encoded in parts that begin before spaces
+  std::array<bool, 128> alone;    ///< ASCII characters that no piece holds beside others: they merge with nothing
 };
 
 class SentencePieceTokenizer final : public MetaspaceTokenizer {
  public:
-  SentencePieceTokenizer(const LlamaParts& llama, EncodingParts parts, const std::string& serialized)
+  SentencePieceTokenizer(const LlamaParts& llama, EncodingParts parts, const SentencePieceModel& model)
       : MetaspaceTokenizer(llama, std::move(parts.names)),
+        merges_(SentencePieceMerges::of(model, byte_ids())),
         normalizer_(std::move(parts.normalizer)),
         added_tokens_(std::move(parts.added_tokens)),
-        may_cut_(parts.may_cut) {
-    load(processor_, serialized, llama.where);
+        may_cut_(parts.may_cut),
+        alone_(parts.alone) {
+    load(processor_, model.serialized, llama.where);  // also to have it checked
   }
 
  protected:
@@ -112,17 +118,24 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
 
  private:
   void append_normalized(std::string_view text, StopWatch& watch, std::vector<std::int32_t>& ids) const {
-    std::vector<int> part_ids;
+    std::vector<std::int32_t> part_ids;
+    const WordCaches::Lease cache(caches_);
     while (!text.empty()) {
       const std::size_t valid = utf8_valid_prefix(text);
       std::string_view rest = text.substr(0, valid);
       while (!rest.empty()) {
         const std::string_view part = rest.substr(0, part_length(rest));
-        const auto status = processor_.Encode(absl::string_view(part.data(), part.size()), &part_ids);
-        if (!status.ok()) throw RuntimeFailure("SentencePiece cannot encode a text: " + status.ToString());
-        ids.insert(ids.end(), part_ids.begin(), part_ids.end());
         rest.remove_prefix(part.size());
-        watch.step(part.size() / kWordBytes);
+        watch.step(1 + part.size() / kWordBytes);
+        const bool is_word = may_cut_ && part.size() <= WordCache::kMostBytes;
+        if (const auto known = is_word ? cache->find(part) : std::span<const std::int32_t>(); !known.empty()) {
+          ids.insert(ids.end(), known.begin(), known.end());
+          continue;
+        }
+        part_ids.clear();
+        encode_part(part, part_ids);
+        ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+        if (is_word) cache->keep(part, part_ids);
       }
       text.remove_prefix(valid);
       // The library would replace these invalid bytes by U+FFFD.
@@ -133,21 +146,53 @@ class SentencePieceTokenizer final : public MetaspaceTokenizer {
     }
   }
 
-  /// Number of bytes of `text` to encode at once: up to a space that follows another character.
+  void encode_part(std::string_view part, std::vector<std::int32_t>& ids) const {
+    if (merges_) return merges_->encode(part, ids);
+    const auto status = processor_.Encode(absl::string_view(part.data(), part.size()), &ids);
+    if (!status.ok()) throw RuntimeFailure("SentencePiece cannot encode a text: " + status.ToString());
+  }
+
+  /// Number of bytes of `text` to encode at once: up to a space that follows another character, or a character that
+  /// stands alone. Nothing merges across these places, so the ids are those of the whole text.
   std::size_t part_length(std::string_view text) const {
     if (!may_cut_) return text.size();
-    for (std::size_t at = kPartBytes; at < text.size(); ++at) {
-      if (text[at] != ' ' && !text.substr(at).starts_with(kSpaceSign)) continue;
-      if (text[at - 1] != ' ' && !text.substr(0, at).ends_with(kSpaceSign)) return at;
+    const auto is_alone = [&](char c) { return static_cast<unsigned char>(c) < 128 && element(alone_, c); };
+    if (is_alone(text.front())) return 1;
+    const char sign = kSpaceSign.front();
+    bool after_space = text.front() == ' ' || text.starts_with(kSpaceSign);
+    for (std::size_t at = after_space && text.front() == sign ? kSpaceSign.size() : 1; at < text.size();) {
+      if (is_alone(text[at])) return at;
+      const bool is_sign = text[at] == sign && text.substr(at).starts_with(kSpaceSign);
+      const bool is_space = is_sign || text[at] == ' ';
+      if (is_space && !after_space) return at;
+      after_space = is_space;
+      at += is_sign ? kSpaceSign.size() : 1;
     }
     return text.size();
   }
 
   sentencepiece::SentencePieceProcessor processor_;  ///< takes normalized texts
+  std::optional<SentencePieceMerges> merges_;        ///< in place of the processor, unless the model is unusual
   SentencePieceNormalizer normalizer_;
   AddedTokenSearch added_tokens_;
   bool may_cut_;
+  std::array<bool, 128> alone_;
+  mutable WordCaches caches_;
 };
+
+/// Finds the ASCII characters that no piece holds beside others.
+std::array<bool, 128> characters_alone(const SentencePieceModel& model) {
+  std::array<bool, 128> alone;
+  alone.fill(true);
+  for (const auto& piece : model.pieces) {
+    const bool merges = piece.type == Type::normal || piece.type == Type::user_defined || piece.type == Type::unused;
+    if (!merges || piece.text.size() == 1) continue;
+    for (const char c : piece.text) {
+      if (static_cast<unsigned char>(c) < 128) element(alone, c) = false;
+    }
+  }
+  return alone;
+}
 
 /// Returns the added tokens, to be found in raw text, and the marks of the model itself.
 std::vector<AddedToken> named_tokens(const SentencePieceModel& model, const std::vector<AddedToken>& added) {
@@ -171,7 +216,7 @@ EncodingParts encoding_parts(const SentencePieceModel& model, const std::vector<
   }
   const auto names = named_tokens(model, added);
   return {SentencePieceNormalizer(model.normalizer, symbols, file), AddedTokenSearch(names),
-          AddedTokenSearch(names, SpecialNames::tokens), may_cut};
+          AddedTokenSearch(names, SpecialNames::tokens), may_cut, characters_alone(model)};
 }
 
 std::vector<AddedToken> added_tokens_of(const SentencePieceModel& model, const TokenizerConfig& config,
@@ -443,7 +488,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const SentencePieceModel& model, const
   parts.dummy_prefix = model.normalizer.dummy_prefix && config.add_prefix_space.value_or(true);
   parts.strips_spaces = model.normalizer.remove_extra_spaces;
   auto encoding = encoding_parts(model, added, may_cut, parts.where);
-  return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model.serialized);
+  return std::make_unique<SentencePieceTokenizer>(parts, std::move(encoding), model);
 }
 
 std::map<std::string, std::string> marks_of(const SentencePieceModel& model) {

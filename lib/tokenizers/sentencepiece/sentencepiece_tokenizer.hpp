@@ -1,5 +1,5 @@
 #pragma once
-// tokenizer.model of Llama's, Mistral's and Gemma's kind, encoded by the SentencePiece library.
+// tokenizer.model of Llama's, Mistral's and Gemma's kind, encoded as by the SentencePiece library.
 #include <filesystem>
 #include <map>
 #include <memory>
