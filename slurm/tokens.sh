@@ -53,8 +53,8 @@ arguments=("$@")
 if [[ -n ${LAUNCHER:-} ]]; then
     read -ra launch <<<"$LAUNCHER"
 else
-    # The processes know each other by files alone. --wait=0: none is ended because others had less to do.
-    launch=(srun --mpi=none --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"})
+    # The processes know each other by files alone, and none is ended because of others.
+    launch=(srun --mpi=none --wait=0 --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"})
 fi
 THREADS=${THREADS-${SLURM_CPUS_PER_TASK-}}
 signalled=''

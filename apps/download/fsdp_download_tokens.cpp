@@ -169,10 +169,12 @@ std::string progress_line(const TokenizeProgress& now, std::int64_t max_rows, co
     return fmt::format("writing {} of {}, {}", format_bytes(static_cast<double>(now.bytes_read)),
                        format_bytes(static_cast<double>(now.bytes_total)), format_count_of(now.documents, "document"));
   }
-  auto text = fmt::format("{} of {}, {:.0f} %, {}, {}, {}/s", format_bytes(static_cast<double>(now.bytes_read)),
-                          format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99),
-                          format_count_of(now.documents, "document"), format_count_of(now.tokens, "token"),
-                          format_count(static_cast<std::int64_t>(rate)));
+  auto text = fmt::format("{} of {}, {:.0f} %", format_bytes(static_cast<double>(now.bytes_read)),
+                          format_bytes(static_cast<double>(now.bytes_total)), 100 * std::min(done, 0.99));
+  if (now.pieces == 0) {
+    text += fmt::format(", {}, {}, {}/s", format_count_of(now.documents, "document"),
+                        format_count_of(now.tokens, "token"), format_count(static_cast<std::int64_t>(rate)));
+  }
   if (now.pieces > 0) text += fmt::format(", {} of {} pieces", now.pieces_done, now.pieces);
   // Pieces that were there at the start say nothing about the speed.
   const auto here = static_cast<double>(now.bytes_read - now.bytes_before) /
@@ -267,7 +269,8 @@ int cores_of_this_process() {
 
 void choose_pieces(Arguments& arguments) {
   auto& options = arguments.tokenize;
-  const bool is_one_of_several = several_started().has_value() || in_job_array();
+  // A task of an array may as well have an input of its own.
+  const bool is_one_of_several = several_started().has_value() || (in_job_array() && options.max_rows == 0);
   options.in_pieces = arguments.pieces == Pieces::on || (arguments.pieces == Pieces::automatic && is_one_of_several);
   if (!options.in_pieces) return;
   if (options.max_rows > 0) {
@@ -282,19 +285,16 @@ void choose_pieces(Arguments& arguments) {
   options.also_written = {arguments.report_file};
 }
 
-/// Tells the end of a process that did not write the output. \return true when its result goes to stdout
-bool tell_of_other(const TokenizeReport& result, const Arguments& arguments, const Logger& log) {
+/// Tells the end of a process that did not write the output.
+void tell_of_other(const TokenizeReport& result, const Arguments& arguments, const Logger& log) {
   const auto& output = arguments.output;
-  const bool is_rank = several_started().has_value();
-  if (result.was_complete) {
-    if (!is_rank || speaks_for_the_job())
-      log.info(output + ": is complete, made from these files with these options: nothing is left to do");
-    return !is_rank || speaks_for_the_job();
-  }
-  if (!is_rank)
+  if (result.was_complete && speaks_for_the_job())
+    log.info(output + ": is complete, made from these files with these options: nothing is left to do");
+  // Where a launcher started several processes, the one that writes tells.
+  if (!result.was_complete && !several_started()) {
     log.info(fmt::format("all {} are encoded, {} by this process, and {} writes {}",
                          format_count_of(result.pieces, "piece"), result.own_pieces, result.written_by, output));
-  return !is_rank;
+  }
 }
 
 [[noreturn]] void end_stopped(const TokenizeReport& result, const Arguments& arguments, int signal) {
@@ -344,6 +344,12 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   }
   const auto corpus = make_corpus_report(arguments, *tokenizer);
   options.corpus = corpus.get();
+  if (corpus != nullptr && !arguments.report_file.empty()) {
+    options.written = [&](const TokenizeReport& result) {
+      write_corpus_report(arguments.report_file, options.output, *corpus,
+                          corpus_to_json(*corpus, result.cut_documents));
+    };
+  }
   const auto result = tokenize(
       options, *tokenizer,
       [&](const TokenizeProgress& now) {
@@ -353,12 +359,13 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   progress.finish();
   if (result.stopped) end_stopped(result, arguments, signal.received());
   if (result.was_complete || !result.written_by.empty()) {
-    if (!tell_of_other(result, arguments, log)) return ExitCode::ok;
+    tell_of_other(result, arguments, log);
+    if (result.was_complete ? !speaks_for_the_job() : several_started().has_value()) return ExitCode::ok;
     report = {{"output", arguments.output},
               {"written_by", result.written_by},
               {"pieces", result.pieces},
               {"own_pieces", result.own_pieces}};
-    print_result(arguments);
+    if (result.was_complete) print_result(arguments);
     return ExitCode::ok;
   }
   if (!result.companions.empty()) log.info("left out  " + file_list(result.companions));
@@ -376,8 +383,6 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (corpus != nullptr) {
     report["report"] = corpus_to_json(*corpus, result.cut_documents);
     tell_corpus(*corpus, result.cut_documents, arguments.drop_duplicates, log);
-    if (!arguments.report_file.empty())
-      write_corpus_report(arguments.report_file, options.output, *corpus, report["report"]);
   }
   print_result(arguments);
   return ExitCode::ok;

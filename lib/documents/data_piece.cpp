@@ -26,7 +26,7 @@ std::vector<DataPiece> pieces_of_groups(const std::filesystem::path& file, std::
   std::vector<DataPiece> pieces;
   std::int64_t begin = 0, bytes = 0;
   for (std::int64_t group = 0; group < std::ssize(groups); ++group) {
-    bytes += groups[static_cast<std::size_t>(group)];
+    bytes += std::clamp<std::int64_t>(groups[static_cast<std::size_t>(group)], 0, piece_bytes);
     if (bytes < piece_bytes && group + 1 < std::ssize(groups)) continue;
     pieces.emplace_back(file, begin, group + 1, bytes);
     begin = group + 1;

@@ -1,5 +1,6 @@
 #pragma once
 // Reads the documents of data files one after the other: JSON Lines, CSV, plain text, Parquet.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -131,6 +132,10 @@ class DocumentStream {
   /// Reads a text, or the JSON object of a sample of another form. \return false at the end of the last file
   /// \throws as Documents::next, open_documents and open_records
   bool next(std::string& text);
+  /// True when a piece begins in the middle of its file.
+  bool begins_inside() const {
+    return std::any_of(pieces_.begin(), pieces_.end(), [](const auto& piece) { return piece.begin > 0; });
+  }
   /// The form of the sample that next() returned last.
   DataForm form() const { return forms_[next_piece_ - 1]; }
   /// True when the samples of some file have this form.

@@ -144,8 +144,9 @@ class JsonLines : public Documents {
     if (reader.found()) return;
     const auto here = where();  // is_single() reads on
     const auto form = form_of_keys(detail::keys_of(line_, where()));
-    if (field_ == "text" && form && *form != DataForm::text && first_ != place())
-      throw FormatError(detail::other_form(where(), *form, first_, DataForm::text));
+    const auto first = samples_.is_from_start() ? first_ : detail::first_json_place(samples_.path());
+    if (field_ == "text" && form && *form != DataForm::text && !(samples_.is_from_start() && first == place()))
+      throw FormatError(detail::other_form(where(), *form, first, DataForm::text));
     if (samples_.is_single()) {
       if (const auto problem = detail::list_in_object(samples_.path()); !problem.empty()) throw FormatError(problem);
     }

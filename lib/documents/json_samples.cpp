@@ -83,9 +83,9 @@ bool leaves_object_open(std::string_view line) {
 
 }  // namespace
 
-JsonSamples::JsonSamples(const DataPiece& piece) : stream_(piece) {
+JsonSamples::JsonSamples(const DataPiece& piece) : stream_(piece), is_from_start_(piece.begin == 0) {
   at_ = static_cast<std::int64_t>(stream_.offset());
-  is_list_ = piece.is_whole() && stream_.begins_with('[');
+  is_list_ = piece.begin == 0 && stream_.begins_with('[');
   while (is_list_ && get() != '[') {
   }
 }
@@ -161,7 +161,7 @@ bool JsonSamples::next_element(std::string& text) {
 
 bool JsonSamples::next(std::string& text) {
   if (is_list_) return next_element(text);
-  const bool is_first = number_ == 0;
+  const bool is_first = is_from_start_ && number_ == 0;
   do {
     if (!stream_.next_line(text, number_ + 1)) return false;
     ++number_;
@@ -174,7 +174,7 @@ bool JsonSamples::next(std::string& text) {
 
 bool JsonSamples::is_single() {
   std::string other;
-  return number_ == 1 && !next(other);
+  return is_from_start_ && number_ == 1 && !next(other);
 }
 
 std::string JsonSamples::where() const {

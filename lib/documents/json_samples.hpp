@@ -28,6 +28,7 @@ class JsonSamples {
   std::int64_t bytes_read() const { return stream_.bytes_read(); }
   const std::filesystem::path& path() const { return stream_.path(); }
 
+  bool is_from_start() const { return is_from_start_; }
   /// True if the sample that next() returned last is the only one of the file. Reads on.
   bool is_single();
 
@@ -40,6 +41,7 @@ class JsonSamples {
   [[noreturn]] void fail(const std::string& problem) const;
 
   TextStream stream_;
+  bool is_from_start_;  ///< not from the middle of a file
   bool is_list_ = false, ended_ = false;
   std::int64_t number_ = 0;  ///< of the line or element
   std::int64_t at_ = 0;      ///< bytes of a list that were read

@@ -17,14 +17,16 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 struct BatchHeader {
-  std::uint64_t documents = 0, ids = 0, place_bytes = 0;
-  std::uint32_t crc = 0, zero = 0;
+  std::uint64_t documents = 0, ids = 0, place_bytes = 0, crc = 0;
 };
 
 std::size_t id_bytes(const BatchFileOptions& options) { return options.vocab_size <= 65536 ? 2 : 4; }
 
-std::uint32_t crc_of(std::span<const std::byte> bytes) {
-  return static_cast<std::uint32_t>(::crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+/// \param data  all after the header
+std::uint64_t crc_of(BatchHeader header, std::span<const std::byte> data) {
+  header.crc = 0;
+  const auto of_header = ::crc32_z(0, reinterpret_cast<const Bytef*>(&header), sizeof header);
+  return ::crc32_z(of_header, reinterpret_cast<const Bytef*>(data.data()), data.size());
 }
 
 template <class Value>
@@ -70,11 +72,11 @@ void BatchFileWriter::add(const EncodedBatch& batch) {
     const auto before = bytes.size();
     for (const auto& place : batch.places) {
       append(std::span<const char>(place), bytes);
-      append(std::span("\n", 1), bytes);
+      bytes.push_back(std::byte{0});
     }
     header.place_bytes = bytes.size() - before;
   }
-  header.crc = crc_of(std::span(bytes).subspan(sizeof header));
+  header.crc = crc_of(header, std::span(bytes).subspan(sizeof header));
   std::memcpy(bytes.data(), &header, sizeof header);
   handle_.write(bytes);
   bytes_ += bytes.size();
@@ -83,7 +85,9 @@ void BatchFileWriter::add(const EncodedBatch& batch) {
 std::uint64_t BatchFileWriter::finish() {
   handle_.sync();
   handle_.close();
-  std::filesystem::rename(temporary_, file_);
+  std::error_code error;
+  std::filesystem::rename(temporary_, file_, error);
+  if (error) throw IoError(file_.string() + ": cannot be given its name: " + error.message());
   return bytes_;
 }
 
@@ -110,7 +114,7 @@ bool BatchFileReader::next(EncodedBatch& batch) {
   if (bytes > left) fail();
   std::vector<std::byte> data(bytes);
   handle_.read_at(at_ + sizeof header, data);
-  if (crc_of(data) != header.crc) fail();
+  if (header.documents == 0 || crc_of(header, data) != header.crc) fail();
   const auto* from = data.data();
   batch = {};
   std::vector<std::uint64_t> lengths(header.documents);
@@ -134,7 +138,7 @@ bool BatchFileReader::next(EncodedBatch& batch) {
   if (options_.masked) from += header.ids;
   const std::string_view places(reinterpret_cast<const char*>(from), header.place_bytes);
   for (std::size_t begin = 0; begin < places.size();) {
-    const auto stop = std::min(places.find('\n', begin), places.size());
+    const auto stop = std::min(places.find('\0', begin), places.size());
     batch.places.emplace_back(places.substr(begin, stop - begin));
     begin = stop + 1;
   }

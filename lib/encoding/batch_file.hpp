@@ -1,9 +1,9 @@
 #pragma once
 // Encoded documents in a file, batch by batch, until a token file is made of them.
 //
-// Each batch: 64-bit numbers of documents, ids and bytes of the places, 32-bit CRC (of the rest, as zlib has it) and 0;
-// 64-bit lengths of the documents; ids of 2 bytes, or of 4 for vocabularies above 65,536; the loss mask, a byte an id,
-// if there is one; the places, each with a line end. Little-endian.
+// Each batch: 64-bit numbers of documents, ids and bytes of the places, and the 32-bit CRC (as zlib has it) of these
+// and of what follows, in 64 bits; 64-bit lengths of the documents; ids of 2 bytes, or of 4 for vocabularies above
+// 65,536; the loss mask, a byte an id, if there is one; the places, each with a zero byte after it. Little-endian.
 #include <cstdint>
 #include <filesystem>
 #include <string>

@@ -21,7 +21,28 @@ void add(const EncodedBatch& batch, PieceResult& result) {
   result.cut += batch.cut;
   if (result.skipped == 0) result.first_skipped = batch.first_skipped;
   result.skipped += batch.skipped;
-  result.ignored.add(batch.ignored);
+}
+
+/// Names by file, all of which are of the piece's.
+std::vector<std::string> names_in(const Ignored& ignored) {
+  std::vector<std::string> names;
+  const auto all = ignored.to_json();
+  for (const auto& [file, of_file] : all.items()) {
+    for (const auto& name : of_file) names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+/// Lines of a file before a piece: those that earlier pieces noted, where they are finished.
+std::int64_t lines_before_piece(const PieceFolder& folder, std::size_t index) {
+  const auto& piece = folder.piece(index);
+  std::int64_t lines = 0;
+  for (auto i = index; i > 0 && folder.piece(i - 1).file == piece.file && folder.piece(i).begin > 0; --i) {
+    const auto result = folder.result(i - 1);
+    if (!result) return lines_before(piece);
+    lines += result->lines;
+  }
+  return lines;
 }
 
 /// Encodes the piece that is claimed. \return false when it was stopped, or lost to another process
@@ -29,7 +50,9 @@ bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& en
                   const std::function<void(std::int64_t)>& tell, const std::function<bool()>& stop_wanted) {
   using State = EncodePipeline::State;
   const auto& piece = folder.piece(index);
-  const auto begin = counts_lines(piece) ? piece.begin : 0;
+  const bool has_lines = counts_lines(piece);
+  const auto begin = has_lines ? piece.begin : 0;
+  Ignored ignored;
   DocumentStream stream(std::vector<DataPiece>{piece}, encoder.selection, 0);
   BatchFileWriter writer(folder.ids_file(index), encoder.file);
   PieceResult result;
@@ -42,17 +65,26 @@ bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& en
       if (state == State::ready) {
         writer.add(batch);
         add(batch, result);
-        tell(std::clamp<std::int64_t>(batch.bytes_read - begin, 0, piece.bytes));
+        ignored.add(batch.ignored);
+        // How far a row group is read is not known.
+        if (has_lines || piece.is_whole()) tell(std::clamp<std::int64_t>(batch.bytes_read - begin, 0, piece.bytes));
       }
     }
   }
-  result.ignored.add(stream.ignored());
+  ignored.add(stream.ignored());
+  result.unread = names_in(ignored);
   // Lines that end before the last byte, and the one that reaches into the next piece.
-  if (counts_lines(piece)) {
+  if (has_lines) {
     result.lines =
         begin == 0 ? count_lines(piece.file, 0, piece.end - 1) + 1 : count_lines(piece.file, begin - 1, piece.end - 1);
   }
-  result.bytes = writer.finish();
+  if (folder.lost_now()) return false;
+  try {
+    result.bytes = writer.finish();
+  } catch (const IoError&) {
+    if (folder.lost_now()) return false;
+    throw;
+  }
   folder.finish(result);
   return true;
 }
@@ -61,7 +93,7 @@ bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& en
 
 bool encode_pieces(PieceFolder& folder, const PieceEncoder& encoder, const std::function<void(std::int64_t)>& tell,
                    const std::function<bool()>& stop_wanted) {
-  while (!folder.all_done()) {
+  while (true) {
     tell(0);
     if (stop_wanted && stop_wanted()) return false;
     if (const auto index = folder.take()) {
@@ -70,14 +102,13 @@ bool encode_pieces(PieceFolder& folder, const PieceEncoder& encoder, const std::
       } catch (const FormatError& error) {
         const auto& piece = folder.piece(*index);
         if (!counts_lines(piece)) throw;
-        throw FormatError(with_lines_before(piece, error.what(), lines_before(piece)), error.advice());
+        throw FormatError(with_lines_before(piece, error.what(), lines_before_piece(folder, *index)), error.advice());
       }
       continue;
     }
-    if (folder.is_complete()) return true;
+    if (folder.all_done() || folder.is_complete()) return true;
     std::this_thread::sleep_for(kPoll);
   }
-  return true;
 }
 
 bool PieceReader::next(EncodedBatch& batch) {
@@ -86,11 +117,14 @@ bool PieceReader::next(EncodedBatch& batch) {
   if (!reader_) {
     if (piece.begin == 0) lines_ = 0;
     reader_.emplace(folder_.ids_file(index_), options_);
+    documents_ = ids_ = 0;
   }
   if (!reader_->next(batch)) {
     end_piece(batch);
     return true;
   }
+  documents_ += std::ssize(batch.ends);
+  ids_ += std::ssize(batch.ids);
   for (auto& place : batch.places) place = with_lines_before(piece, place, lines_);
   return true;
 }
@@ -99,12 +133,16 @@ bool PieceReader::next(EncodedBatch& batch) {
 void PieceReader::end_piece(EncodedBatch& batch) {
   const auto& piece = folder_.piece(index_);
   const auto result = folder_.result(index_);
+  if (!result || result->documents != documents_ || result->tokens != ids_) {
+    throw FormatError(folder_.ids_file(index_).string() +
+                      ": holds other documents than its note says: remove this file, and run the same command again");
+  }
   batch = {};
-  batch.cut = result.cut;
-  batch.skipped = result.skipped;
-  batch.first_skipped = with_lines_before(piece, result.first_skipped, lines_);
-  batch.ignored = result.ignored;
-  lines_ += result.lines;
+  batch.cut = result->cut;
+  batch.skipped = result->skipped;
+  batch.first_skipped = with_lines_before(piece, result->first_skipped, lines_);
+  if (!result->unread.empty()) batch.ignored.add(piece.file.string(), result->unread);
+  lines_ += result->lines;
   bytes_read_ += piece.bytes;
   reader_.reset();
   ++index_;

@@ -50,7 +50,8 @@ class PieceReader {
   BatchFileOptions options_;
   std::size_t index_ = 0;
   std::optional<BatchFileReader> reader_;
-  std::int64_t lines_ = 0;  ///< of the file before the piece
+  std::int64_t lines_ = 0;                ///< of the file before the piece
+  std::int64_t documents_ = 0, ids_ = 0;  ///< of the piece so far
   std::int64_t bytes_read_ = 0;
 };
 

@@ -120,7 +120,10 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
 namespace detail {
 
 EncodePipeline::EncodePipeline(DocumentStream& stream, const DocumentEncoder& encoder, int threads)
-    : stream_(stream), encoder_(encoder), most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
+    : stream_(stream),
+      encoder_(encoder),
+      begins_inside_(stream.begins_inside()),
+      most_batches_(static_cast<std::size_t>(threads) * 3 + 1) {
   try {
     start_thread("encodes texts", [&] {
       threads_.emplace_back([this] { read(); });
@@ -224,7 +227,8 @@ void EncodePipeline::encode(Batch& batch) const {
     } catch (const OtherForm& other) {
       const auto& place = batch.places[i];
       const auto first = first_json_place(place.substr(0, place.rfind(": ")));
-      if (first != place_in_file(place)) throw FormatError(other_form(place, other.form, first, batch.forms[i]));
+      if (begins_inside_ || first != place_in_file(place))
+        throw FormatError(other_form(place, other.form, first, batch.forms[i]));
       throw FormatError(
           place + ": is " + other.what() + ", and " + name_with_article(batch.forms[i]) + " was asked for",
           Remedy::of_form);

@@ -116,6 +116,7 @@ class EncodePipeline {
 
   DocumentStream& stream_;
   const DocumentEncoder& encoder_;
+  bool begins_inside_;  ///< places are not those of the file's first sample
   std::size_t most_batches_;
 
   std::mutex mutex_;

@@ -87,20 +87,20 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
           {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split}};
 }
 
-std::unique_ptr<TokenFileWriter> open_writer(const TokenizeOptions& options, const Tokenizer& tokenizer,
-                                             const TokenizeReport& report, bool texts_only) {
+std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, const TokenizeOptions& options,
+                                             const Tokenizer& tokenizer, const TokenizeReport& report,
+                                             bool texts_only) {
   TokenFileNotes notes{.tokenizer = options.tokenizer_name,
                        .tokenizer_description = tokenizer.description(),
                        .vocab_size = tokenizer.vocab_size(),
                        .sources = {}};
-  for (const auto& file : report.files) notes.sources.push_back(file.string());
+  for (const auto& source : report.files) notes.sources.push_back(source.string());
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
-  if (report.shares_rows) return write_packed_documents(options.output, {options.seq_len, options.seed}, notes);
-  if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(options.output, options.seq_len, notes);
-  return report.is_packed ? write_packed_rows(options.output, options.seq_len, notes)
-                          : write_token_documents(options.output, notes);
+  if (report.shares_rows) return write_packed_documents(file, {options.seq_len, options.seed}, notes);
+  if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(file, options.seq_len, notes);
+  return report.is_packed ? write_packed_rows(file, options.seq_len, notes) : write_token_documents(file, notes);
 }
 
 /// Puts end marks between documents.
@@ -234,58 +234,52 @@ std::uint64_t layout_of(const Job& job, const TokenizeReport& report) {
 
 std::unique_ptr<detail::PieceFolder> make_pieces(const Job& job, const TokenizeReport& report) {
   const auto& options = job.options;
-  if (options.max_rows > 0)
-    throw RequestError("the first documents alone are read by one process: leave out the limit, or the pieces");
+  if (options.max_rows > 0 || options.split.is_on())
+    throw RequestError("a part of the documents is read by one process: leave out the limit, or the pieces");
   if (options.piece_bytes < 1)
     throw RequestError("pieces of " + std::to_string(options.piece_bytes) + " bytes hold nothing");
-  std::vector<DataPiece> pieces;
+  check_token_output(options.output);
+  detail::PieceFolder::Plan plan{.output = options.output,
+                                 .also_written = options.also_written,
+                                 .pieces = {},
+                                 .encoding = encoding_of(job, report),
+                                 .layout = layout_of(job, report),
+                                 .takeover_after = options.takeover_after};
   for (const auto& file : report.files) {
-    for (auto& piece : cut_into_pieces(file, options.piece_bytes)) pieces.push_back(std::move(piece));
+    for (auto& piece : cut_into_pieces(file, options.piece_bytes)) plan.pieces.push_back(std::move(piece));
   }
-  return std::make_unique<detail::PieceFolder>(options.output, std::move(pieces), encoding_of(job, report),
-                                               layout_of(job, report), options.takeover_after);
-}
-
-bool is_made(const detail::PieceFolder& folder, const TokenizeOptions& options) {
-  std::error_code error;
-  return folder.is_complete() && std::ranges::all_of(options.also_written, [&](const auto& file) {
-           return std::filesystem::exists(file, error);
-         });
+  return std::make_unique<detail::PieceFolder>(std::move(plan));
 }
 
 /// Encodes the pieces that no other process does, and waits for those of others. \return true when this process is to
 /// write the output, of which `folder` then holds all
 bool encode_with_others(const Job& job, const DocumentEncoder& encoder, detail::PieceFolder& folder,
                         TokenizeReport& report) {
+  using Join = detail::PieceFolder::Join;
   const auto& options = job.options;
   const detail::PieceEncoder pieces(encoder, {options.conversations.form, options.field}, options.threads,
                                     {job.tokenizer.vocab_size(), report.masked, options.corpus != nullptr});
   folder.all_done();
-  const auto before = folder.done().bytes_read;
+  const auto before = folder.bytes_done();
   const auto tell = [&](std::int64_t bytes_of_piece) {
-    const auto& done = folder.done();
     if (!job.progress) return;
-    job.progress({.documents = done.documents,
-                  .tokens = done.tokens,
-                  .bytes_read = done.bytes_read + bytes_of_piece,
+    job.progress({.bytes_read = folder.bytes_done() + bytes_of_piece,
                   .bytes_total = folder.bytes_total(),
                   .bytes_before = before,
-                  .pieces_done = done.pieces,
+                  .pieces_done = folder.pieces_done(),
                   .pieces = static_cast<std::int64_t>(folder.size())});
   };
-  report.stopped = !encode_pieces(folder, pieces, tell, job.stop_wanted);
-  report.pieces_done = folder.done().pieces;
-  report.own_pieces = folder.own();
-  if (report.stopped) return false;
-  while (!is_made(folder, options)) {
-    const auto join = folder.take_join();
-    // Looked at again with the claim in hand: its last owner may have written the output meanwhile.
-    if (join == detail::PieceFolder::Join::mine && !is_made(folder, options)) return true;
-    if (join != detail::PieceFolder::Join::unknown) break;
-    report.stopped = job.stop_wanted && job.stop_wanted();
+  Join join = Join::unknown;
+  while (join == Join::unknown) {
+    report.stopped = !encode_pieces(folder, pieces, tell, job.stop_wanted);
+    report.pieces_done = folder.pieces_done();
+    report.own_pieces = folder.own();
     if (report.stopped) return false;
-    std::this_thread::sleep_for(detail::kPoll);
+    if (folder.is_complete()) break;
+    join = folder.take_join();
+    if (join == Join::unknown) std::this_thread::sleep_for(detail::kPoll);
   }
+  if (join == Join::mine) return true;
   report.written_by = folder.holder().empty() ? "another process" : folder.holder();
   return false;
 }
@@ -295,7 +289,7 @@ void join_pieces(const Job& job, detail::PieceFolder& folder, Joiner& joiner, To
   detail::PieceReader reader(folder, {job.tokenizer.vocab_size(), report.masked, job.options.corpus != nullptr});
   for (detail::EncodedBatch batch; reader.next(batch);) {
     report.stopped = job.stop_wanted && job.stop_wanted();
-    if (report.stopped) return;
+    if (report.stopped || folder.lost()) return;
     add_batch(batch, job.options.corpus, joiner, writer, report);
     if (!job.progress) continue;
     job.progress({.documents = report.documents,
@@ -308,11 +302,13 @@ void join_pieces(const Job& job, detail::PieceFolder& folder, Joiner& joiner, To
   }
 }
 
-void complete(const Job& job, TokenFileWriter& writer, TokenizeReport& report) {
+/// \param stop_wanted  polled
+void complete(const Job& job, const std::function<bool()>& stop_wanted, TokenFileWriter& writer,
+              TokenizeReport& report) {
   const auto& options = job.options;
   if (options.corpus != nullptr) options.corpus->finish();
   check_that_something_is_there(options, report);
-  report.stopped = !writer.finish(job.stop_wanted);
+  report.stopped = !writer.finish(stop_wanted);
   if (report.shares_rows) report.rows = writer.document_rows();
   report.tokens += report.end_marks;
   if (options.layout == TokenLayout::overlapping) {
@@ -322,6 +318,28 @@ void complete(const Job& job, TokenFileWriter& writer, TokenizeReport& report) {
     report.rows = packed_rows(report.tokens, options.seq_len);
     report.dropped_tokens = report.tokens - report.rows * options.seq_len;
   }
+}
+
+/// Writes the output from the pieces that `folder` has claimed the joining of.
+void write_joined(const Job& job, detail::PieceFolder& folder, Joiner& joiner, TokenizeReport& report) {
+  const auto stops = [&] { return folder.lost() || (job.stop_wanted && job.stop_wanted()); };
+  const auto file = folder.unfinished_output().string();
+  try {
+    const auto writer = open_writer(file, job.options, job.tokenizer, report, job.texts_only);
+    join_pieces(job, folder, joiner, *writer, report);
+    if (!report.stopped && !folder.lost()) complete(job, stops, *writer, report);
+  } catch (const Error& error) {
+    std::string problem = error.what();
+    if (!problem.starts_with(file)) throw;
+    throw Error(error.code(), job.options.output.string() + problem.substr(file.size()), error.advice());
+  }
+  if (folder.lost() || (!report.stopped && !folder.publish_output())) {
+    report.stopped = false;
+    report.written_by = "another process, which took it over from this one,";
+  }
+  if (report.stopped || !report.written_by.empty()) return;
+  if (job.options.written) job.options.written(report);
+  report.other_files = folder.finish_join();
 }
 
 }  // namespace
@@ -342,19 +360,18 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   report.learns_turn_ends = encoder.learns_turn_ends();
   const Job job{options, tokenizer, progress, stop_wanted, holds_texts_only(stream), largest_length(options, report)};
   Joiner joiner(mark_between(options, tokenizer, report, job.texts_only));
-  std::unique_ptr<detail::PieceFolder> folder;
   if (options.in_pieces) {
-    folder = make_pieces(job, report);
+    const auto folder = make_pieces(job, report);
     report.pieces = static_cast<std::int64_t>(folder->size());
-    report.was_complete = is_made(*folder, options);
-    if (report.was_complete || !encode_with_others(job, encoder, *folder, report)) return report;
+    report.was_complete = folder->is_complete();
+    if (!report.was_complete && encode_with_others(job, encoder, *folder, report))
+      write_joined(job, *folder, joiner, report);
+    return report;
   }
-  const auto writer = open_writer(options, tokenizer, report, job.texts_only);
-  folder ? join_pieces(job, *folder, joiner, *writer, report)
-         : encode_stream(job, stream, encoder, joiner, *writer, report);
-  if (report.stopped) return report;
-  complete(job, *writer, report);
-  if (folder && !report.stopped) report.other_files = folder->finish_join();
+  const auto writer = open_writer(options.output, options, tokenizer, report, job.texts_only);
+  encode_stream(job, stream, encoder, joiner, *writer, report);
+  if (!report.stopped) complete(job, stop_wanted, *writer, report);
+  if (!report.stopped && options.written) options.written(report);
   return report;
 }
 

@@ -35,6 +35,8 @@ inline constexpr std::array kEndMarkNames{NamedValue<EndMarks>{"auto", EndMarks:
                                           NamedValue<EndMarks>{"on", EndMarks::on},
                                           NamedValue<EndMarks>{"off", EndMarks::off}};
 
+struct TokenizeReport;
+
 struct TokenizeOptions {
   std::vector<std::filesystem::path> inputs;  ///< read in this order; a directory stands for its data_files()
   std::filesystem::path output;               ///< .h5 file; it gets its name when it is complete
@@ -56,7 +58,10 @@ struct TokenizeOptions {
   bool in_pieces = false;
   std::int64_t piece_bytes = std::int64_t{64} << 20;                    ///< of the input, in a piece
   std::chrono::milliseconds takeover_after = std::chrono::seconds(90);  ///< as of ClaimWatch
-  std::vector<std::filesystem::path> also_written;  ///< without these, too, a finished output is made again
+  /// Files that `written` makes: without them, too, a finished output is made again.
+  std::vector<std::filesystem::path> also_written;
+  /// Called once the output has its name, by the process that wrote it, before others learn that all is done.
+  std::function<void(const TokenizeReport&)> written;
 };
 
 struct TokenizeProgress {

@@ -151,11 +151,7 @@ TokenFileOutput::TokenFileOutput(const std::filesystem::path& file, const TokenF
       element_bytes_(notes.vocab_size <= 65536 ? 2 : 4),
       masked_(notes.masked) {
   if (vocab_size_ < 1) throw RequestError("a vocabulary of " + std::to_string(vocab_size_) + " ids");
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) throw RequestError(file.string() + ": is a directory, name a file");
-  if (!std::filesystem::is_directory(directory_of(file_), error)) {
-    throw IoError(file.string() + ": there is no directory " + directory_of(file_).string() + " to write it to");
-  }
+  check_token_output(file);
   try {
     writing(file_, [&] { create(notes); });
   } catch (...) {
@@ -614,6 +610,14 @@ void check_row_length(std::int64_t row_length) {
 }
 
 }  // namespace
+
+void check_token_output(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) throw RequestError(file.string() + ": is a directory, name a file");
+  const auto folder = directory_of(seekable_output(file));
+  if (!std::filesystem::is_directory(folder, error))
+    throw IoError(file.string() + ": there is no directory " + folder.string() + " to write it to");
+}
 
 std::unique_ptr<TokenFileWriter> write_packed_rows(const std::filesystem::path& file, std::int64_t row_length,
                                                    const TokenFileNotes& notes) {

@@ -34,6 +34,10 @@ class TokenFileWriter {
   virtual std::int64_t document_rows() const { return 0; }
 };
 
+/// Checks, before there are ids, that a token file may be written there.
+/// \throws RequestError for a directory; UsageError for a device, a pipe or a socket; IoError without a folder for it
+void check_token_output(const std::filesystem::path& file);
+
 /// Writes packed rows: dataset `input_ids` [rows, row_length], contiguous, rows = floor(ids / (row_length + 1)), filled
 /// from the first id on without gaps; the ids after the last row are left out. Attribute `seq_len` is row_length. The
 /// number of rows is known only at the end, so the ids wait in a nameless file beside the output; the file system needs

@@ -3,6 +3,7 @@ output has the bytes of one process. 12 kills; FSDP_ALL=1: 50."""
 
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -110,7 +111,7 @@ class Pieces(TokensCase):
                 kills += 1
                 running[victim] = self.start(places[victim % 2], output, f"{log}{victim}")
                 after = self.finished(output)
-                if after:  # none once the output is complete
+                if after and not list(output.with_name("killed.h5.parts").glob("done-*")):
                     self.assertEqual({name: after.get(name) for name in before}, before, "a finished piece is not done again")
             for i, process in enumerate(running):
                 self.assertEqual(process.wait(90), 0, (self.folder / f"log{i}").read_text())
@@ -118,8 +119,9 @@ class Pieces(TokensCase):
             if kills < KILLS:
                 output.unlink()
         fsdp_cli.say(f"{kills} kills in {runs} runs on {'two hosts' if places[0] else 'this host'}")
-        left = sorted(path.name for path in output.with_name("killed.h5.parts").iterdir())
+        left = sorted(path.name for path in output.with_name("killed.h5.parts").iterdir() if not path.name.startswith(".tmp."))
         self.assertEqual([name[:5] for name in left], ["done-"], left)
+        self.assertEqual(self.temporary_files(), [], "a killed writer leaves nothing beside the output")
 
     def test_stopped(self):
         output = self.folder / "stopped.h5"
@@ -211,7 +213,107 @@ class Pieces(TokensCase):
         self.tokens(self.inputs, output, *PIECES)
         self.assertEqual(output.read_bytes(), self.made_by_one())
 
+    def test_zeros_in_a_piece(self):
+        """As a lost block leaves them."""
+        output = self.folder / "zeros.h5"
+        process = self.start([], output, self.folder / "log")
+        while not self.finished(output):
+            time.sleep(0.005)
+        process.kill()
+        process.wait(30)
+        ids = next(output.with_name("zeros.h5.parts").glob("piece-*.json")).with_suffix(".ids")
+        size = ids.stat().st_size
+        ids.write_bytes(bytes(size))
+        self.assert_refused(self.tokens(self.inputs, output, *PIECES, code=4), 4, ids.name, "is damaged")
+        self.assertFalse(output.exists())
+
+    def test_two_plans_on_one_output(self):
+        """Neither takes the pieces of the other, and each ends with its output made; the last one's stays."""
+        output = self.folder / "plans.h5"
+        running = [self.start([], output, self.folder / f"log{i}", *more) for i, more in enumerate((["--stream"], ["--documents"], ["--max-length", "7"]))]
+        for i, process in enumerate(running):
+            self.assertEqual(process.wait(90), 0, (self.folder / f"log{i}").read_text())
+        made = [self.made_by_one(*more) for more in (["--stream"], ["--documents"], ["--max-length", "7"])]
+        self.assertIn(output.read_bytes(), made)
+
+    def test_one_file_under_two_names(self):
+        """The name decides how a file is read."""
+        (self.folder / "x.csv").write_text("text\nhello world\nfoo bar\n")
+        (self.folder / "x.txt").symlink_to("x.csv")
+        both = [self.folder / "x.csv", self.folder / "x.txt"]
+        outputs = [self.folder / f"names-{how}.h5" for how in ("off", "on")]
+        for output, more in zip(outputs, (["--pieces", "off"], PIECES)):
+            self.tokens(both, output, "--documents", *more)
+        self.assertEqual(outputs[0].read_bytes(), outputs[1].read_bytes())
+
+    def test_a_report_is_made_again(self):
+        output, report = self.folder / "again.h5", self.folder / "again.json"
+        more = ["--report", report, *PIECES]
+        self.tokens(self.inputs, output, *more)
+        first = report.read_text()
+        self.assertIn("nothing is left to do", self.tokens(self.inputs, output, *more).err)
+        report.unlink()
+        report.with_suffix(".svg").unlink()
+        self.tokens(self.inputs, output, *more)
+        self.assertEqual(report.read_text(), first)
+        report.write_text(first + "\n")  # another one
+        self.tokens(self.inputs, output, *more)
+        self.assertEqual(report.read_text(), first)
+
+    def test_files_of_the_user_stay(self):
+        output = self.folder / "mine.h5"
+        folder = output.with_name("mine.h5.parts")
+        mine = [folder / "done-work" / "a", folder / "tmp.notes", folder / "piece-of-mine.ids", folder / "done-1.json"]
+        for path in mine:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("mine")
+        self.tokens(self.inputs, output, *PIECES)
+        for path in mine:
+            self.assertEqual(path.read_text(), "mine")
+
+    def test_odd_names(self):
+        """Names of files that are not UTF-8, with line ends; very many keys that nothing reads."""
+        odd = pathlib.Path(os.fsdecode(os.fsencode(self.folder) + b"/l\xe9\nb.jsonl"))
+        odd.write_text("".join(json.dumps({"text": f"a {i}", f"key_number_{i:08}_x": 1}) + "\n" for i in range(3000)))
+        reports = []
+        for how, more in (("off", ["--pieces", "off"]), ("on", PIECES)):
+            output = self.folder / f"odd-{how}.h5"
+            self.tokens(odd, output, "--report", self.folder / f"odd-{how}.json", *more)
+            reports.append((output.read_bytes(), (self.folder / f"odd-{how}.json").read_text()))
+        self.assertEqual(reports[0], reports[1])
+
+    def test_a_stopped_writer_that_was_taken_over(self):
+        """A process that sleeps while it writes, as in a job that is suspended, finds that another has written."""
+        output, log = self.folder / "slept.h5", self.folder / "log"
+        process = self.start([], output, log)
+        folder = output.with_name("slept.h5.parts")
+        while not list(folder.glob("join-*.claim")) and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        if process.poll() is None and not output.exists():
+            self.tokens(self.inputs, output, *PIECES)
+            made = output.stat().st_mtime_ns
+            process.send_signal(signal.SIGCONT)
+            self.assertEqual(process.wait(30), 0, log.read_text())
+            self.assertEqual(output.stat().st_mtime_ns, made)
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(process.wait(30), 0, log.read_text())
+        self.assertEqual(output.read_bytes(), self.made_by_one())
+
     def test_what_is_refused(self):
+        for output, words, code in ((self.folder, "is a directory", 2), (self.folder / "no" / "x.h5", "there is no directory", 1)):
+            with self.subTest(output=output):
+                self.assert_refused(self.tokens(self.inputs, output, *PIECES, code=code), code, words)
+                self.assertFalse((self.folder / "no").exists())
+        bad = self.folder / "forms.jsonl"
+        for odd in ({"messages": [{"role": "user", "content": "q"}]}, {"prompt": "p", "completion": "c"}):
+            lines = [json.dumps({"text": f"good {i}"}) for i in range(4000)]
+            lines[3000] = json.dumps(odd)
+            bad.write_text("\n".join(lines))
+            alone = self.tokens(bad, self.folder / "forms.h5", "--documents", "--pieces", "off", code=4)
+            for size in ("0.01", "0.02", "0.03"):
+                self.assertEqual(self.tokens(bad, self.folder / "forms.h5", "--documents", "--pieces", "on", "--piece-size", size, code=4).errors(), alone.errors())
+
         self.assert_refused(self.tokens(self.inputs, self.folder / "few.h5", *PIECES, "--max-rows", 5, code=2), 2, "--max-rows reads the first texts")
 
 

@@ -473,8 +473,12 @@ std::string column_lines(const std::string& file) {
 std::string row_group_lines(const std::string& file) {
   const auto metadata = parquet::ParquetFileReader::OpenFile(file, /*memory_map=*/false)->metadata();
   std::string lines;
-  for (int i = 0; i < metadata->num_row_groups(); ++i)
-    lines += std::to_string(metadata->RowGroup(i)->total_compressed_size()) + "\n";
+  for (int i = 0; i < metadata->num_row_groups(); ++i) {
+    const auto group = metadata->RowGroup(i);
+    // Not all writers note the compressed size.
+    const auto compressed = group->total_compressed_size();
+    lines += std::to_string(compressed > 0 ? compressed : group->total_byte_size()) + "\n";
+  }
   return lines;
 }
 
