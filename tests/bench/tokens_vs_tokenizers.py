@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import shutil
 import statistics
 import subprocess
@@ -104,21 +103,23 @@ def peer(corpus, tokenizer, output):
     numpy.save(output + ".lengths.npy", numpy.array(lengths))
 
 
-def timed(command, env):
-    """Returns seconds and processor seconds."""
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+# A process of its own starts each command, because a child begins with the memory of its parent as its largest.
+WATCH = """
+import json, os, subprocess, sys, time
+begin = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(json.dumps([time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
+
+
+def measured(command, env):
+    """Returns seconds, processor seconds of all threads and processes, and the largest memory of a process in MiB."""
+    done = subprocess.run([sys.executable, "-S", "-c", WATCH, *command], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def peak_memory(command, env):
-    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss / 1024
+        sys.exit(f"{' '.join(map(str, command))} failed: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
 
 
 def difference(ours, theirs):
@@ -172,11 +173,11 @@ def main():
             times = {who: [] for who in commands}
             for turn in range(options.rounds):
                 for who in list(commands) if turn % 2 == 0 else list(commands)[::-1]:
-                    times[who].append(timed(commands[who], env))
+                    times[who].append(measured(commands[who], env))
             print(f"{kind}: tokenizers: {difference(ours, theirs)}" + (f"; sentencepiece: {difference(ours, theirs + '.sp')}" if "sentencepiece" in commands else ""))
-            for who, command in commands.items():
-                rate, core = [size / 1e6 / seconds for seconds, _ in times[who]], [size / 1e6 / cpu for _, cpu in times[who]]
-                line = f"  {who:21} {statistics.median(rate):7.1f} MB/s, {statistics.median(core):6.1f} per core, {peak_memory(command, env):5.0f} MiB"
+            for who in commands:
+                rate, core = [size / 1e6 / one[0] for one in times[who]], [size / 1e6 / one[1] for one in times[who]]
+                line = f"  {who:21} {statistics.median(rate):7.1f} MB/s, {statistics.median(core):6.1f} per core, {max(one[2] for one in times[who]):5.0f} MiB"
                 if who != "fsdp-download tokens":
                     walls = [theirs_[0] / ours_[0] for ours_, theirs_ in zip(times["fsdp-download tokens"], times[who])]
                     cores = [theirs_[1] / ours_[1] for ours_, theirs_ in zip(times["fsdp-download tokens"], times[who])]

@@ -129,6 +129,7 @@ constexpr std::array kVariables = std::to_array<Variable>({
     {"FSDP_LOADED", tests},
     {"FSDP_LOADED_PROGRAMS", tests},
     {"FSDP_LOADED_TOO", tests},
+    {"FSDP_MEGATRON", tests},
     {"FSDP_MODULECMD", tests},
     {"FSDP_MPIEXEC", tests},
     {"FSDP_MPI_FOLDERS", tests},

@@ -230,9 +230,12 @@ CharacterMap::Rule CharacterMap::find(std::string_view text) const {
 
 SentencePieceNormalizer::SentencePieceNormalizer(const NormalizerSpec& spec, const std::vector<std::string>& symbols,
                                                  const std::string& file)
-    : dummy_prefix_(spec.dummy_prefix), removes_(spec.remove_extra_spaces), escapes_(spec.escape_spaces) {
+    : dummy_prefix_(spec.dummy_prefix),
+      removes_(spec.remove_extra_spaces),
+      escapes_(spec.escape_spaces),
+      only_escapes_(spec.character_map.empty() && !removes_) {
   if (!spec.character_map.empty()) map_.emplace_back(spec.character_map, file);
-  if (map_.empty() && !removes_) return;  // symbols stay unchanged anyway when nothing is mapped or removed
+  if (only_escapes_) return;  // symbols stay unchanged anyway when nothing is mapped or removed
   for (const auto& symbol : symbols) {
     auto& list = symbols_[static_cast<std::uint8_t>(symbol.at(0))];
     const auto shorter = [&](const std::string& other) { return other.size() < symbol.size(); };
@@ -301,8 +304,20 @@ NormalizedText SentencePieceNormalizer::normalize(std::string_view text, bool du
 
 std::string SentencePieceNormalizer::normalized_text(std::string_view text, bool dummy_prefix) const {
   std::string normalized;
-  for_parts(text, dummy_prefix, [&](std::string_view bytes, std::size_t) { normalized += bytes; });
-  trim_end(normalized);
+  if (!only_escapes_) {
+    for_parts(text, dummy_prefix, [&](std::string_view bytes, std::size_t) { normalized += bytes; });
+    trim_end(normalized);
+    return normalized;
+  }
+  const std::string_view space = escapes_ ? kSpaceSign : " ";
+  normalized.reserve(text.size() + text.size() / 4 + space.size());
+  if (dummy_prefix && dummy_prefix_ && utf8_character_length(text) > 0) normalized += space;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find(' ', at), text.size());
+    normalized += text.substr(at, end - at);
+    if (end < text.size()) normalized += space;
+    at = end + 1;
+  }
   return normalized;
 }
 

@@ -74,6 +74,7 @@ class SentencePieceNormalizer {
   std::vector<CharacterMap> map_;                      ///< at most one
   std::array<std::vector<std::string>, 256> symbols_;  ///< symbols by first byte, the longest first
   bool dummy_prefix_, removes_, escapes_;
+  bool only_escapes_;  ///< nothing changes but spaces
 };
 
 struct SentencePieceModel {
