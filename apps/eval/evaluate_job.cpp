@@ -91,7 +91,8 @@ bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b
 EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions& options,
                                      std::vector<EvaluationSubject>& subjects, const Logger& log) {
   EvaluationInput input;
-  input.texts = holds_texts(options.data, options.data_field);
+  const auto column = asked_column(options.data_field, options.conversations.form);
+  input.texts = holds_texts(options.data, column);
   const auto node = world.split_by_node();
   std::optional<TemporaryDirectory> scratch;  // the node's first rank removes it
   const StopSignal signal;  // so that the temporary folder is removed when a signal interrupts the encoding
@@ -105,7 +106,7 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   if (input.texts && options.cache_dir.empty())
     how.directory = scratch.emplace(make_scratch_directory(*node), node->rank() == 0).path();
 
-  const auto of_tokens = token_file_options(how.layout, options.token_type);
+  const auto of_tokens = token_file_options(how.layout, options.token_type, column);
   if (!input.texts) log_unread_data(*open_token_file(options.data, of_tokens), log);
 
   SequenceLimit limit{options.seq_len, row_positions(subjects.front().config, options.seq_len)};

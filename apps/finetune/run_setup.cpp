@@ -132,8 +132,9 @@ class DataOpener {
     if (!trained && options_.val_split == 0) texts.max_rows = 0;
     texts.split = {options_.val_split, !trained};
     const auto file = prepare_tokens(world_, data, texts, log_, stopped_);
-    TokenLoader loader(file, limit_, setup_.config.vocab_size, trained || options_.val_split > 0 ? most : 0,
-                       token_file_options(texts.layout, texts.token_type));
+    TokenLoader loader(
+        file, limit_, setup_.config.vocab_size, trained || options_.val_split > 0 ? most : 0,
+        token_file_options(texts.layout, texts.token_type, asked_column(texts.field, texts.conversations.form)));
     scan_ids(world_, loader.tokens(),
              {.records = std::min(loader.num_records(), loader.tokens().num_records()),
               .vocab_size = setup_.config.vocab_size,
@@ -408,7 +409,8 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
   if (options.val_split > 0) {
     if (options.sources.empty()) throw UsageError("--val-split holds out a part of --train-data: give that");
     for (const auto& source : options.sources) {
-      if (is_token_file(source.path, source.field.empty() ? options.data_field : source.field))
+      const auto& field = source.field.empty() ? options.data_field : source.field;
+      if (is_token_file(source.path, asked_column(field, source.form.value_or(options.conversations.form))))
         throw UsageError("--val-split holds out texts, and " + source.path +
                          " is a token file: give the texts, or encode those for --val-data apart");
     }

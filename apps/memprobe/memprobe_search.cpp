@@ -42,14 +42,18 @@ std::optional<TrainingData> open_token_files(const TrainOptions& options, const 
     if (!is_name && !std::filesystem::exists(source.path, error))
       throw MissingInput("--train-data " + source.path + ": No such file or directory");
   }
-  const auto is_token_source = [](const DataSource& source) { return is_token_file(source.path, source.field); };
+  const auto column_of = [&](const DataSource& source) {
+    return asked_column(source.field.empty() ? options.data_field : source.field,
+                        source.form.value_or(options.conversations.form));
+  };
+  const auto is_token_source = [&](const DataSource& source) { return is_token_file(source.path, column_of(source)); };
   if (asked.empty() || !std::ranges::all_of(asked, is_token_source)) return std::nullopt;
   std::vector<TrainingSource> sources;
   for (const auto& source : asked) {
     TokenLoader rows(source.path, SequenceLimit{options.model.seq_len, row_positions(config, options.model.seq_len)},
                      config.vocab_size, source.max_rows.value_or(options.max_rows),
                      token_file_options(source.layout.value_or(asked_layout(options.stream, options.documents)),
-                                        source.token_type ? source.token_type : options.token_type));
+                                        source.token_type ? source.token_type : options.token_type, column_of(source)));
     if (on_gpu) rows.pad_to(kGpuLengthStep);
     if (options.pack && !rows.is_stream() && (asked.size() == 1 || rows.has_documents()))
       rows.pack({options.seed, !options.no_shuffle});

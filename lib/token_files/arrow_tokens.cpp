@@ -5,33 +5,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/formats/arrow/parquet_plugin.hpp"
-#include "lib/token_files/array_tokens.hpp"
 #include "lib/token_files/token_file_formats.hpp"
 
 namespace fsdp {
 namespace {
 
-std::unique_ptr<detail::IdColumn> open_column(const std::filesystem::path& file, std::string& failure) {
-  return std::unique_ptr<detail::IdColumn>(detail::find_parquet_plugin(file).open_ids(file.c_str(), &failure));
+std::unique_ptr<detail::IdColumn> open_column(const std::filesystem::path& file, const std::string& field,
+                                              std::string& failure) {
+  return std::unique_ptr<detail::IdColumn>(
+      detail::find_parquet_plugin(file).open_ids(file.c_str(), field.c_str(), &failure));
 }
 
 class ArrowTokens final : public TokenFile {
  public:
   ArrowTokens(const std::filesystem::path& file, std::unique_ptr<detail::IdColumn> column)
       : TokenFile(file), column_(std::move(column)) {
-    std::int64_t ids = 0;
     for (std::int64_t block = 0; block < column_->num_blocks(); ++block) {
       first_rows_.push_back(rows_);
       rows_ += column_->block_rows(block);
-      ids += row_length() > 0 ? row_length() * column_->block_rows(block) : take_lengths(block);
+      if (row_length() == 0) take_lengths(block);
     }
-    require_pair(file, ids);
-    if (row_length() == 1) fail("rows of one id, and 2 are needed to predict one");
+    if (row_length() == 1) fail("holds rows of one id, and 2 are needed to predict one");
   }
 
   std::int64_t num_records() const override { return rows_; }
@@ -60,7 +60,9 @@ class ArrowTokens final : public TokenFile {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> found;
     for (const auto& name : parquet_columns(file())) {
-      if (name != "text" && name != "messages" && name != "prompt") continue;
+      constexpr std::array<std::string_view, 6> kTexts{"text",          "Moves",  "messages",
+                                                       "conversations", "prompt", "instruction"};
+      if (std::ranges::find(kTexts, name) == kTexts.end()) continue;
       found.push_back("has ids, which are read, beside the column '" + name +
                       "', which the name of that column asks for");
     }
@@ -77,10 +79,11 @@ class ArrowTokens final : public TokenFile {
 
   std::vector<std::string> unread() const override {
     std::vector<std::string> found;
+    if (has_loss_mask()) return found;  // labels replace them
     for (const auto& name : parquet_columns(file())) {
-      const bool is_mask = name == "attention_mask" || name == "completion_mask" || name == "assistant_masks" ||
-                           name == "loss_mask" || name == "position_ids";
-      if (is_mask || (name == "labels" && !has_loss_mask())) found.push_back(name);
+      constexpr std::array<std::string_view, 6> kMasks{"attention_mask", "completion_mask", "assistant_masks",
+                                                       "loss_mask",      "labels",          "position_ids"};
+      if (std::ranges::find(kMasks, name) != kMasks.end()) found.push_back(name);
     }
     return found;
   }
@@ -90,21 +93,19 @@ class ArrowTokens final : public TokenFile {
     throw FormatError(file().string() + ": " + detail::worded(problem));
   }
 
-  /// \return ids of the block
-  std::int64_t take_lengths(std::int64_t block) {
+  void take_lengths(std::int64_t block) {
     std::vector<std::int64_t> lengths;
     std::string failure;
     if (!column_->lengths(block, &lengths, &failure)) fail(failure);
     if (std::ssize(lengths) != column_->block_rows(block)) fail("has other rows than it says, it is damaged");
-    const auto begin = ends_.empty() ? 0 : ends_.back();
     for (const auto length : lengths) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + length);
-    return ends_.empty() ? 0 : ends_.back() - begin;
   }
 
   template <class Call>
   void call(std::int64_t record, const Call& read_from) const {
     const auto block = std::ranges::upper_bound(first_rows_, record) - first_rows_.begin() - 1;
     std::string failure;
+    check_unchanged();  // before as well: mapped memory beyond the end of a file ends the process
     if (!read_from(block, record - first_rows_[to_index(block)], &failure)) fail(failure);
     check_unchanged();
   }
@@ -119,16 +120,19 @@ class ArrowTokens final : public TokenFile {
 
 bool is_arrow_tokens(const std::filesystem::path& file, std::string_view head) {
   const bool is_known = head.starts_with("PAR1") || head.starts_with("\xff\xff\xff\xff");
-  if (!is_known || file.empty() || !detail::has_parquet_plugin()) return false;
-  std::string failure;
-  const auto column = open_column(file, failure);
-  // A column of this name that holds something else is refused, with the reason.
-  return column != nullptr || failure.starts_with("column '");
+  return is_known && !file.empty() && detail::has_parquet_plugin() && holds_ids(file, {});
 }
 
-std::unique_ptr<TokenFile> open_arrow_tokens(const std::filesystem::path& file, const TokenFileOptions&) {
+bool holds_ids(const std::filesystem::path& file, const std::string& field) {
   std::string failure;
-  auto column = open_column(file, failure);
+  const auto column = open_column(file, field, failure);
+  // A file that cannot be opened is refused with the reason, not taken for texts.
+  return column != nullptr || !failure.empty();
+}
+
+std::unique_ptr<TokenFile> open_arrow_tokens(const std::filesystem::path& file, const TokenFileOptions& options) {
+  std::string failure;
+  auto column = open_column(file, options.field, failure);
   if (column != nullptr) return std::make_unique<ArrowTokens>(file, std::move(column));
   throw FormatError(file.string() + ": " +
                     (failure.empty() ? "has no column 'input_ids' or 'tokens' of ids" : detail::worded(failure)));

@@ -463,6 +463,14 @@ class Hdf5Stream final : public Hdf5TokenFile {
     check_unchanged();
   }
 
+  std::vector<std::string> remarks() const override {
+    const Hdf5Scope scope;
+    const auto names = member_names(handle_);
+    if (names == "'tokens'" || (loss_mask_ && names.find(',') == names.rfind(','))) return {};
+    return {"holds " + names +
+            ", of which 'tokens' is read as one stream: where documents end is told by 'offsets' alone"};
+  }
+
   TokenFileNotes notes() const override {
     auto notes = Hdf5TokenFile::notes();
     notes.overlaps = !is_document_;

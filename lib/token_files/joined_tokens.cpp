@@ -47,6 +47,11 @@ class JoinedTokens final : public TokenFile {
     for (const auto& part : parts_) {
       for (const auto& remark : part->remarks()) all.push_back(part->file().filename().string() + " " + remark);
     }
+    if (all.size() > 1) {
+      const auto others = all.size() - 1;
+      all.resize(1);
+      all.front() += fmt::format(" (and {} more about files of this folder)", others);
+    }
     return all;
   }
 

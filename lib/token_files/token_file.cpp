@@ -107,6 +107,8 @@ std::vector<std::filesystem::path> token_files_in(const std::filesystem::path& f
     constexpr std::array<std::string_view, 4> kNotes{".md", ".pkl", ".yaml", ".yml"};
     if (std::ranges::find(kNotes, path.extension().string()) != kNotes.end()) continue;
     if (path.filename() == "dataset_info.json" || path.filename() == kDatasetState) continue;
+    // datasets keeps results of map() and filter() beside the data.
+    if (path.extension() == ".arrow" && path.filename().string().starts_with("cache-")) continue;
     if (format_of(path) == nullptr) return {};
     const bool has_index = path.extension() == ".bin" && is_megatron(path, {});
     if (!has_index) files.push_back(path);  // the index stands for both
@@ -181,7 +183,7 @@ std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, co
   return (format != nullptr ? *format : kFormats[0]).open(file, options);
 }
 
-bool is_token_file(const std::filesystem::path& file, std::string_view field) {
+bool is_token_file(const std::filesystem::path& file, const std::string& field) {
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) {
     const auto files = token_files_in(file);
@@ -189,8 +191,7 @@ bool is_token_file(const std::filesystem::path& file, std::string_view field) {
   }
   if (!std::filesystem::is_regular_file(file, error)) return false;
   const auto* format = format_of(file);
-  const bool is_other_column = !field.empty() && field != "input_ids" && field != "tokens";
-  return format != nullptr && !(format->open == open_arrow_tokens && is_other_column);
+  return format != nullptr && (format->open != open_arrow_tokens || holds_ids(file, field));
 }
 
 std::string_view token_format_of(std::string_view first_bytes) {

@@ -101,6 +101,7 @@ struct TokenFileOptions {
   std::int64_t stream_inputs = 0;  ///< a stream without rows is cut into rows of so many inputs; 0: it is one document
   bool documents = false;          ///< files that may be read either way are documents, not a stream
   std::optional<NumberType> raw;   ///< of files that are ids and nothing else
+  std::string field;               ///< column of ids in Parquet and Arrow streams; empty: the usual ones
 };
 
 /// Opens a token file of any format, or a folder of several, in the order of their names.
@@ -109,10 +110,10 @@ std::unique_ptr<TokenFile> open_token_file(const std::filesystem::path& file, co
 
 /// True for a regular file that has the name or the first bytes of a token file, and for a folder whose files are such.
 /// A file that only has the name is refused when it is opened, not taken for a text.
-/// \param field  key or column that was asked for: Parquet and Arrow streams with columns of ids and of texts are token
-///               files unless it is another than `input_ids` and `tokens`; empty: none was
+/// Parquet and Arrow streams are token files by their column `field`, if they have it, else by `input_ids` or `tokens`.
+/// \param field  key or column that was asked for; empty: none was
 /// \throws IoError when the file cannot be read
-bool is_token_file(const std::filesystem::path& file, std::string_view field = {});
+bool is_token_file(const std::filesystem::path& file, const std::string& field = {});
 
 /// The format whose signature these bytes begin with, for a message: "an HDF5 file"; empty when there is none.
 std::string_view token_format_of(std::string_view first_bytes);

@@ -14,6 +14,8 @@ namespace fsdp {
 bool is_hdf5_tokens(const std::filesystem::path& file, std::string_view head);
 std::unique_ptr<TokenFile> open_hdf5_tokens(const std::filesystem::path& file, const TokenFileOptions& options);
 bool is_arrow_tokens(const std::filesystem::path& file, std::string_view head);
+/// As is_token_file(), of a file for which is_arrow_tokens() is true.
+bool holds_ids(const std::filesystem::path& file, const std::string& field);
 std::unique_ptr<TokenFile> open_arrow_tokens(const std::filesystem::path& file, const TokenFileOptions& options);
 bool is_megatron(const std::filesystem::path& file, std::string_view head);
 std::unique_ptr<TokenFile> open_megatron_tokens(const std::filesystem::path& file, const TokenFileOptions& options);

@@ -134,6 +134,27 @@ class ForeignTokens(fsdp_cli.Case):
         self.assertIn("has ids, which are read, beside the column 'text'", self.tune("ids", "both.parquet", *STEPS).err)
         texts = self.tune("texts", "both.parquet", *STEPS, "--data-field", "text", "--tokenizer", "gpt2", "--vocab-size", 50257)
         self.assertIn("texts", texts.err)
+        self.assertIn("texts", self.tune("form", "both.parquet", *STEPS, "--data-form", "text", "--tokenizer", "gpt2", "--vocab-size", 50257).err)
+        table = pyarrow.table({"input_ids": [[1, 2, 3, 4]] * 4, "tokens": [[5, 6, 7, 8, 9, 10]] * 4, "Moves": ["e4"] * 4})
+        pyarrow.parquet.write_table(table, self.folder / "two.parquet")
+        self.assertRegex(self.tune("two", "two.parquet", *STEPS).err, "beside the column 'Moves'[^$]*texts of up to 3 tokens")
+        self.assertIn("texts of up to 5 tokens", self.tune("other", "two.parquet", *STEPS, "--data-field", "tokens").err)
+        table = pyarrow.table({"text": ["one two three"] * 8, "input_ids": ["no ids"] * 8})
+        pyarrow.parquet.write_table(table, self.folder / "words.parquet")
+        self.tune("words", "words.parquet", *STEPS, "--tokenizer", "gpt2", "--vocab-size", 50257)
+        fixed = pyarrow.array([[1, 2, 3, 4], None, [5, 6, 7, 8]], pyarrow.list_(pyarrow.int32(), 4))
+        pyarrow.parquet.write_table(pyarrow.table({"input_ids": fixed, "labels": fixed}), self.folder / "fixed.parquet")
+        self.assert_refused(self.tune("fixed", "fixed.parquet", *STEPS, code=4), 4, "fixed.parquet: row 1: is null, expected 4 ids as in each row")
+        parts = self.folder / "parts"
+        parts.mkdir()
+        for number, rows in enumerate(([[1, 2, 3]] * 4, [])):
+            table = pyarrow.table({"input_ids": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())), "attention_mask": pyarrow.array(rows, pyarrow.list_(pyarrow.int32())),
+                                   "labels": pyarrow.array(rows, pyarrow.list_(pyarrow.int32()))})
+            pyarrow.parquet.write_table(table, parts / f"part-{number:05}.parquet")
+        self.assertNotIn("not read", self.tune("parts", "parts", *STEPS).err)
+        with pyarrow.ipc.new_stream(self.folder / "packed.arrow", table.schema, options=pyarrow.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_table(pyarrow.table({name: [[1, 2, 3] * 500] * 4 for name in table.column_names}, table.schema))
+        self.assert_refused(self.tune("packed", "packed.arrow", *STEPS, code=4), 4, "packed.arrow: is a compressed Arrow stream: write it without compression")
         table = pyarrow.table({"input_ids": pyarrow.array([[1, 2, None, 4]] * 3, pyarrow.list_(pyarrow.int32()))})
         pyarrow.parquet.write_table(table, self.folder / "null.parquet")
         self.assert_refused(self.tune("null", "null.parquet", *STEPS, code=4), 4, "null.parquet: row 0: position 2 is null")

@@ -18,15 +18,17 @@ constexpr std::int32_t kNone = -1;
 
 /// True where the library would do something that the merges do not.
 bool is_unusual(const SentencePieceModel& model) {
-  std::set<std::string_view> normal;
+  constexpr std::size_t kLongest = 1000;  // bytes; each place of a piece is tried as a cut
+  std::set<std::string_view> texts;
   for (const auto& piece : model.pieces) {
-    if (piece.type == Type::unused || !std::isfinite(piece.score)) return true;
-    if (piece.type == Type::normal && !normal.insert(piece.text).second) return true;
+    if (piece.type == Type::unused || !std::isfinite(piece.score) || piece.text.size() > kLongest) return true;
+    const bool is_text = piece.type == Type::normal || piece.type == Type::user_defined;
+    if (is_text && !texts.insert(piece.text).second) return true;
   }
   // The library asks for the marks first, when it gives a symbol its id.
   return !model.byte_fallback || std::ranges::any_of(model.pieces, [&](const auto& piece) {
     const bool is_mark = piece.type == Type::control || piece.type == Type::unknown || piece.type == Type::byte;
-    return is_mark && (normal.contains(piece.text) || utf8_character_length(piece.text) == piece.text.size());
+    return is_mark && (texts.contains(piece.text) || utf8_character_length(piece.text) == piece.text.size());
   });
 }
 
@@ -42,13 +44,15 @@ std::optional<SentencePieceMerges> SentencePieceMerges::of(const SentencePieceMo
   for (std::size_t id = 0; id < merges.pieces_.size(); ++id) {
     const auto& piece = merges.pieces_[id];
     const auto number = static_cast<std::int32_t>(id);
-    if (piece.type == Type::user_defined)
-      merges.users_[static_cast<std::uint8_t>(piece.text[0])].emplace_back(piece.text, number);
+    if (piece.type == Type::user_defined) {
+      merges.users_.emplace(piece.text, number);
+      auto& lengths = merges.user_lengths_[static_cast<std::uint8_t>(piece.text[0])];
+      if (std::ranges::find(lengths, piece.text.size()) == lengths.end()) lengths.push_back(piece.text.size());
+    }
     if (piece.type == Type::normal && utf8_character_length(piece.text) == piece.text.size())
       merges.symbols_.emplace(piece.text, number);
   }
-  for (auto& list : merges.users_)
-    std::ranges::stable_sort(list, std::greater(), [](const auto& user) { return user.first.size(); });
+  for (auto& lengths : merges.user_lengths_) std::ranges::sort(lengths, std::greater());
   merges.add_merges(model);
   for (std::size_t c = 0; c < merges.ascii_.size(); ++c) {
     const char character = static_cast<char>(c);
@@ -94,10 +98,12 @@ void SentencePieceMerges::add_merges(const SentencePieceModel& model) {
 }
 
 std::int32_t SentencePieceMerges::user_piece(std::string_view text, std::size_t& bytes) const {
-  for (const auto& [piece, id] : users_[static_cast<std::uint8_t>(text[0])]) {
-    if (!text.starts_with(piece)) continue;
-    bytes = piece.size();
-    return id;
+  for (const auto length : user_lengths_[static_cast<std::uint8_t>(text[0])]) {
+    if (length > text.size()) continue;
+    const auto found = users_.find(text.substr(0, length));
+    if (found == users_.end()) continue;
+    bytes = length;
+    return found->second;
   }
   return kNone;
 }

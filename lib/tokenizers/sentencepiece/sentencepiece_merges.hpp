@@ -39,8 +39,9 @@ class SentencePieceMerges {
   std::vector<std::string_view> no_pieces_;                     ///< by their ids, from num_pieces_ on
   std::array<std::int32_t, 128> ascii_{};                       ///< symbols of ASCII characters; -1: in no piece
   std::vector<std::int32_t> bytes_;                             ///< ids of bytes
-  std::array<std::vector<std::pair<std::string_view, std::int32_t>>, 256> users_;  ///< by first byte, the longest first
-  std::vector<SentencePieceModel::Piece> pieces_;                                  ///< whose texts the views are of
+  std::unordered_map<std::string_view, std::int32_t> users_;    ///< user-defined pieces
+  std::array<std::vector<std::size_t>, 256> user_lengths_;      ///< of these by first byte, the longest first
+  std::vector<SentencePieceModel::Piece> pieces_;               ///< whose texts the views are of
 };
 
 }  // namespace fsdp

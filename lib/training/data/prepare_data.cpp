@@ -138,10 +138,16 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
 
 }  // namespace
 
-TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type) {
+std::string asked_column(const std::string& field, DataForm form) {
+  if (!field.empty() || form == DataForm::automatic) return field;
+  return form == DataForm::messages ? "messages" : form == DataForm::text ? "text" : "prompt";
+}
+
+TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type, const std::string& field) {
   TokenFileOptions options;
   options.documents = layout == TextLayout::documents;
   options.raw = type;
+  options.field = field;
   return options;
 }
 
@@ -152,7 +158,7 @@ void log_unread_data(const TokenFile& file, const Logger& log) {
   if (unread.empty()) return;
   log.warning(
       fmt::format("{}: {} {} not read, every id counts; where some do not, write a dataset loss_mask (of labels "
-                  "it is labels != -100)",
+                  "it is labels != -100), in Parquet and Arrow a column labels",
                   file.file().string(), fmt::join(unread, ", "), unread.size() == 1 ? "is" : "are"));
 }
 
@@ -160,8 +166,9 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
                                      const Logger& log, const std::function<bool()>& stop_wanted) {
   // Rank 0 works: all ranks fail with its error, or go on with its file.
   return text_of_root(world, [&] {
-    if (is_token_file(data, options.field)) {
-      auto how = token_file_options(options.layout, options.token_type);
+    const auto column = asked_column(options.field, options.conversations.form);
+    if (is_token_file(data, column)) {
+      auto how = token_file_options(options.layout, options.token_type, column);
       how.stream_inputs = options.row_inputs;
       const auto tokens = open_token_file(data, how);
       if (options.check_origin)

@@ -43,8 +43,12 @@ struct TextOptions {
   bool quiet = false;
 };
 
+/// The column by which Parquet and Arrow streams are told to be token files or texts: the one that was asked for by its
+/// name, or by a form. \return empty when neither was
+std::string asked_column(const std::string& field, DataForm form);
+
 /// How token files are opened that do not say how they are to be read.
-TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type);
+TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type, const std::string& field);
 
 /// Warns of data in a token file that says which ids count and is not read here, and of what else the user should know.
 void log_unread_data(const TokenFile& file, const Logger& log);

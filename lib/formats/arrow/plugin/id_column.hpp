@@ -32,8 +32,10 @@ class IdColumn {
                          std::string* failure) noexcept = 0;
 };
 
-/// Opens the column of ids of a file. \return null when it failed; `failure` is empty where the file has no such column
-using OpenIdsFunction = IdColumn*(const char* file, std::string* failure);
+/// Opens the column of ids of a file. \param field  its name, where the file has a column of this name; else
+/// `input_ids`, or `tokens`. \return null when it failed; `failure` is empty where that is no column of ids, and the
+/// file one of texts
+using OpenIdsFunction = IdColumn*(const char* file, const char* field, std::string* failure);
 inline constexpr const char* kOpenIdsSymbol = "fsdp_open_ids";
 
 }  // namespace fsdp::detail

@@ -11,12 +11,14 @@
 #include <parquet/schema.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <list>
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "lib/formats/arrow/plugin/arrow_files.hpp"
 
@@ -37,22 +39,29 @@ struct IdFields {
   int ids = -1, labels = -1;
 };
 
-IdFields find_fields(const arrow::Schema& schema) {
-  for (const auto* name : {"input_ids", "tokens"}) {
+/// Columns of samples that are read as texts.
+bool has_texts(const arrow::Schema& schema) {
+  constexpr std::array<const char*, 6> kTexts{"text", "Moves", "messages", "conversations", "prompt", "instruction"};
+  return std::any_of(kTexts.begin(), kTexts.end(), [&](const auto* name) { return schema.GetFieldIndex(name) >= 0; });
+}
+
+IdFields find_fields(const arrow::Schema& schema, const std::string& field) {
+  const auto labels = schema.GetFieldIndex("labels");
+  const bool fits = labels >= 0 && is_list_of_integers(*schema.field(labels)->type());
+  const auto holds_ids = [&](int column) { return is_list_of_integers(*schema.field(column)->type()); };
+  const auto named = schema.GetAllFieldIndices(field);
+  if (!named.empty()) {
+    return named.size() == 1 && holds_ids(named.front()) ? IdFields{named.front(), fits ? labels : -1} : IdFields{};
+  }
+  for (const std::string name : {"input_ids", "tokens"}) {
     const auto found = schema.GetAllFieldIndices(name);
-    if (found.empty()) continue;
-    const auto& type = *schema.field(found.front())->type();
     // Lists of words are called tokens, too.
-    if (name == std::string_view("tokens") && !is_list_of_integers(type)) continue;
-    if (found.size() > 1)
-      throw std::runtime_error(std::string("has two columns '") + name + "', and which is meant cannot be said");
-    if (!is_list_of_integers(type)) {
-      throw std::runtime_error(std::string("column '") + name + "' holds " + type.ToString() +
-                               ", expected lists of whole numbers (list<int32>)");
-    }
-    const auto labels = schema.GetFieldIndex("labels");
-    const bool fits = labels >= 0 && is_list_of_integers(*schema.field(labels)->type());
-    return {found.front(), fits ? labels : -1};
+    if (found.empty() || (name == "tokens" && !holds_ids(found.front()))) continue;
+    if (found.size() > 1) throw std::runtime_error("has two columns '" + name + "', and which is meant cannot be said");
+    if (holds_ids(found.front())) return {found.front(), fits ? labels : -1};
+    if (has_texts(schema)) return {};
+    throw std::runtime_error("column '" + name + "' holds " + schema.field(found.front())->type()->ToString() +
+                             ", expected lists of whole numbers (list<int32>)");
   }
   return {};
 }
@@ -66,7 +75,11 @@ struct Extent {
 template <class List>
 Extent extent_of(const arrow::Array& array, std::int64_t row) {
   const auto& list = static_cast<const List&>(array);
-  if (list.IsNull(row)) return {};
+  if (list.IsNull(row)) {
+    if constexpr (std::is_same_v<List, arrow::FixedSizeListArray>)
+      throw std::runtime_error("is null, expected " + std::to_string(list.value_length(row)) + " ids as in each row");
+    return {};
+  }
   Extent extent{list.values().get(), static_cast<std::int64_t>(list.value_offset(row)),
                 static_cast<std::int64_t>(list.value_length(row))};
   // Offsets come from the file, and nothing has looked at them.
@@ -183,6 +196,7 @@ class IdRows : public IdColumn {
         throw std::runtime_error("has " + std::to_string(labels.length) + " labels for " + std::to_string(ids.length) +
                                  " ids, expected one for each");
       }
+      if (count > ids.length) throw std::runtime_error("has fewer ids than at the start: was the file replaced?");
       if (count == 0) return;
       with_values(*ids.values, [&](const auto& id_at) {
         with_values(*labels.values, [&](const auto& label_at) {
@@ -205,6 +219,16 @@ class IdRows : public IdColumn {
   void take_type(const arrow::DataType& type) {
     if (type.id() == arrow::Type::FIXED_SIZE_LIST)
       row_length_ = static_cast<const arrow::FixedSizeListType&>(type).list_size();
+    if (type.id() == arrow::Type::FIXED_SIZE_LIST && row_length_ < 1)
+      throw std::runtime_error("has rows of a fixed size of no ids");
+  }
+  /// Notes the rows of the next block. \throws std::runtime_error for more than a file holds
+  void add_rows(std::int64_t rows) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 50;  // ids in a file
+    num_rows_ += std::clamp<std::int64_t>(rows, 0, kMost);
+    if (rows < 0 || num_rows_ > kMost / std::max<std::int64_t>(1, row_length_))
+      throw std::runtime_error("claims a number of rows that no file holds, it is damaged");
+    rows_.push_back(rows);
   }
 
   std::vector<std::int64_t> rows_;  ///< of each block
@@ -230,7 +254,7 @@ class IdRows : public IdColumn {
     return false;
   }
 
-  std::int64_t row_length_ = 0;
+  std::int64_t row_length_ = 0, num_rows_ = 0;
 };
 
 /// Batches of a stream in mapped memory: of each only where its buffers are is held.
@@ -250,13 +274,24 @@ class StreamIds : public IdRows {
       if (batch == nullptr) break;
       check(batch->Validate());
       blocks_.push_back({batch->column(ids), has_labels_ ? batch->column(1 - ids) : nullptr});
-      rows_.push_back(batch->num_rows());
+      check_mapped(*blocks_.back().ids);
+      add_rows(batch->num_rows());
     }
     check_end(*input_);
   }
 
  private:
   Block block_of(std::int64_t block) override { return blocks_[static_cast<std::size_t>(block)]; }
+
+  /// Buffers of compressed batches are copies in memory, which all of them together may not fit into.
+  void check_mapped(const arrow::Array& list) const {
+    const auto& values = list.data()->child_data.front()->buffers[1];
+    if (values == nullptr || values->size() == 0) return;
+    const auto map = checked(input_->ReadAt(0, 1));
+    const auto offset = static_cast<std::int64_t>(values->address() - map->address());
+    if (offset < 0 || offset >= checked(input_->GetSize()))
+      throw std::runtime_error("is a compressed Arrow stream: write it without compression, or as Parquet");
+  }
 
   std::shared_ptr<arrow::io::MemoryMappedFile> input_;
   std::vector<Block> blocks_;
@@ -273,11 +308,12 @@ class ParquetIds : public IdRows {
     if (has_labels_) leaves_.push_back(leaf_of(*metadata, schema.field(fields.labels)->name()));
     for (int group = 0; group < metadata->num_row_groups(); ++group) {
       const auto facts = metadata->RowGroup(group);
-      if (facts->num_rows() < 0) throw std::runtime_error("a row group has a negative number of rows, it is damaged");
-      rows_.push_back(facts->num_rows());
+      add_rows(facts->num_rows());
       // Decoded ids have the width of their type.
       const auto& type = *schema.field(fields.ids)->type()->field(0)->type();
-      largest_ = std::max(largest_, facts->ColumnChunk(leaves_[0])->num_values() * (type.bit_width() / 8));
+      constexpr std::int64_t kMost = std::int64_t{1} << 50;
+      const auto values = std::clamp<std::int64_t>(facts->ColumnChunk(leaves_[0])->num_values(), 0, kMost);
+      largest_ = std::max(largest_, values * (type.bit_width() / 8));
     }
   }
 
@@ -349,17 +385,17 @@ class ParquetIds : public IdRows {
 
 }  // namespace
 
-std::unique_ptr<IdColumn> open_id_column(const std::string& file) {
+std::unique_ptr<IdColumn> open_id_column(const std::string& file, const std::string& field) {
   if (is_arrow_stream(file)) {
     const auto schema = open_stream(file, open_input(file))->schema();
-    const auto fields = find_fields(*schema);
+    const auto fields = find_fields(*schema, field);
     return fields.ids < 0 ? nullptr : std::make_unique<StreamIds>(file, fields, *schema);
   }
   constexpr std::int64_t kUnused = 64;
   auto reader = open_parquet_file(file, kUnused);
   std::shared_ptr<arrow::Schema> schema;
   check(reader->GetSchema(&schema));
-  const auto fields = find_fields(*schema);
+  const auto fields = find_fields(*schema, field);
   return fields.ids < 0 ? nullptr : std::make_unique<ParquetIds>(std::move(reader), fields, *schema);
 }
 

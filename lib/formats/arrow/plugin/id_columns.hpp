@@ -7,9 +7,9 @@
 
 namespace fsdp::detail {
 
-/// Opens the column `input_ids`, else `tokens`; of a Parquet file reads only the footer.
-/// \return null when the file has neither
-/// \throws std::exception when the column holds something else than lists of whole numbers
-std::unique_ptr<IdColumn> open_id_column(const std::string& file);
+/// Opens the column `field`, or where there is none `input_ids`, else `tokens`; of a Parquet file reads only the
+/// footer. \return null when there is no such column of ids \throws std::exception when `input_ids` holds something
+/// else than lists of whole numbers, and no texts are there
+std::unique_ptr<IdColumn> open_id_column(const std::string& file, const std::string& field);
 
 }  // namespace fsdp::detail

@@ -20,7 +20,7 @@ class ParquetColumn {
 
 /// Program and plugin exchange C++ objects, so both must come from one build. Increase the number when ParquetColumn
 /// changes.
-inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 6";
+inline constexpr const char* kParquetPluginAbi = "fsdp " FSDP_VERSION ", Parquet interface 7";
 
 /// The row groups of a Parquet file that are read: [begin, end); end 0: all.
 struct RowGroups {

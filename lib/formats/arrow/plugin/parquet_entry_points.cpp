@@ -54,6 +54,6 @@ FSDP_EXPORT bool fsdp_parquet_row_groups(const char* file, std::string* lines, s
       failure);
 }
 
-FSDP_EXPORT fsdp::detail::IdColumn* fsdp_open_ids(const char* file, std::string* failure) {
-  return guarded([&] { return fsdp::detail::open_id_column(file).release(); }, failure);
+FSDP_EXPORT fsdp::detail::IdColumn* fsdp_open_ids(const char* file, const char* field, std::string* failure) {
+  return guarded([&] { return fsdp::detail::open_id_column(file, field).release(); }, failure);
 }
