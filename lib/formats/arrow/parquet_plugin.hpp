@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/formats/arrow/plugin/id_column.hpp"
-#include "lib/formats/arrow/plugin/parquet_column.hpp"
+#include "lib/formats/arrow/id_column.hpp"
+#include "lib/formats/arrow/parquet_column.hpp"
 
 namespace fsdp {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/formats/arrow/plugin/id_column.hpp"
+#include "lib/formats/arrow/id_column.hpp"
 
 namespace fsdp::detail {
 

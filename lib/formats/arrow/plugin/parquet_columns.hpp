@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/formats/arrow/plugin/parquet_column.hpp"
+#include "lib/formats/arrow/parquet_column.hpp"
 
 namespace fsdp::detail {
 
