@@ -281,8 +281,7 @@ void choose_pieces(Arguments& arguments) {
   options.piece_bytes = static_cast<std::int64_t>(arguments.piece_mib * (1 << 20));
   options.takeover_after =
       std::chrono::milliseconds(static_cast<std::int64_t>(1000 * arguments.takeover_after_seconds));
-  if (arguments.report_file.empty()) return;
-  options.also_written = {arguments.report_file};
+  if (!arguments.report_file.empty()) options.also_written = {arguments.report_file};
 }
 
 /// Tells the end of a process that did not write the output.
@@ -344,10 +343,12 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   }
   const auto corpus = make_corpus_report(arguments, *tokenizer);
   options.corpus = corpus.get();
-  if (corpus != nullptr && !arguments.report_file.empty()) {
+  nlohmann::json facts;  // of the corpus
+  if (corpus != nullptr) {
     options.written = [&](const TokenizeReport& result) {
-      write_corpus_report(arguments.report_file, options.output, *corpus,
-                          corpus_to_json(*corpus, result.cut_documents));
+      facts = corpus_to_json(*corpus, result.cut_documents);
+      if (arguments.report_file.empty()) return;
+      write_corpus_report(arguments.report_file, options.output, *corpus, facts);
     };
   }
   const auto result = tokenize(
@@ -381,7 +382,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   }
   report = report_of(options, result, *tokenizer, progress.seconds());
   if (corpus != nullptr) {
-    report["report"] = corpus_to_json(*corpus, result.cut_documents);
+    report["report"] = std::move(facts);
     tell_corpus(*corpus, result.cut_documents, arguments.drop_duplicates, log);
   }
   print_result(arguments);

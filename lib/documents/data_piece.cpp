@@ -1,7 +1,6 @@
 #include "lib/documents/data_piece.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string>
 #include <string_view>
@@ -50,12 +49,13 @@ std::vector<DataPiece> cut_into_pieces(const std::filesystem::path& file, std::i
   return pieces.size() > 1 ? pieces : whole;
 }
 
-std::int64_t count_lines(const std::filesystem::path& file, std::int64_t begin, std::int64_t end) {
-  const auto handle = File::open_read(file);
+std::int64_t lines_in(const DataPiece& piece) {
+  const auto handle = File::open_read(piece.file);
   std::string block(std::size_t{1} << 20, '\0');
-  std::int64_t lines = 0;
-  for (auto at = begin; at < end;) {
-    const auto size = static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(block), end - at));
+  // The line end before a line may be the last byte of the piece before.
+  std::int64_t lines = piece.begin == 0 ? 1 : 0;
+  for (auto at = std::max<std::int64_t>(piece.begin - 1, 0); at < piece.end - 1;) {
+    const auto size = static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(block), piece.end - 1 - at));
     handle.read_at(static_cast<std::uint64_t>(at), std::as_writable_bytes(std::span(block).first(size)));
     lines += std::count(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size), '\n');
     at += static_cast<std::int64_t>(size);
@@ -64,8 +64,7 @@ std::int64_t count_lines(const std::filesystem::path& file, std::int64_t begin, 
 }
 
 std::int64_t lines_before(const DataPiece& piece) {
-  // The line that reaches into the piece ends there, and belongs to the piece before.
-  return piece.begin == 0 ? 0 : count_lines(piece.file, 0, piece.begin - 1) + 1;
+  return piece.begin == 0 ? 0 : lines_in({piece.file, 0, piece.begin});
 }
 
 std::string with_lines_before(const DataPiece& piece, const std::string& text, std::int64_t lines) {

@@ -26,10 +26,10 @@ struct DataPiece {
 /// \throws IoError; FormatError as data_file_kind(), and for damaged Parquet
 std::vector<DataPiece> cut_into_pieces(const std::filesystem::path& file, std::int64_t piece_bytes);
 
-/// Line ends of a file in a range of bytes. \throws IoError
-std::int64_t count_lines(const std::filesystem::path& file, std::int64_t begin, std::int64_t end);
+/// Lines that begin in a piece of JSON Lines that is not the whole file. Reads the piece. \throws IoError
+std::int64_t lines_in(const DataPiece& piece);
 
-/// Lines of JSON Lines before the first one of a piece. Reads the file up to there. \throws IoError
+/// Lines before the first one of such a piece. Reads the file up to there. \throws IoError
 std::int64_t lines_before(const DataPiece& piece);
 
 /// "FILE: line 12: ..." with another number of the line; other texts unchanged. \param lines  to be added

@@ -48,7 +48,6 @@ std::int64_t lines_before_piece(const PieceFolder& folder, std::size_t index) {
 /// Encodes the piece that is claimed. \return false when it was stopped, or lost to another process
 bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& encoder,
                   const std::function<void(std::int64_t)>& tell, const std::function<bool()>& stop_wanted) {
-  using State = EncodePipeline::State;
   const auto& piece = folder.piece(index);
   const bool has_lines = counts_lines(piece);
   const auto begin = has_lines ? piece.begin : 0;
@@ -56,28 +55,18 @@ bool encode_piece(PieceFolder& folder, std::size_t index, const PieceEncoder& en
   DocumentStream stream(std::vector<DataPiece>{piece}, encoder.selection, 0);
   BatchFileWriter writer(folder.ids_file(index), encoder.file);
   PieceResult result;
-  {
-    EncodePipeline pipeline(stream, encoder.encoder, encoder.threads);
-    EncodedBatch batch;
-    for (State state = State::waiting; state != State::finished;) {
-      if (folder.lost() || (stop_wanted && stop_wanted())) return false;
-      state = pipeline.next(batch, kPatience);
-      if (state == State::ready) {
-        writer.add(batch);
-        add(batch, result);
-        ignored.add(batch.ignored);
-        // How far a row group is read is not known.
-        if (has_lines || piece.is_whole()) tell(std::clamp<std::int64_t>(batch.bytes_read - begin, 0, piece.bytes));
-      }
-    }
-  }
+  const auto take = [&](const EncodedBatch& batch) {
+    writer.add(batch);
+    add(batch, result);
+    ignored.add(batch.ignored);
+    // How far a row group is read is not known.
+    if (has_lines || piece.is_whole()) tell(std::clamp<std::int64_t>(batch.bytes_read - begin, 0, piece.bytes));
+  };
+  const auto stops = [&] { return folder.lost() || (stop_wanted && stop_wanted()); };
+  if (!encode_all(stream, encoder.encoder, encoder.threads, take, stops)) return false;
   ignored.add(stream.ignored());
   result.unread = names_in(ignored);
-  // Lines that end before the last byte, and the one that reaches into the next piece.
-  if (has_lines) {
-    result.lines =
-        begin == 0 ? count_lines(piece.file, 0, piece.end - 1) + 1 : count_lines(piece.file, begin - 1, piece.end - 1);
-  }
+  if (has_lines) result.lines = lines_in(piece);
   if (folder.lost_now()) return false;
   try {
     result.bytes = writer.finish();
@@ -129,7 +118,7 @@ bool PieceReader::next(EncodedBatch& batch) {
   return true;
 }
 
-/// Gives what is told of a piece as a whole.
+/// Gives the numbers of a piece as a whole.
 void PieceReader::end_piece(EncodedBatch& batch) {
   const auto& piece = folder_.piece(index_);
   const auto result = folder_.result(index_);

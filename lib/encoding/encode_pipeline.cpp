@@ -288,6 +288,20 @@ EncodePipeline::State EncodePipeline::next(EncodedBatch& batch, std::chrono::mil
   return State::ready;
 }
 
+bool encode_all(DocumentStream& stream, const DocumentEncoder& encoder, int threads,
+                const std::function<void(const EncodedBatch&)>& take, const std::function<bool()>& stops) {
+  using State = EncodePipeline::State;
+  constexpr auto kPatience = std::chrono::milliseconds(100);
+  EncodePipeline pipeline(stream, encoder, threads);
+  EncodedBatch batch;
+  for (State state = State::waiting; state != State::finished;) {
+    if (stops()) return false;
+    state = pipeline.next(batch, kPatience);
+    if (state == State::ready) take(batch);
+  }
+  return true;
+}
+
 }  // namespace detail
 
 }  // namespace fsdp

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -61,9 +62,6 @@ class DocumentEncoder {
 };
 
 namespace detail {
-
-/// How long callers of EncodePipeline::next() wait before they look at other things.
-inline constexpr auto kPatience = std::chrono::milliseconds(100);
 
 /// Consecutive documents, encoded.
 struct EncodedBatch {
@@ -131,6 +129,13 @@ class EncodePipeline {
   std::map<std::int64_t, std::unique_ptr<Batch>> done_;
   std::vector<std::thread> threads_;  ///< last member: the threads use the others
 };
+
+/// Encodes a stream to its end.
+/// \param take   gets each batch in order
+/// \param stops  polled, also where no batch is ready. \return false when it returned true
+/// \throws as EncodePipeline::next(), and what `take` throws
+bool encode_all(DocumentStream& stream, const DocumentEncoder& encoder, int threads,
+                const std::function<void(const EncodedBatch&)>& take, const std::function<bool()>& stops);
 
 }  // namespace detail
 

@@ -183,29 +183,22 @@ struct Job {
 
 void encode_stream(const Job& job, DocumentStream& stream, const DocumentEncoder& encoder, Joiner& joiner,
                    TokenFileWriter& writer, TokenizeReport& report) {
-  using State = detail::EncodePipeline::State;
   std::int64_t bytes_read = 0;
-  {
-    detail::EncodePipeline pipeline(stream, encoder, job.options.threads);
-    detail::EncodedBatch batch;
-    for (State state = State::waiting; state != State::finished;) {
-      if (job.stop_wanted && job.stop_wanted()) {
-        report.stopped = true;
-        return;
-      }
-      state = pipeline.next(batch, detail::kPatience);
-      if (state == State::ready) {
-        add_batch(batch, job.options.corpus, joiner, writer, report);
-        bytes_read = batch.bytes_read;
-      }
-      if (job.progress) {
-        job.progress({.documents = report.documents,
-                      .tokens = report.tokens,
-                      .bytes_read = bytes_read,
-                      .bytes_total = stream.bytes_total()});
-      }
+  const auto take = [&](const detail::EncodedBatch& batch) {
+    add_batch(batch, job.options.corpus, joiner, writer, report);
+    bytes_read = batch.bytes_read;
+  };
+  const auto stops = [&] {
+    if (job.progress) {
+      job.progress({.documents = report.documents,
+                    .tokens = report.tokens,
+                    .bytes_read = bytes_read,
+                    .bytes_total = stream.bytes_total()});
     }
-  }
+    return job.stop_wanted && job.stop_wanted();
+  };
+  report.stopped = !detail::encode_all(stream, encoder, job.options.threads, take, stops);
+  if (report.stopped) return;
   report.ignored.add(stream.ignored());
 }
 

@@ -60,9 +60,7 @@ class ArrowTokens final : public TokenFile {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> found;
     for (const auto& name : parquet_columns(file())) {
-      constexpr std::array<std::string_view, 6> kTexts{"text",          "Moves",  "messages",
-                                                       "conversations", "prompt", "instruction"};
-      if (std::ranges::find(kTexts, name) == kTexts.end()) continue;
+      if (std::ranges::find(detail::kTextColumns, name) == detail::kTextColumns.end()) continue;
       found.push_back("has ids, which are read, beside the column '" + name +
                       "', which the name of that column asks for");
     }

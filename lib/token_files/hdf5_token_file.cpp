@@ -366,22 +366,56 @@ std::vector<std::int64_t> read_offsets(const Vector& offsets, const char* name, 
   return values;
 }
 
-class Hdf5Documents final : public Hdf5TokenFile {
+/// Records that are ranges of the one-dimensional dataset `tokens`.
+class Hdf5Ranges : public Hdf5TokenFile {
  public:
+  void read(std::int64_t record, std::span<std::int32_t> out) const override {
+    check_part(record, out.size());
+    if (out.empty()) return;
+    const hsize_t start = first_token(record), count = out.size();
+    read_ids(ids_, file(), {&start, 1}, {&count, 1}, "read " + part_name(record), out,
+             [&](std::int64_t i) { return position_name(record, i); });
+    check_unchanged();
+  }
+
+  void read_loss_mask(std::int64_t record, std::span<std::uint8_t> out) const override {
+    if (!loss_mask_) return TokenFile::read_loss_mask(record, out);
+    check_part(record, out.size());
+    if (out.empty()) return;
+    const Hdf5Scope scope;
+    const hsize_t start = first_token(record), count = out.size();
+    loss_mask_->read(file(), {&start, 1}, {&count, 1}, out);
+    check_unchanged();
+  }
+
+ protected:
   /// Call inside an Hdf5Scope. \throws FormatError
-  Hdf5Documents(const std::filesystem::path& path, Hdf5File handle) : Hdf5TokenFile(path, std::move(handle)) {
+  Hdf5Ranges(const std::filesystem::path& path, Hdf5File handle) : Hdf5TokenFile(path, std::move(handle)) {
     auto tokens = open_vector(handle_, path, kTokens);
-    const auto offsets = open_vector(handle_, path, kOffsets);
-    offsets_ = read_offsets(offsets, kOffsets, tokens.length, "tokens", path);
-    if (has_dataset(handle_, kRowOffsets)) {
-      const auto rows = open_vector(handle_, path, kRowOffsets);
-      row_offsets_ = read_offsets(rows, kRowOffsets, offsets_.size() - 1, "documents", path);
-    }
+    num_tokens_ = tokens.length;
     ids_.dataset = std::move(tokens.dataset);
     ids_.chunks = ChunkSizes(ids_.dataset, path);
     ids_.fits_int32 = tokens.type.fits_int32;
-    const hsize_t length = tokens.length;
-    loss_mask_ = LossMask::find(handle_, path, {&length, 1});
+    loss_mask_ = LossMask::find(handle_, path, {&num_tokens_, 1});
+  }
+
+  virtual hsize_t first_token(std::int64_t record) const = 0;
+  /// For messages: "document 3", and of one of its ids "document 3, position 5".
+  virtual std::string part_name(std::int64_t record) const = 0;
+  virtual std::string position_name(std::int64_t record, std::int64_t i) const = 0;
+
+  hsize_t num_tokens_ = 0;
+};
+
+class Hdf5Documents final : public Hdf5Ranges {
+ public:
+  /// Call inside an Hdf5Scope. \throws FormatError
+  Hdf5Documents(const std::filesystem::path& path, Hdf5File handle) : Hdf5Ranges(path, std::move(handle)) {
+    const auto offsets = open_vector(handle_, path, kOffsets);
+    offsets_ = read_offsets(offsets, kOffsets, num_tokens_, "tokens", path);
+    if (!has_dataset(handle_, kRowOffsets)) return;
+    const auto rows = open_vector(handle_, path, kRowOffsets);
+    row_offsets_ = read_offsets(rows, kRowOffsets, offsets_.size() - 1, "documents", path);
   }
 
   std::int64_t num_records() const override { return std::ssize(offsets_) - 1; }
@@ -390,78 +424,36 @@ class Hdf5Documents final : public Hdf5TokenFile {
     return offsets_[i + 1] - offsets_[i];
   }
 
-  void read(std::int64_t document, std::span<std::int32_t> out) const override {
-    check_part(document, out.size());
-    if (out.empty()) return;
-    const auto start = first_token(document);
-    const hsize_t count = out.size();
-    const auto name = "document " + std::to_string(document);
-    read_ids(ids_, file(), {&start, 1}, {&count, 1}, "read " + name, out,
-             [&](std::int64_t i) { return name + ", position " + std::to_string(i); });
-    check_unchanged();
-  }
-
-  void read_loss_mask(std::int64_t document, std::span<std::uint8_t> out) const override {
-    if (!loss_mask_) return TokenFile::read_loss_mask(document, out);
-    check_part(document, out.size());
-    if (out.empty()) return;
-    const Hdf5Scope scope;
-    const auto start = first_token(document);
-    const hsize_t count = out.size();
-    loss_mask_->read(file(), {&start, 1}, {&count, 1}, out);
-    check_unchanged();
-  }
-
   std::int64_t num_shared_rows() const override { return row_offsets_.empty() ? 0 : std::ssize(row_offsets_) - 1; }
   std::int64_t shared_row_begin(std::int64_t row) const override { return element(row_offsets_, row); }
 
- private:
-  hsize_t first_token(std::int64_t document) const { return static_cast<hsize_t>(element(offsets_, document)); }
+ protected:
+  hsize_t first_token(std::int64_t document) const override {
+    return static_cast<hsize_t>(element(offsets_, document));
+  }
+  std::string part_name(std::int64_t document) const override { return "document " + std::to_string(document); }
+  std::string position_name(std::int64_t document, std::int64_t i) const override {
+    return part_name(document) + ", position " + std::to_string(i);
+  }
 
+ private:
   std::vector<std::int64_t> offsets_, row_offsets_;
 };
 
 /// One stream, in rows of which each begins with the last id of the row before, or as one document.
-class Hdf5Stream final : public Hdf5TokenFile {
+class Hdf5Stream final : public Hdf5Ranges {
  public:
   /// Call inside an Hdf5Scope. \param inputs  of a row; 0: all is one document. \throws FormatError
   Hdf5Stream(const std::filesystem::path& path, Hdf5File handle, std::int64_t inputs)
-      : Hdf5TokenFile(path, std::move(handle)), is_document_(inputs == 0) {
-    auto tokens = open_vector(handle_, path, kTokens);
-    const auto count = static_cast<std::int64_t>(tokens.length);
+      : Hdf5Ranges(path, std::move(handle)), is_document_(inputs == 0) {
+    const auto count = static_cast<std::int64_t>(num_tokens_);
     require_pair(path, count);
     rows_ = is_document_ ? StreamRows{1, count, 0} : stream_rows(count, inputs);
-    ids_.dataset = std::move(tokens.dataset);
-    ids_.chunks = ChunkSizes(ids_.dataset, path);
-    ids_.fits_int32 = tokens.type.fits_int32;
-    const hsize_t length = tokens.length;
-    loss_mask_ = LossMask::find(handle_, path, {&length, 1});
   }
 
   std::int64_t num_records() const override { return rows_.count; }
   std::int64_t row_length() const override { return is_document_ ? 0 : rows_.length; }
   std::int64_t length(std::int64_t) const override { return rows_.length; }
-
-  void read(std::int64_t row, std::span<std::int32_t> out) const override {
-    check_part(row, out.size());
-    if (out.empty()) return;
-    const auto start = first_token(row);
-    const hsize_t count = out.size();
-    read_ids(ids_, file(), {&start, 1}, {&count, 1}, "read 'tokens' from " + std::to_string(start) + " on", out,
-             [&](std::int64_t i) { return "position " + std::to_string(static_cast<std::int64_t>(start) + i); });
-    check_unchanged();
-  }
-
-  void read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const override {
-    if (!loss_mask_) return TokenFile::read_loss_mask(row, out);
-    check_part(row, out.size());
-    if (out.empty()) return;
-    const Hdf5Scope scope;
-    const auto start = first_token(row);
-    const hsize_t count = out.size();
-    loss_mask_->read(file(), {&start, 1}, {&count, 1}, out);
-    check_unchanged();
-  }
 
   std::vector<std::string> remarks() const override {
     const Hdf5Scope scope;
@@ -478,9 +470,16 @@ class Hdf5Stream final : public Hdf5TokenFile {
     return notes;
   }
 
- private:
-  hsize_t first_token(std::int64_t row) const { return static_cast<hsize_t>(row * (rows_.length - 1)); }
+ protected:
+  hsize_t first_token(std::int64_t row) const override { return static_cast<hsize_t>(row * (rows_.length - 1)); }
+  std::string part_name(std::int64_t row) const override {
+    return "'tokens' from " + std::to_string(first_token(row)) + " on";
+  }
+  std::string position_name(std::int64_t row, std::int64_t i) const override {
+    return "position " + std::to_string(static_cast<std::int64_t>(first_token(row)) + i);
+  }
 
+ private:
   bool is_document_;
   StreamRows rows_{};
 };

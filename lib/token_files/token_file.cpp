@@ -191,7 +191,8 @@ bool is_token_file(const std::filesystem::path& file, const std::string& field) 
   }
   if (!std::filesystem::is_regular_file(file, error)) return false;
   const auto* format = format_of(file);
-  return format != nullptr && (format->open != open_arrow_tokens || holds_ids(file, field));
+  if (format == nullptr || format->open != open_arrow_tokens || field.empty()) return format != nullptr;
+  return holds_ids(file, field);
 }
 
 std::string_view token_format_of(std::string_view first_bytes) {

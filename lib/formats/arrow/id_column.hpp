@@ -1,10 +1,14 @@
 #pragma once
 // Token ids in a column of a Parquet file or an Arrow stream, as libfsdp_parquet.so gives them; see parquet_column.hpp.
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace fsdp::detail {
+
+/// Columns of samples that are read as texts, where no column of ids is meant.
+inline constexpr std::array kTextColumns{"text", "Moves", "messages", "conversations", "prompt", "instruction"};
 
 /// A column of lists of whole numbers, read by row in any order. A file is a sequence of blocks: record batches of an
 /// Arrow stream, which lie in mapped memory, or row groups of Parquet, which are decoded and of which the last ones are

@@ -53,7 +53,7 @@ std::optional<SentencePieceMerges> SentencePieceMerges::of(const SentencePieceMo
       merges.symbols_.emplace(piece.text, number);
   }
   for (auto& lengths : merges.user_lengths_) std::ranges::sort(lengths, std::greater());
-  merges.add_merges(model);
+  merges.add_merges();
   for (std::size_t c = 0; c < merges.ascii_.size(); ++c) {
     const char character = static_cast<char>(c);
     const auto found = merges.symbols_.find(std::string_view(&character, 1));
@@ -71,11 +71,11 @@ std::int32_t SentencePieceMerges::symbol_of(std::string_view character) {
 }
 
 /// Adds every way to make a piece of two symbols. Pairs whose sums have one score have one priority.
-void SentencePieceMerges::add_merges(const SentencePieceModel& model) {
+void SentencePieceMerges::add_merges() {
   std::unordered_map<std::string_view, std::int32_t> ids;  // of what merges make
   std::multimap<float, std::int32_t, std::greater<>> by_score;
   for (std::size_t id = 0; id < pieces_.size(); ++id) {
-    if (model.pieces[id].type != Type::normal || symbols_.contains(pieces_[id].text)) continue;
+    if (pieces_[id].type != Type::normal || symbols_.contains(pieces_[id].text)) continue;
     ids.emplace(pieces_[id].text, static_cast<std::int32_t>(id));
     by_score.emplace(pieces_[id].score, static_cast<std::int32_t>(id));
   }

@@ -28,7 +28,7 @@ class SentencePieceMerges {
  private:
   SentencePieceMerges() = default;
   std::int32_t symbol_of(std::string_view character);
-  void add_merges(const SentencePieceModel& model);
+  void add_merges();
   /// The longest user-defined piece at the beginning of a text; -1: none.
   std::int32_t user_piece(std::string_view text, std::size_t& bytes) const;
 

@@ -11,7 +11,6 @@
 #include <parquet/schema.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <list>
 #include <mutex>
@@ -39,10 +38,9 @@ struct IdFields {
   int ids = -1, labels = -1;
 };
 
-/// Columns of samples that are read as texts.
 bool has_texts(const arrow::Schema& schema) {
-  constexpr std::array<const char*, 6> kTexts{"text", "Moves", "messages", "conversations", "prompt", "instruction"};
-  return std::any_of(kTexts.begin(), kTexts.end(), [&](const auto* name) { return schema.GetFieldIndex(name) >= 0; });
+  return std::any_of(kTextColumns.begin(), kTextColumns.end(),
+                     [&](const auto* name) { return schema.GetFieldIndex(name) >= 0; });
 }
 
 IdFields find_fields(const arrow::Schema& schema, const std::string& field) {
