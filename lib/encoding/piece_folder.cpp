@@ -261,6 +261,7 @@ bool PieceFolder::publish_output() {
   const auto target = seekable_output(plan_.output);
   keep_mode(target, unfinished_output());
   fs::rename(unfinished_output(), target);
+  sync_directory(fs::absolute(target).parent_path());  // before the pieces go
   return true;
 }
 

@@ -322,9 +322,11 @@ void write_joined(const Job& job, detail::PieceFolder& folder, Joiner& joiner, T
     join_pieces(job, folder, joiner, *writer, report);
     if (!report.stopped && !folder.lost()) complete(job, stops, *writer, report);
   } catch (const Error& error) {
-    std::string problem = error.what();
-    if (!problem.starts_with(file)) throw;
-    throw Error(error.code(), job.options.output.string() + problem.substr(file.size()), error.advice());
+    // A process that slept finds the pieces removed by the one that took the joining over.
+    const bool is_mine = !folder.lost_now();
+    const std::string problem = error.what();
+    if (is_mine && !problem.starts_with(file)) throw;
+    if (is_mine) throw Error(error.code(), job.options.output.string() + problem.substr(file.size()), error.advice());
   }
   if (folder.lost() || (!report.stopped && !folder.publish_output())) {
     report.stopped = false;
