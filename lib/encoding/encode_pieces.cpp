@@ -122,7 +122,12 @@ bool PieceReader::next(EncodedBatch& batch) {
 void PieceReader::end_piece(EncodedBatch& batch) {
   const auto& piece = folder_.piece(index_);
   const auto result = folder_.result(index_);
-  if (!result || result->documents != documents_ || result->tokens != ids_) {
+  if (!result) {
+    throw IoError(folder_.ids_file(index_).string() +
+                  ": was removed while it was read, as another run with the same output does when it ends: run the "
+                  "same command again after it");
+  }
+  if (result->documents != documents_ || result->tokens != ids_) {
     throw FormatError(folder_.ids_file(index_).string() +
                       ": holds other documents than its note says: remove this file, and run the same command again");
   }

@@ -105,7 +105,7 @@ PieceFolder::PieceFolder(Plan plan)
   for (auto& piece : plan_.pieces) {
     if (piece.file != last_file) {
       of_file = {};
-      of_file.add(fmt::format("{}", plan_.encoding));
+      of_file.add(fmt::format("{} {}", plan_.encoding, plan_.layout));
       of_file.add_data_file(piece.file);
       // The name decides how a file is read, and is in the places of its documents.
       of_file.add(piece.file.string());

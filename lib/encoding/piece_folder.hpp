@@ -6,8 +6,8 @@
 // OUTPUT.parts holds, for each piece, piece-HASH.ids (batch_file.hpp) and then piece-HASH.json, which says that it is
 // complete; folders of claims (lib/base/files/claim.hpp); the output until it gets its name; at the end only
 // done-HASH.json, by which processes that come late see that nothing is left to do. The hash of a piece is of the part
-// of the input and of all options that decide its ids, and the plan's, in the other names, of all pieces and of what
-// decides the output, so that files of other inputs and options are never taken for these.
+// of the input and of all options that decide the output, so that a run of other options, which removes its pieces when
+// they are joined, never removes these. The plan's, in the other names, is of all pieces.
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -39,7 +39,7 @@ class PieceFolder {
     std::vector<std::filesystem::path> also_written;  ///< without these, too, the output is not complete
     std::vector<DataPiece> pieces;
     std::uint64_t encoding = 0;                   ///< hash of all that decides the ids of a piece beside its texts
-    std::uint64_t layout = 0;                     ///< hash of all that decides the output beside the pieces
+    std::uint64_t layout = 0;                     ///< hash of all that decides the output beside the ids
     std::chrono::milliseconds takeover_after{0};  ///< silence after which a process of another host is taken for dead
   };
   /// Creates the folder. \throws IoError
