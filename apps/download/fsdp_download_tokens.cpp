@@ -287,10 +287,11 @@ void choose_pieces(Arguments& arguments) {
 /// Tells the end of a process that did not write the output.
 void tell_of_other(const TokenizeReport& result, const Arguments& arguments, const Logger& log) {
   const auto& output = arguments.output;
-  if (result.was_complete && speaks_for_the_job())
+  if (!speaks_for_the_job()) return;
+  if (result.was_complete) {
     log.info(output + ": is complete, made from these files with these options: nothing is left to do");
-  // Where a launcher started several processes, the one that writes tells.
-  if (!result.was_complete && !several_started()) {
+  } else {
+    // The one that writes may belong to another job of an array.
     log.info(fmt::format("all {} are encoded, {} by this process, and {} writes {}",
                          format_count_of(result.pieces, "piece"), result.own_pieces, result.written_by, output));
   }

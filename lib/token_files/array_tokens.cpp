@@ -1,6 +1,7 @@
 #include "lib/token_files/array_tokens.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "lib/base/types/error.hpp"
 
@@ -46,6 +47,23 @@ void ArrayTokens::read(std::int64_t record, std::span<std::int32_t> out) const {
   check_part(record, out.size());
   ids_.read(record * rows_.row_step, out, rows_.id_step);
   check_unchanged();
+}
+
+void ArrayTokens::read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const {
+  if (rows_.id_step != 1 || rows_.row_step > rows_.length) return TokenFile::read_run(first, count, out);
+  read_rows_of_stream(count, rows_.row_step, out,
+                      [&](std::span<std::int32_t> ids) { ids_.read(first * rows_.row_step, ids); });
+  check_unchanged();
+}
+
+void read_rows_of_stream(std::int64_t count, std::int64_t step, std::span<std::int32_t> out,
+                         const std::function<void(std::span<std::int32_t>)>& read) {
+  const auto length = static_cast<std::int64_t>(out.size()) / count;
+  if (step == length || count == 1) return read(out);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>((count - 1) * step + length));
+  read(ids);
+  for (std::int64_t row = 0; row < count; ++row)
+    std::copy_n(ids.begin() + row * step, length, out.begin() + row * length);
 }
 
 }  // namespace fsdp

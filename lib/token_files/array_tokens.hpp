@@ -2,7 +2,9 @@
 // Token files that are one array of ids: a stream, or rows of one length.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <span>
 
 #include "lib/token_files/id_array.hpp"
 #include "lib/token_files/token_file.hpp"
@@ -29,6 +31,7 @@ class ArrayTokens final : public TokenFile {
 
  private:
   ArrayTokens(IdArray ids, const Rows& rows, bool is_document, TokenFileNotes notes);
+  void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override;
 
   IdArray ids_;
   Rows rows_;
@@ -45,5 +48,10 @@ struct StreamRows {
 };
 /// \param inputs  > 0. \pre ids > 1
 StreamRows stream_rows(std::int64_t ids, std::int64_t inputs);
+
+/// Reads rows that follow each other in a stream. \param step  from the begin of one row to that of the next
+/// \param read  gives the ids of the stream from the begin of the first row on
+void read_rows_of_stream(std::int64_t count, std::int64_t step, std::span<std::int32_t> out,
+                         const std::function<void(std::span<std::int32_t>)>& read);
 
 }  // namespace fsdp

@@ -253,24 +253,6 @@ class Hdf5Rows final : public Hdf5TokenFile {
     check_unchanged();
   }
 
-  /// Reads rows that follow each other in one call.
-  void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const override {
-    const auto length = static_cast<std::size_t>(row_length_);
-    if (out.size() != rows.size() * length)
-      throw std::invalid_argument("read_rows: " + std::to_string(rows.size()) + " rows of " + std::to_string(length) +
-                                  " ids do not fill a buffer of " + std::to_string(out.size()));
-    for (std::size_t first = 0; first < rows.size();) {
-      std::size_t end = first + 1;
-      while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
-      check_part(rows[first], length);
-      check_part(rows[end - 1], length);
-      read_block(rows[first], static_cast<std::int64_t>(end - first),
-                 out.subspan(first * length, (end - first) * length));
-      first = end;
-    }
-    check_unchanged();
-  }
-
   void read_loss_mask(std::int64_t row, std::span<std::uint8_t> out) const override {
     if (!loss_mask_) return TokenFile::read_loss_mask(row, out);
     check_part(row, out.size());
@@ -282,6 +264,11 @@ class Hdf5Rows final : public Hdf5TokenFile {
   }
 
  private:
+  void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override {
+    read_block(first, count, out);
+    check_unchanged();
+  }
+
   [[noreturn]] void refuse(const std::string& found) const {
     throw FormatError(file().string() + ": " + found +
                       ", expected a 2-dimensional integer dataset 'input_ids' [rows, ids per row] (uint16 or uint32)");

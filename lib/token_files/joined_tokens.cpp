@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "lib/base/types/error.hpp"
 
@@ -56,6 +57,18 @@ class JoinedTokens final : public TokenFile {
   }
 
  private:
+  void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override {
+    const auto length = out.size() / static_cast<std::size_t>(count);
+    for (std::int64_t done = 0; done < count;) {
+      const auto part = part_of(first + done);
+      const auto begin = first + done - begins_[part];
+      std::vector<std::int64_t> rows(
+          static_cast<std::size_t>(std::min(count - done, parts_[part]->num_records() - begin)));
+      std::iota(rows.begin(), rows.end(), begin);
+      parts_[part]->read_rows(rows, out.subspan(static_cast<std::size_t>(done) * length, rows.size() * length));
+      done += std::ssize(rows);
+    }
+  }
   std::size_t part_of(std::int64_t record) const {
     return static_cast<std::size_t>(std::ranges::upper_bound(begins_, record) - begins_.begin() - 1);
   }

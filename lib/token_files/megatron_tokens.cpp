@@ -219,6 +219,11 @@ class MegatronTokens final : public TokenFile {
   }
 
  private:
+  void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override {
+    read_rows_of_stream(count, inputs_, out, [&](std::span<std::int32_t> ids) { read_stream(first * inputs_, ids); });
+    check_unchanged();
+  }
+
   static std::int64_t ids_in(const std::filesystem::path& bin, const NumberType& type) {
     return static_cast<std::int64_t>(std::filesystem::file_size(bin)) / type.bytes;
   }

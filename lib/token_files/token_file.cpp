@@ -168,7 +168,22 @@ void TokenFile::check_part(std::int64_t record, std::size_t size) const {
 
 void TokenFile::read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const {
   const auto length = static_cast<std::size_t>(row_length());
-  for (std::size_t i = 0; i < rows.size(); ++i) read(rows[i], out.subspan(i * length, length));
+  if (out.size() != rows.size() * length)
+    throw std::invalid_argument("read_rows: " + std::to_string(rows.size()) + " rows of " + std::to_string(length) +
+                                " ids do not fill a buffer of " + std::to_string(out.size()));
+  for (std::size_t first = 0; first < rows.size();) {
+    std::size_t end = first + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+    check_part(rows[first], length);
+    check_part(rows[end - 1], length);
+    read_run(rows[first], static_cast<std::int64_t>(end - first), out.subspan(first * length, (end - first) * length));
+    first = end;
+  }
+}
+
+void TokenFile::read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const {
+  const auto length = out.size() / static_cast<std::size_t>(count);
+  for (std::int64_t i = 0; i < count; ++i) read(first + i, out.subspan(static_cast<std::size_t>(i) * length, length));
 }
 
 void TokenFile::read_loss_mask(std::int64_t record, std::span<std::uint8_t> out) const {

@@ -52,10 +52,10 @@ class TokenFile {
   /// \throws FormatError naming file and record when it cannot be read or an id is not in [0, 2^31), or naming the file
   ///         when it has changed
   virtual void read(std::int64_t record, std::span<std::int32_t> out) const = 0;
-  /// Reads whole rows in any order, repeats allowed. Only for files of rows.
+  /// Reads whole rows in any order, repeats allowed; those that follow each other in one call. Only for files of rows.
   /// \param out  [rows.size(), row_length()], row by row
   /// \throws FormatError as read()
-  virtual void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const;
+  void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const;
 
   /// True when some ids are no targets.
   virtual bool has_loss_mask() const { return false; }
@@ -78,6 +78,9 @@ class TokenFile {
 
  protected:
   explicit TokenFile(std::filesystem::path file);
+  /// Reads rows that follow each other, of which the first and the last are there: one read() for each, unless a format
+  /// knows better. \param out  [count, row_length()]
+  virtual void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const;
   /// Call after ids or a mask were read. A file that was removed is still the one that was opened, and a file of the
   /// same size and time is taken for a copy.
   /// \throws FormatError when size or time of the file are others than when it was opened

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs pbs/mingpt.pbs, pbs/train.pbs and the chess chain in a real PBS, if one answers on this machine: deleted, rerun,
-# stopped by the time limit and the walltime, as an array, cancelled. Variables:
+# Runs pbs/mingpt.pbs, pbs/train.pbs, pbs/tokens.pbs and the chess chain in a real PBS, if one answers on this machine:
+# deleted, rerun, stopped by the time limit and the walltime, as an array, cancelled. Variables:
 #   FSDP_PBS_SHARED    a folder that this host and the execution hosts share      a new one in HOME
 #   FSDP_PBS_OPTIONS   of qsub      -C "" -l select=1:ncpus=2 -l place=scatter -l walltime=00:20:00
 #   FSDP_PBS_SITE      site file for pbs/train.pbs      two nodes of two cpus, or one node where only one is free
@@ -175,6 +175,19 @@ expect 1 walltime "leaves no minute before the last 180 s" 1
 expect 300 walltime "start by" 2
 (($(times walltime "from step 0 ") == 1)) || fail "the second job does not go on: $(grep "from step" walltime/*.o*)"
 end_chain walltime/*.o* # well before the end of its walltime
+
+echo "-- tokens by the processes of a job, and by the jobs of an array"
+for _ in {1..40}; do cat "$FSDP_SOURCE/data/chess/train.jsonl"; done >games.jsonl
+export INPUT=games.jsonl TOKENIZER=gpt2
+"$FSDP_BIN/fsdp-download" tokens --input games.jsonl --tokenizer gpt2 --seq-len "$SEQ_LEN" --output alone.h5 --quiet >/dev/null
+OUTPUT=together.h5 submit together "--piece-size 1" tokens.pbs
+wait_for 300 over "$job" || show_and_fail "the job of two processes does not end"
+OUTPUT=array.h5 submit array "--piece-size 1" tokens.pbs -J 0-1
+wait_for 300 over "$job" || show_and_fail "the array does not end"
+for name in together array; do
+    cmp alone.h5 $name.h5 || show_and_fail "$name.h5 has other bytes than that of one process"
+done
+(($(cat array.o* | grep -cE "written in|by this process|nothing is left") >= 2)) || show_and_fail "a job of the array does not say how it ended"
 
 echo "-- the chess chain, cancelled"
 snapshot=$("$FSDP_PYTHON" "$here/tiny_codellama.py" cache "$shared/hf/hub")

@@ -74,11 +74,6 @@ class RowsOfFile final : public TokenFile {
   std::int64_t row_length() const override { return file_->row_length(); }
   std::int64_t length(std::int64_t record) const override { return file_->length(first_ + record); }
   void read(std::int64_t record, std::span<std::int32_t> out) const override { file_->read(first_ + record, out); }
-  void read_rows(std::span<const std::int64_t> rows, std::span<std::int32_t> out) const override {
-    std::vector<std::int64_t> of_file;
-    for (const auto row : rows) of_file.push_back(first_ + row);
-    file_->read_rows(of_file, out);
-  }
   bool has_loss_mask() const override { return file_->has_loss_mask(); }
   void read_loss_mask(std::int64_t record, std::span<std::uint8_t> out) const override {
     file_->read_loss_mask(first_ + record, out);
@@ -88,6 +83,12 @@ class RowsOfFile final : public TokenFile {
   std::vector<std::string> remarks() const override { return file_->remarks(); }
 
  private:
+  void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
+    std::iota(rows.begin(), rows.end(), first_ + first);
+    file_->read_rows(rows, out);
+  }
+
   std::unique_ptr<TokenFile> file_;
   std::int64_t first_, count_;
 };

@@ -99,10 +99,10 @@ LargestId scan_part(ProcessGroup& world, const TokenFile& file, const IdScan& sc
     if (stop_wanted && stop_wanted())
       throw RuntimeFailure("stopped while the ids of " + file.file().string() + " were being checked");
     ids_read += std::ssize(ids);
-    if (!ids.empty()) {
-      const auto at = std::ranges::max_element(ids);
-      if (*at > largest.id) largest = {*at, record + (at - ids.begin()) / (std::ssize(ids) / count)};
-    }
+    std::int32_t top = -1;  // several times as fast as max_element(), which keeps the place, too
+    for (const auto id : ids) top = std::max(top, id);
+    if (top > largest.id)
+      largest = {top, record + (std::ranges::find(ids, top) - ids.begin()) / (std::ssize(ids) / count)};
     const auto done =
         static_cast<double>(record + count - first) / static_cast<double>(std::max<std::int64_t>(1, end - first));
     progress.show_share(what, done, format_count_of(ids_read, "id"));
