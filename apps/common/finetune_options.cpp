@@ -7,6 +7,7 @@
 #include <memory>
 #include <sstream>
 
+#include "apps/common/objective_arguments.hpp"
 #include "apps/common/shared_options.hpp"
 #include "apps/common/torch_main.hpp"
 
@@ -361,6 +362,7 @@ void add_finetune_options(OptionTable& t, FinetuneArguments& a) {
   t.rewrite_with(replace_other_names);
   add_model_options(t, a.options.model);
   add_data_options(t, a.options, a.compared.has_value());
+  add_objective_options(t, a.options);
   add_validation_options(t, a.options);
   add_optimizer_options(t, a.options);
   add_method_options(t, a.options);

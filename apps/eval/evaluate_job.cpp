@@ -36,6 +36,7 @@
 #include "lib/training/evaluate/prompt_file.hpp"
 #include "lib/training/evaluate/prompt_results.hpp"
 #include "lib/training/evaluate/subject.hpp"
+#include "lib/training/objectives/reference.hpp"
 
 namespace fsdp {
 namespace {
@@ -123,9 +124,11 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
     EvaluationData data;
-    data.reader.emplace(files.back(), limit, subject.config.vocab_size, 0, of_tokens);
+    data.reader.emplace(files.back(), limit, subject.config.vocab_size,
+                        options.log_probs.empty() ? 0 : options.max_rows, of_tokens);
     data.rows = data.reader->num_records();
-    if (options.max_rows > 0) data.rows = std::min(data.rows, options.max_rows);
+    const std::int64_t sides = data.reader->has_preferences() ? 2 : 1;
+    if (options.max_rows > 0) data.rows = std::min(data.rows, sides * options.max_rows);
     run_agreed(world, [&] {
       if (world.rank() == 0) data.reader->require_targets(data.rows);
     });
@@ -169,6 +172,10 @@ void check(const EvaluateOptions& o) {
     throw UsageError("--stream joins texts, and --pack keeps them apart in a row: give one of them");
   if ((o.stream || o.documents) && o.data.empty())
     throw UsageError("--stream and --documents say how the texts of --data are read: give --data");
+  if ((!o.log_probs.empty() || !o.reference.empty()) && o.data.empty())
+    throw UsageError("--log-probs and --reference are of the texts of --data: give --data");
+  if (!o.log_probs.empty() && !o.compare.empty())
+    throw UsageError("--log-probs is of one checkpoint: it does not go with --compare");
   if (o.pack && o.data.empty()) throw UsageError("--pack puts the texts of --data together: give --data");
   if (!o.compare.empty() && (o.prompt || !o.prompts.empty() || o.chat))
     throw UsageError("--prompt, --prompts and --chat do not go with --compare");
@@ -184,6 +191,11 @@ void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options,
     const bool chess = gate.metric.starts_with("chess_");
     if (chess && options.chess.empty()) throw UsageError("--gate " + gate.text + " needs --chess");
     if (!chess && input == nullptr) throw UsageError("--gate " + gate.text + " needs --data");
+    const bool of_preferences = input != nullptr && input->of_subject.front().reader->has_preferences();
+    if (!chess && of_preferences != gate.metric.starts_with("reward_"))
+      throw UsageError(
+          "--gate " + gate.text +
+          (of_preferences ? ": preferences have reward_accuracy and reward_margin" : " needs preferences in --data"));
     if (gate.metric == "bits_per_byte" && !input->texts)
       throw UsageError("--gate " + gate.text + " needs texts in --data: token files do not say their bytes");
     if ((gate.metric == "loss" || gate.metric == "perplexity") && !input->same_tokens)
@@ -298,7 +310,12 @@ class EvaluateJob {
     report["model"] = model_config_to_json(subject.config);
     if (subject.tokenizer != nullptr) report["tokenizer"] = subject.tokenizer_name;
     std::vector<Metric> metrics;
-    if (input_) evaluate_loss(runtime, index, report, metrics);
+    if (input_ && input_->of_subject[index].reader->has_preferences()) {
+      evaluate_preferences(runtime, index, report, metrics);
+    } else if (input_) {
+      evaluate_loss(runtime, index, report, metrics);
+      if (!options_.log_probs.empty()) log_probs_of(runtime, index);
+    }
     std::optional<ChessEvaluation> games;
     if (!options_.chess.empty()) games = evaluate_games(runtime, subject, report, metrics);
     if (tasks_) evaluate_tasks(runtime, subject, report, metrics);
@@ -340,6 +357,40 @@ class EvaluateJob {
     if (input_->same_tokens) return add_metrics(result, metrics);
     // Losses per token cannot be compared when the tokens differ.
     metrics.push_back({"bits_per_byte", false, result.bits_per_byte});
+  }
+
+  /// Computes the log-probability of each record, and writes them if they are asked for.
+  std::vector<double> log_probs_of(ModelRuntime& runtime, std::size_t index) {
+    const auto& reader = *input_->of_subject[index].reader;
+    constexpr double kSecondsBetweenLines = 30;
+    Progress progress(log_, shows_progress(), kSecondsBetweenLines);
+    auto log_probs = *sequence_log_probs(runtime, reader, options_.batch_size,
+                                         [&](double done) { progress.show_share("log-probs", done, ""); }, {});
+    run_agreed(world_, [&] {
+      if (!options_.log_probs.empty() && world_.rank() == 0) write_log_probs(options_.log_probs, log_probs);
+    });
+    return log_probs;
+  }
+
+  void evaluate_preferences(ModelRuntime& runtime, std::size_t index, nlohmann::json& report,
+                            std::vector<Metric>& metrics) {
+    const auto start = std::chrono::steady_clock::now();
+    auto log_probs = log_probs_of(runtime, index);
+    std::vector<double> reference;
+    run_agreed(world_, [&] {
+      if (!options_.reference.empty()) reference = read_log_probs(options_.reference, std::ssize(log_probs));
+    });
+    const auto records = static_cast<std::size_t>(input_->of_subject[index].rows);
+    log_probs.resize(records);
+    if (!reference.empty()) reference.resize(records);
+    auto result = preference_result(log_probs, reference, options_.dpo_beta);
+    result.seconds = seconds_since(start);
+    report["data"] = options_.data;
+    if (!options_.log_probs.empty()) report["log_probs"] = options_.log_probs;
+    add_to_json(result, report);
+    loss_is_finite_ = loss_is_finite_ && std::isfinite(result.margin.value);
+    for (const auto& line : to_text(result)) print(line);
+    add_metrics(result, metrics);
   }
 
   ChessEvaluation evaluate_games(ModelRuntime& runtime, const EvaluationSubject& subject, nlohmann::json& report,

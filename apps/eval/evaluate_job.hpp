@@ -29,6 +29,9 @@ struct EvaluateOptions {
   std::int64_t max_rows = 0;               ///< most rows, texts or games to evaluate; 0: all
   std::int64_t seq_len = 0;                ///< ids; 0: the model's longest sequence, for texts at most 512
   std::int64_t batch_size = 8;             ///< sequences, or packed rows, per rank and forward pass
+  std::string log_probs;                   ///< file that receives the log-probability of each record; empty: none
+  std::string reference;                   ///< such a file, with which preferences are compared; empty: none
+  double dpo_beta = 0.1;                   ///< factor of log-probabilities in rewards
   bool pack = false;                       ///< put several documents into each row
   std::string chess;                       ///< file of games; empty: none
   std::int64_t chess_positions = 200;

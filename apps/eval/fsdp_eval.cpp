@@ -25,7 +25,8 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
       ->expected(2);
   t.add("gate", o.gates,
         "METRIC:LIMIT; exit with 3 if B is worse than A by more than LIMIT (0.01, or 1% of A's value); may be "
-        "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result, or of a task "
+        "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result, "
+        "reward_accuracy, reward_margin, or of a task "
         "TASK.METRIC, such as hellaswag.acc_norm")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -56,6 +57,14 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.add("pack", o.pack,
         "pack several texts or documents into each row instead of padding: faster, with the same losses and counts; "
         "--batch-size then counts rows");
+  t.add("log-probs", o.log_probs,
+        "file that receives the log-probability of each text's or answer's tokens as a NumPy array (.npy): the "
+        "--reference of fsdp-finetune --objective dpo",
+        {.path = PathKind::file});
+  t.add("reference", o.reference,
+        "file of --log-probs by another model, with which the rewards of preferences are computed; default: none",
+        {.path = PathKind::file});
+  t.add("dpo-beta", o.dpo_beta, "factor of log-probabilities in the rewards of preferences", {.range = {.above = 0}});
   t.add("cache-dir", o.cache_dir,
         "directory that keeps the token IDs of text data for the next time, shared by all nodes; default: a temporary "
         "folder",

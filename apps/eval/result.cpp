@@ -59,6 +59,59 @@ LossResult loss_result(const RowScores& scores) {
   return result;
 }
 
+PreferenceResult preference_result(std::span<const double> log_probs, std::span<const double> reference, double beta) {
+  PreferenceResult result;
+  std::vector<double> right, margins;
+  for (std::size_t i = 0; i + 1 < log_probs.size(); i += 2) {
+    const auto reward = [&](std::size_t side) {
+      return beta * (log_probs[side] - (reference.empty() ? 0 : reference[side]));
+    };
+    const double chosen = reward(i), rejected = reward(i + 1);
+    right.push_back(chosen > rejected ? 1 : 0);
+    result.right += chosen > rejected ? '1' : '0';
+    margins.push_back(chosen - rejected);
+    result.chosen_reward += chosen;
+    result.rejected_reward += rejected;
+    result.chosen_logps += log_probs[i];
+    result.rejected_logps += log_probs[i + 1];
+  }
+  const std::vector<double> ones(right.size(), 1.0);
+  result.accuracy = ratio(right, ones);
+  result.margin = ratio(margins, ones);
+  const auto count = static_cast<double>(right.size());
+  for (auto* sum : {&result.chosen_reward, &result.rejected_reward, &result.chosen_logps, &result.rejected_logps})
+    *sum /= count;
+  return result;
+}
+
+void add_to_json(const PreferenceResult& result, json& report) {
+  report["preferences"] = result.right.size();
+  report["reward_accuracy"] = result.accuracy.value;
+  report["reward_accuracy_interval"] = to_json(result.accuracy.interval(0, 1));
+  report["reward_margin"] = result.margin.value;
+  report["reward_margin_interval"] = to_json(result.margin.interval(-kInfinity, kInfinity));
+  report["reward_chosen"] = result.chosen_reward;
+  report["reward_rejected"] = result.rejected_reward;
+  report["logps_chosen"] = result.chosen_logps;
+  report["logps_rejected"] = result.rejected_logps;
+  report["seconds"] = result.seconds;
+}
+
+std::vector<std::string> to_text(const PreferenceResult& result) {
+  const auto accuracy = result.accuracy.interval(0, 1), margin = result.margin.interval(-kInfinity, kInfinity);
+  return {fmt::format("accuracy  {:.2f} %   95 % within {:.2f} to {:.2f}   {} in {:.1f} s", 100 * result.accuracy.value,
+                      100 * accuracy.low, 100 * accuracy.high, format_count_of(std::ssize(result.right), "preference"),
+                      result.seconds),
+          fmt::format("margin    {:.4f}   95 % within {:.4f} to {:.4f}   rewards {:.4f} and {:.4f}",
+                      result.margin.value, margin.low, margin.high, result.chosen_reward, result.rejected_reward),
+          fmt::format("logps     {:.4f} chosen, {:.4f} rejected", result.chosen_logps, result.rejected_logps)};
+}
+
+void add_metrics(const PreferenceResult& result, std::vector<Metric>& metrics) {
+  metrics.push_back({"reward_accuracy", true, result.accuracy, result.right});
+  metrics.push_back({"reward_margin", true, result.margin});
+}
+
 void add_to_json(const LossResult& result, json& report) {
   report["loss"] = result.loss.value;
   report["loss_standard_error"] = result.loss.standard_error();

@@ -2,6 +2,7 @@
 // Scores of one checkpoint as text, as JSON, and for comparison with another checkpoint.
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,21 @@ struct LossResult {
 };
 
 LossResult loss_result(const RowScores& scores);
+
+/// Rewards of preferences: beta times the log-probability of a side, less that by a reference where there is one.
+struct PreferenceResult {
+  Estimate accuracy;  ///< share of preferences whose chosen side has the higher reward
+  Estimate margin;    ///< reward of the chosen side less that of the rejected one
+  double chosen_reward = 0, rejected_reward = 0, chosen_logps = 0, rejected_logps = 0;  ///< means
+  std::string right;                                                                    ///< '1' or '0' by preference
+  double seconds = 0;
+};
+
+/// \param log_probs  by document, the chosen and the rejected one of each preference. \param reference  may be empty
+PreferenceResult preference_result(std::span<const double> log_probs, std::span<const double> reference, double beta);
+void add_to_json(const PreferenceResult& result, nlohmann::json& report);
+std::vector<std::string> to_text(const PreferenceResult& result);
+void add_metrics(const PreferenceResult& result, std::vector<Metric>& metrics);
 
 void add_to_json(const LossResult& result, nlohmann::json& report);
 void add_to_json(const ChessEvaluation& result, nlohmann::json& report);

@@ -10,13 +10,14 @@
 #include "apps/finetune/choose_child.hpp"
 #include "apps/finetune/final_files.hpp"
 #include "apps/finetune/generate_text.hpp"
-#include "apps/finetune/initial_weights.hpp"
 #include "apps/finetune/reports/describe.hpp"
 #include "apps/finetune/reports/left_out.hpp"
 #include "apps/finetune/reports/offload_reporter.hpp"
 #include "apps/finetune/reports/part_timer.hpp"
 #include "apps/finetune/reports/speed_reporter.hpp"
 #include "apps/finetune/reports/step_log.hpp"
+#include "apps/finetune/start/initial_weights.hpp"
+#include "apps/finetune/start/prepare_reference.hpp"
 #include "apps/finetune/validation/validation.hpp"
 #include "apps/finetune/watches.hpp"
 #include "lib/base/text/text_format.hpp"
@@ -305,6 +306,7 @@ ExitCode run_finetune(ProcessGroup& world, RunStart& start, const TrainOptions& 
   if (trainer) memory.tell();
   const auto taken = fill_weights(world, setup, runtime, trainer.get(), log);
   go_back_in_sources(world, setup, taken, log);
+  prepare_reference(world, setup, runtime, taken, log, [&start] { return start.clock.signalled(); });
   auto ignored = ignored_in_folders(world, setup);
   if (taken) ignored.add(taken->ignored);
   log_ignored(ignored, log);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/common/app_main.hpp"
+#include "apps/common/objective_arguments.hpp"
 #include "apps/finetune/finetune.hpp"
 #include "lib/base/process/answer_within.hpp"
 #include "lib/flight/flight_recorder.hpp"
@@ -107,6 +108,7 @@ ExitCode run_finetune_job(OptionTable& app, FinetuneArguments& arguments, JobEve
   options.repeated = collect_repeated_words(app);
   options.as_given = collect_all_options(app);
   resolve_names(options);  // names that came from the checkpoint
+  check_objective_options(options);
   const auto run = run_directory(options);
   remove_old_flights(std::filesystem::file_time_type::clock::now() - kOldFlight);
   const bool is_seen = !options.train_data.empty() && !options.dry_run;

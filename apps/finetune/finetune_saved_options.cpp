@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "apps/common/finetune_options.hpp"
+#include "apps/common/objective_arguments.hpp"
 #include "apps/common/remedies.hpp"
 #include "lib/base/text/json_text.hpp"
 #include "lib/base/text/text_format.hpp"
@@ -443,6 +444,8 @@ void resolve_names(TrainOptions& options) {
     if (const auto stored = stored_quantization(model.directory))
       take_quantization(options, *stored, "--model " + model.model);
   }
+  if (auto& reference = options.objective.reference; !reference.empty() && !reference.ends_with(".npy"))
+    reference = find_snapshot(reference, RepoType::model, settings);
   if (!model.tokenizer.empty() && model.tokenizer != kBuiltInTokenizer) {
     model.tokenizer = find_snapshot(model.tokenizer, RepoType::model, settings);
   }

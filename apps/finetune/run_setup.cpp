@@ -143,6 +143,13 @@ class DataOpener {
               .quiet = texts.quiet},
              log_, stopped_);
     if (options_.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
+    if (loader.has_preferences() != options_.objective.has_preferences()) {
+      throw UsageError(loader.has_preferences()
+                           ? option + " " + data + " holds preferences: --objective dpo, orpo, simpo or cpo learns them"
+                           : option + " " + data + " holds no preferences, which --objective " +
+                                 std::string(name_of(kObjectiveNames, options_.objective.kind)) +
+                                 " needs: samples with 'chosen' and 'rejected'");
+    }
     const auto chat_template = loader.tokens().notes().chat_template;
     if (trained && !chat_template.empty()) setup_.chat_template = chat_template;
     run_agreed(world_, [&] {
@@ -248,6 +255,8 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     auto rows = opener.open(source.path, "--train-data", &source);
     sources.push_back({source.name.empty() ? name_of_source(source.path) : source.name, source.path, std::move(rows)});
   }
+  if (options.objective.has_preferences() && sources.size() > 1)
+    throw UsageError("--objective with preferences reads one source: put them into one file or folder");
   weigh_sources(options.sources, options.mix_temperature, sources);
   // The order of the words on a command line decides nothing: of sources that are equally due the first by name is
   // next.
@@ -472,6 +481,7 @@ RunManifest manifest_of(const RunSetup& setup, const RunState& state, int world_
   if (setup.has_new_tokens) manifest.data["added_tokens"] = true;
   if (!setup.template_text.empty()) manifest.data["chat_template"] = setup.template_text;
   if (!options.of_job.empty()) manifest.data["options_of_job"] = options.of_job;
+  if (!setup.reference.empty()) manifest.data["reference"] = setup.reference;
   if (!setup.export_dtype.empty()) manifest.data["weights_dtype"] = setup.export_dtype;
   if (!options.model.directory.empty()) {
     const auto path = saved_path(options.model.directory);

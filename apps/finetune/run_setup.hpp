@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/finetune/new_tokenizer.hpp"
+#include "apps/finetune/start/new_tokenizer.hpp"
 #include "lib/base/messages/log.hpp"
 #include "lib/base/messages/progress.hpp"
 #include "lib/bf16/nccl_log.hpp"
@@ -41,10 +41,11 @@ struct ValidationData {
 
 /// The metric that --keep-best and --patience use.
 struct DecidingMetric {
-  std::string metric = "loss";  ///< "loss", a chess metric, or TASK.METRIC
-  std::size_t set = 0;          ///< index of the validation set whose loss decides
+  std::string metric = "loss";  ///< "loss", a sum of the objective, a chess metric, or TASK.METRIC
+  std::size_t set = 0;          ///< index of the validation set whose loss or sum decides
   bool higher_is_better = false;
-  bool is_loss() const { return metric == "loss"; }
+  /// The loss of a set, or a sum of the objective over it.
+  bool is_of_set() const { return !metric.starts_with("chess_") && metric.find('.') == std::string::npos; }
 };
 
 struct ValidationGameSet {
@@ -77,6 +78,7 @@ struct RunSetup {
   std::optional<TrainingData> train_data;       ///< set when the job trains
   std::vector<std::string> contents;            ///< content_of() of its sources
   ContinuedMixture continued;                   ///< what a restart found about them
+  std::string reference;                        ///< hash of the weights that preferences are compared with; "": none
   std::string export_dtype;                     ///< dtype name of --save-final-hf, see export_dtype(); "": unknown
   std::string chat_template;                    ///< name of the training data's chat template; "": none
   std::string template_text;                    ///< that template, for exports; "": none, or the tokenizer's own

@@ -1,4 +1,5 @@
 #include "apps/memprobe/memprobe_options.hpp"
+#include "apps/common/objective_arguments.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -162,6 +163,7 @@ void add_memprobe_options(OptionTable& t, MemprobeArguments& a) {
 void normalize_memprobe_options(OptionTable& t, MemprobeArguments& a) {
   auto& o = a.options;
   normalize_finetune_options(t, a.job);
+  check_objective_options(a.job.options);
   if ((o.search_model || o.search_ranks) && !a.plan_file.empty() && !a.trial)
     throw UsageError("--plan writes a batch size down: it goes with --search batch");
   check_plan_folder(a);

@@ -1,5 +1,8 @@
 #include "lib/documents/documents.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -19,6 +22,7 @@
 #include "lib/documents/unpacked_file.hpp"
 #include "lib/formats/arrow/parquet_plugin.hpp"
 #include "lib/templates/chat/messages.hpp"
+#include "lib/templates/chat/preference.hpp"
 
 namespace fsdp {
 namespace {
@@ -31,23 +35,33 @@ struct Forms {
   const std::vector<std::string>& keys;
   bool messages = has("messages") || has(kShareGptField) || (has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]));
   bool pair = has("prompt") && has("completion");
+  bool preference = has("chosen") && has("rejected");
   bool text = has("text");
 
-  int count() const { return messages + pair + text; }
+  int count() const { return messages + pair + preference + text; }
   /// The one that is there; text where none is.
-  DataForm form() const { return messages ? DataForm::messages : pair ? DataForm::prompt_completion : DataForm::text; }
+  DataForm form() const {
+    return messages     ? DataForm::messages
+           : pair       ? DataForm::prompt_completion
+           : preference ? DataForm::preference
+                        : DataForm::text;
+  }
 };
 
 DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::path& file) {
   const Forms forms(keys);
   if (forms.count() > 1) {
-    throw RequestError(file.string() + ": has " +
-                           (!forms.messages             ? "'prompt' and 'completion'"
-                            : forms.has("messages")     ? "'messages'"
-                            : forms.has(kShareGptField) ? "'conversations'"
-                                                        : "'instruction' and 'output'") +
-                           " and " + (forms.text ? "'text'" : "'prompt' and 'completion'") +
-                           "; say which of them to read: text, prompt-completion or messages",
+    std::vector<std::string> found;
+    if (forms.messages)
+      found.emplace_back(forms.has("messages")       ? "'messages'"
+                         : forms.has(kShareGptField) ? "'conversations'"
+                                                     : "'instruction' and 'output'");
+    if (forms.pair) found.emplace_back("'prompt' and 'completion'");
+    if (forms.preference) found.emplace_back("'chosen' and 'rejected'");
+    if (forms.text) found.emplace_back("'text'");
+    throw RequestError(fmt::format("{}: has {}; say which of them to read: text, prompt-completion, messages or "
+                                   "preference",
+                                   file.string(), fmt::join(found, " and ")),
                        Remedy::of_form);
   }
   return forms.form();
@@ -96,12 +110,13 @@ bool holds_json_samples(const std::filesystem::path& file, std::string_view head
   return !detail::first_json_keys(file).empty();
 }
 
-/// True if the first sample of prompts and completions has messages.
-bool begins_with_message_pair(const std::filesystem::path& file, const DataSelection& selection) {
+/// True if the first sample of prompts and completions, or of preferences, has messages.
+bool begins_with_messages(const std::filesystem::path& file, const DataSelection& selection) {
   const auto records = open_records(file, selection);
   std::string text;
   if (!records->next(text)) return false;
-  return is_message_pair(parse_data_or_discard(PythonJson(text).plain_text(), records->where()));
+  const auto record = parse_data_or_discard(PythonJson(text).plain_text(), records->where());
+  return selection.form == DataForm::preference ? is_message_preference(record) : is_message_pair(record);
 }
 
 /// A column of texts of an Arrow stream.
@@ -187,6 +202,7 @@ std::optional<DataForm> form_of_keys(const std::vector<std::string>& keys) {
 const char* detail::name_with_article(DataForm form) {
   return form == DataForm::messages            ? "a conversation"
          : form == DataForm::prompt_completion ? "a prompt with a completion"
+         : form == DataForm::preference        ? "a preference"
                                                : "a text";
 }
 
@@ -271,8 +287,14 @@ std::unique_ptr<Documents> open_documents(const DataPiece& piece, const std::str
 std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelection& selection) {
   const auto& file = piece.file;
   if (data_file_kind(file) == DataFileKind::json_lines) return detail::open_json_records(piece);
-  auto fields = selection.form == DataForm::messages ? message_columns(file, selection)
-                                                     : std::vector<std::string>{"prompt", "completion", "?system"};
+  std::vector<std::string> fields;
+  if (selection.form == DataForm::messages) {
+    fields = message_columns(file, selection);
+  } else if (selection.form == DataForm::preference) {
+    fields = {"chosen", "rejected", "?prompt", "?system"};
+  } else {
+    fields = {"prompt", "completion", "?system"};
+  }
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
   for (const auto* name : kLossBeside) fields.push_back("?" + std::string(name));
   fields.insert(fields.end(), {"?tools", "?chat_template_kwargs"});
@@ -286,9 +308,9 @@ DocumentStream::DocumentStream(std::vector<DataPiece> pieces, DataSelection sele
   for (const auto& piece : pieces_) {
     const auto& file = piece.file;
     forms_.push_back(find_data_form(file, selection_));  // all now, so that errors come at once
-    needs_template_ = needs_template_ || forms_.back() == DataForm::messages ||
-                      (forms_.back() == DataForm::prompt_completion &&
-                       begins_with_message_pair(file, {forms_.back(), selection_.field}));
+    needs_template_ =
+        needs_template_ || forms_.back() == DataForm::messages ||
+        (forms_.back() != DataForm::text && begins_with_messages(file, {forms_.back(), selection_.field}));
     file_bytes_.push_back(static_cast<std::int64_t>(std::filesystem::file_size(file)));
     bytes_total_ += file_bytes_.back();
   }

@@ -25,7 +25,7 @@ struct DataSelection {
 
 /// Returns the form of the samples of a file, never automatic. A form that `selection` names is taken. Otherwise a
 /// named field holds texts; without one the first object of JSON Lines or the columns of Parquet decide: `messages`,
-/// else `prompt` and `completion`, else texts. CSV and plain files hold texts.
+/// else `prompt` and `completion`, else `chosen` and `rejected`, else texts. CSV and plain files hold texts.
 /// \throws RequestError when `selection` names another form than texts for CSV or a plain file, and when a file has the
 ///   keys of several forms; IoError; FormatError
 DataForm find_data_form(const std::filesystem::path& file, const DataSelection& selection);
@@ -107,7 +107,7 @@ std::unique_ptr<Documents> open_documents(const DataPiece& piece, const std::str
 /// Opens JSON Lines or Parquet whose samples are not plain texts: each sample is the text of a JSON object with the
 /// members that `selection` names, and others beside them. The text of a line is returned unchanged, even if it is not
 /// JSON.
-/// \param selection  its form is prompt_completion or messages
+/// \param selection  its form is no text
 /// \throws as open_documents()
 std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelection& selection);
 
@@ -140,7 +140,7 @@ class DocumentStream {
   DataForm form() const { return forms_[next_piece_ - 1]; }
   /// True when the samples of some file have this form.
   bool has(DataForm form) const;
-  /// True when some file has conversations, or begins with a prompt and a completion that are messages.
+  /// True when some file has conversations, or begins with a prompt and a completion, or a preference, of messages.
   bool needs_template() const { return needs_template_; }
   /// Place of the document that next() returned last.
   std::string where() const { return documents_->where(); }

@@ -19,6 +19,7 @@ void add(const EncodedBatch& batch, PieceResult& result) {
   result.documents += std::ssize(batch.ends);
   result.tokens += std::ssize(batch.ids);
   result.cut += batch.cut;
+  result.equal += batch.equal;
   if (result.skipped == 0) result.first_skipped = batch.first_skipped;
   result.skipped += batch.skipped;
 }
@@ -133,6 +134,7 @@ void PieceReader::end_piece(EncodedBatch& batch) {
   }
   batch = {};
   batch.cut = result->cut;
+  batch.equal = result->equal;
   batch.skipped = result->skipped;
   batch.first_skipped = with_lines_before(piece, result->first_skipped, lines_);
   if (!result->unread.empty()) batch.ignored.add(piece.file.string(), result->unread);

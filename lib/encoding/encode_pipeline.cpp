@@ -21,7 +21,7 @@ namespace {
 /// beside them.
 void check_characters(const PythonJson& text, const nlohmann::ordered_json& record, const std::string& messages) {
   for (const auto* key : {"prompt", "completion", "tools", "chat_template_kwargs", "conversations", "instruction",
-                          "input", "output", "system", "history"}) {
+                          "input", "output", "system", "history", "chosen", "rejected"}) {
     if (const auto found = record.find(key); found != record.end() && text.holds_half(*found))
       refuse_half("'" + std::string(key) + "'");
   }
@@ -89,9 +89,38 @@ void DocumentEncoder::encode_record(const std::string& sample, DataForm form, En
   const auto unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
   out.elsewhere = options_.split.is_on() && !options_.split.reads(what_is_read(record, unread));
   if (out.elsewhere) return;
-  out.masked =
-      is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
   out.unread = unread;
+  if (form == DataForm::preference) {
+    auto [chosen, rejected] = conversations_.encode_preference(record);
+    out.masked = std::move(chosen);
+    out.rejected = std::move(rejected);
+  } else {
+    out.masked =
+        is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
+  }
+}
+
+/// Cuts what is too long. The prompt is what comes before the first target.
+void DocumentEncoder::cut(MaskedIds& masked, EncodedSample& out) const {
+  auto& [ids, mask] = masked;
+  const auto remove = [&](std::size_t begin, std::size_t count) {
+    const auto from_ids = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+    ids.erase(from_ids, from_ids + static_cast<std::ptrdiff_t>(count));
+    if (!mask.empty()) {
+      const auto from_mask = mask.begin() + static_cast<std::ptrdiff_t>(begin);
+      mask.erase(from_mask, from_mask + static_cast<std::ptrdiff_t>(count));
+    }
+    out.cut += static_cast<std::int64_t>(count);
+  };
+  const auto most_of_prompt = static_cast<std::size_t>(options_.max_prompt_length);
+  if (out.rejected && most_of_prompt > 0) {
+    const auto prompt = static_cast<std::size_t>(std::find(mask.begin(), mask.end(), std::uint8_t{1}) - mask.begin());
+    if (prompt > most_of_prompt) remove(0, prompt - most_of_prompt);
+  }
+  const auto most = static_cast<std::size_t>(options_.max_length);
+  if (most == 0 || ids.size() <= most) return;
+  const bool keeps_end = out.rejected && options_.truncation == Truncation::keep_end;
+  remove(keeps_end ? 0 : most, ids.size() - most);
 }
 
 EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, const StopTest& stop) const {
@@ -107,13 +136,9 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
     if (out.elsewhere) return out;
     if (!masked) mask.clear();
   }
-  const auto most = static_cast<std::size_t>(options_.max_length);
-  if (most > 0 && ids.size() > most) {
-    out.cut = static_cast<std::int64_t>(ids.size() - most);
-    ids.resize(most);
-    mask.resize(std::min(mask.size(), most));
-  }
-  if (masked) out.counts = has_target(mask);
+  cut(out.masked, out);
+  if (out.rejected) cut(*out.rejected, out);
+  if (masked) out.counts = has_target(mask) && (!out.rejected || has_target(out.rejected->mask));
   return out;
 }
 
@@ -218,7 +243,6 @@ void EncodePipeline::encode() {
 }
 
 void EncodePipeline::encode(Batch& batch) const {
-  const auto vocab_size = encoder_.tokenizer().vocab_size();
   auto& encoded = batch.encoded;
   for (std::size_t i = 0; i < batch.texts.size(); ++i) {
     EncodedSample sample;
@@ -240,13 +264,6 @@ void EncodePipeline::encode(Batch& batch) const {
       batch.texts[i] = {};
       continue;
     }
-    auto& [ids, mask] = sample.masked;
-    for (const auto id : ids) {
-      if (id >= 0 && id < vocab_size) continue;
-      throw FormatError(batch.places[i] + ": the tokenizer gives id " + std::to_string(id) +
-                        ", which is not in its vocabulary of " + std::to_string(vocab_size) +
-                        "; do its files belong together?");
-    }
     batch.texts[i] = {};
     if (!sample.unread.empty())
       encoded.ignored.add(batch.places[i].substr(0, batch.places[i].rfind(": ")), sample.unread);
@@ -255,16 +272,30 @@ void EncodePipeline::encode(Batch& batch) const {
       if (encoded.skipped++ == 0) encoded.first_skipped = batch.places[i];
       continue;
     }
-    if (mask.empty()) mask.assign(ids.size(), 1);
-    encoded.mask.insert(encoded.mask.end(), mask.begin(), mask.end());
-    if (encoded.ids.empty()) {
-      encoded.ids = std::move(ids);
-    } else {
-      encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
-    }
-    encoded.ends.push_back(encoded.ids.size());
-    encoded.places.push_back(std::move(batch.places[i]));
+    if (sample.rejected && sample.rejected->ids == sample.masked.ids) ++encoded.equal;
+    add_document(std::move(sample.masked), batch.places[i], encoded);
+    if (sample.rejected) add_document(std::move(*sample.rejected), batch.places[i], encoded);
   }
+}
+
+void EncodePipeline::add_document(MaskedIds masked, const std::string& place, EncodedBatch& encoded) const {
+  auto& [ids, mask] = masked;
+  const auto vocab_size = encoder_.tokenizer().vocab_size();
+  for (const auto id : ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    throw FormatError(place + ": the tokenizer gives id " + std::to_string(id) +
+                      ", which is not in its vocabulary of " + std::to_string(vocab_size) +
+                      "; do its files belong together?");
+  }
+  if (mask.empty()) mask.assign(ids.size(), 1);
+  encoded.mask.insert(encoded.mask.end(), mask.begin(), mask.end());
+  if (encoded.ids.empty()) {
+    encoded.ids = std::move(ids);
+  } else {
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+  }
+  encoded.ends.push_back(encoded.ids.size());
+  encoded.places.push_back(place);
 }
 
 EncodePipeline::State EncodePipeline::next(EncodedBatch& batch, std::chrono::milliseconds patience) {

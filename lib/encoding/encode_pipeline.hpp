@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,14 +30,17 @@ struct EncodeOptions {
   std::string messages_field = "messages";
   std::int64_t max_length = 0;  ///< ids of a sample; 0: all
   Split split = {};
+  std::int64_t max_prompt_length = 0;  ///< as ConversationOptions has it
+  Truncation truncation = Truncation::keep_start;
 };
 
 struct EncodedSample {
-  MaskedIds masked;                 ///< the mask is empty when all ids count
-  bool elsewhere = false;           ///< the sample is in the other part of a split, and not encoded
-  bool counts = true;               ///< some id is a target; samples without a target are to be left out
-  std::int64_t cut = 0;             ///< ids beyond max_length
-  std::vector<std::string> unread;  ///< keys of a record that nothing reads
+  MaskedIds masked;                   ///< the mask is empty when all ids count
+  std::optional<MaskedIds> rejected;  ///< of a preference, whose chosen side `masked` is
+  bool elsewhere = false;             ///< the sample is in the other part of a split, and not encoded
+  bool counts = true;                 ///< some id is a target; samples without a target are to be left out
+  std::int64_t cut = 0;               ///< ids beyond max_length
+  std::vector<std::string> unread;    ///< keys of a record that nothing reads
 };
 
 class DocumentEncoder {
@@ -55,6 +59,7 @@ class DocumentEncoder {
 
  private:
   void encode_record(const std::string& sample, DataForm form, EncodedSample& out) const;
+  void cut(MaskedIds& masked, EncodedSample& out) const;
 
   const Tokenizer& tokenizer_;
   ConversationEncoder conversations_;
@@ -67,12 +72,13 @@ namespace detail {
 struct EncodedBatch {
   std::vector<std::int32_t> ids;    ///< of all of them
   std::vector<std::uint8_t> mask;   ///< loss mask of all documents: 1 where an id counts
-  std::vector<std::size_t> ends;    ///< end of the ids of each document
+  std::vector<std::size_t> ends;    ///< end of the ids of each document; a preference has two
   std::vector<std::string> places;  ///< of each document
   std::int64_t skipped = 0;         ///< samples without a target, which are left out
   std::string first_skipped;        ///< place of the first skipped sample
   std::int64_t elsewhere = 0;       ///< samples in the other part of a split
   std::int64_t cut = 0;             ///< samples that were too long
+  std::int64_t equal = 0;           ///< preferences whose sides are equal
   std::int64_t bytes_read = 0;      ///< bytes of the stream up to these documents
   Ignored ignored;                  ///< keys of records that nothing reads, by file
 };
@@ -110,6 +116,7 @@ class EncodePipeline {
   bool submit(std::unique_ptr<Batch> batch);
   void encode();
   void encode(Batch& batch) const;
+  void add_document(MaskedIds masked, const std::string& place, EncodedBatch& encoded) const;
   void close();
 
   DocumentStream& stream_;

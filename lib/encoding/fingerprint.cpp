@@ -60,6 +60,7 @@ void Fingerprint::add_samples(const std::string& tokenizer, const std::string& f
   add(field);
   add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
                   chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
+  add(fmt::format("{} {}", chat.max_prompt_length, chat.truncation == Truncation::keep_end));
   // The tokenizer's own chat template, or the name, file or folder that was given instead.
   add(chat.chat_template);
   const std::filesystem::path given = chat.chat_template;

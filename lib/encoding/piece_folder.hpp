@@ -24,7 +24,7 @@ namespace fsdp::detail {
 
 /// The ids of a piece of the input, in numbers.
 struct PieceResult {
-  std::int64_t documents = 0, tokens = 0, cut = 0, skipped = 0;
+  std::int64_t documents = 0, tokens = 0, cut = 0, equal = 0, skipped = 0;
   std::string first_skipped;        ///< place of the first skipped sample, in which lines count from the piece's first
   std::int64_t lines = 0;           ///< of the piece, where it is a part of JSON Lines
   std::uint64_t bytes = 0;          ///< of the file of ids

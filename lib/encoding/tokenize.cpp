@@ -53,7 +53,21 @@ std::string joined(const std::vector<std::filesystem::path>& paths) {
 }
 
 bool holds_texts_only(const DocumentStream& stream) {
-  return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion);
+  return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion) &&
+         !stream.has(DataForm::preference);
+}
+
+void check_preferences(const TokenizeOptions& options, const DocumentStream& stream, const TokenizeReport& report) {
+  for (const auto other : {DataForm::text, DataForm::messages, DataForm::prompt_completion}) {
+    if (stream.has(other))
+      throw RequestError("some files hold preferences and others do not: encode them apart", Remedy::of_form);
+  }
+  if (report.is_packed || report.shares_rows)
+    throw RequestError("a preference is two documents beside each other, which rows do not hold: write documents");
+  if (options.conversations.train_on == TrainOn::all)
+    throw RequestError("preferences are learned by their answers, and all ids were to count");
+  if (options.corpus != nullptr)
+    throw RequestError("copies are found in texts, conversations and completions, and not in preferences");
 }
 
 /// Notes in the report the form of the samples and of the output.
@@ -64,6 +78,8 @@ void choose_layout(const TokenizeOptions& options, const DocumentStream& stream,
                          : options.layout == TokenLayout::packed || options.layout == TokenLayout::overlapping;
   report.shares_rows = options.layout == TokenLayout::packed_documents;
   report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
+  report.has_preferences = stream.has(DataForm::preference);
+  if (report.has_preferences) check_preferences(options, stream, report);
   if (report.is_packed && options.max_length > 0)
     throw RequestError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
 }
@@ -84,7 +100,8 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
   }
   return {tokenizer,
           rules,
-          {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split}};
+          {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split,
+           chat.max_prompt_length, chat.truncation}};
 }
 
 std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, const TokenizeOptions& options,
@@ -97,6 +114,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, 
   for (const auto& source : report.files) notes.sources.push_back(source.string());
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;
+  notes.has_preferences = report.has_preferences;
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
   if (report.shares_rows) return write_packed_documents(file, {options.seq_len, options.seed}, notes);
   if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(file, options.seq_len, notes);
@@ -150,6 +168,7 @@ void add_batch(const detail::EncodedBatch& batch, CorpusReport* corpus, Joiner& 
     report.counted_tokens += std::count(mask.begin(), mask.end(), std::uint8_t{1});
   }
   report.cut_documents += batch.cut;
+  report.equal += batch.equal;
   if (report.skipped == 0) report.first_skipped = batch.first_skipped;
   report.skipped += batch.skipped;
   report.elsewhere += batch.elsewhere;
@@ -389,6 +408,12 @@ std::string turn_end_line(const TokenizeReport& report) {
   return "nothing behind an answer counts by " + by +
          ", so the model does not learn to end its turn: in a copy of the template, put "
          "{% generation %} and {% endgeneration %} around each answer with a mark behind it that ends the turn";
+}
+
+std::string equal_line(const TokenizeReport& report) {
+  return fmt::format("{} two equal sides, which {} nothing and {}",
+                     report.equal == 1 ? "1 preference has" : format_count(report.equal) + " preferences have",
+                     report.equal == 1 ? "says" : "say", report.equal == 1 ? "counts" : "count");
 }
 
 std::string skipped_line(const TokenizeReport& report) {

@@ -77,13 +77,15 @@ struct TokenizeProgress {
 struct TokenizeReport {
   std::vector<std::filesystem::path> files;               ///< files that were read, including those of directories
   std::vector<std::filesystem::path> companions, unread;  ///< of directories, see DataFiles
-  std::int64_t documents = 0;                             ///< written
+  std::int64_t documents = 0;                             ///< written; two of each preference
   std::int64_t empty_documents = 0;
   std::int64_t tokens = 0;          ///< encoded and written
   bool is_packed = false;           ///< documents follow each other and are cut into rows
   bool shares_rows = false;         ///< packed documents
   std::string chat_template;        ///< template that wrote conversations; empty: there were none
   bool masked = false;              ///< not all ids count
+  bool has_preferences = false;     ///< documents are pairs of a chosen and a rejected one
+  std::int64_t equal = 0;           ///< preferences whose sides are equal, which are written
   bool learns_turn_ends = true;     ///< false: no mark after an answer counts
   std::int64_t counted_tokens = 0;  ///< tokens that the loss counts
   std::int64_t elsewhere = 0;       ///< documents in the other part of a split
@@ -108,6 +110,8 @@ struct TokenizeReport {
 std::string answers_line(const TokenizeReport& report);
 /// "2 samples without a token that counts are left out, the first is FILE: line 7"
 std::string skipped_line(const TokenizeReport& report);
+/// "3 preferences have two equal sides, which say nothing and count"
+std::string equal_line(const TokenizeReport& report);
 /// Says that no mark after an answer counts, and what to do: for a warning unless report.learns_turn_ends.
 std::string turn_end_line(const TokenizeReport& report);
 

@@ -201,6 +201,7 @@ class Hdf5TokenFile : public TokenFile {
     notes.vocab_size = integer_attribute(handle_, "vocab_size");
     notes.chat_template = text_attribute(handle_, "chat_template");
     notes.train_on = text_attribute(handle_, "train_on");
+    notes.has_preferences = integer_attribute(handle_, "preferences") == 1;
     notes.overlaps = integer_attribute(handle_, "row_overlap") == 1;
     notes.left_out = integer_attribute(handle_, "ids_left_out");
     return notes;

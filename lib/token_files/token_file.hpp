@@ -22,6 +22,7 @@ struct TokenFileNotes {
   std::vector<std::string> sources;   ///< files of the texts; written, not read
   std::string chat_template = {};     ///< name of the chat template; empty: the texts are no conversations
   std::string train_on = {};          ///< "answers" or "all"; empty: the texts are no conversations
+  bool has_preferences = false;       ///< documents 2 i and 2 i + 1 are the chosen and the rejected side of a pair
   bool masked = false;                ///< a loss mask is written beside the ids; written, not read
   bool overlaps = false;              ///< each row begins with the last id of the row before
   std::int64_t left_out = 0;          ///< ids of the texts that are in no row, where the rows overlap

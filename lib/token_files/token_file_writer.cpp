@@ -172,6 +172,7 @@ void TokenFileOutput::create(const TokenFileNotes& notes) {
   put_attribute("source_files", joined_lines(notes.sources));
   if (!notes.chat_template.empty()) put_attribute("chat_template", notes.chat_template);
   if (!notes.train_on.empty()) put_attribute("train_on", notes.train_on);
+  if (notes.has_preferences) put_attribute("preferences", 1);
 }
 
 TokenFileOutput::~TokenFileOutput() { discard(); }

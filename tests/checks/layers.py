@@ -33,7 +33,7 @@ FLOORS = [
     [("benchmarks", "questions of benchmarks, and what answers are worth", ["tasks", "results"]),
      ("encoding", "texts to token files, by many processes", [])],
     [("engine", "sharded steps", ["collectives", "offload", "sharding", "fsdp", "optim", "runtime"])],
-    [("training", "data, steps, records, the saved state of a run", ["record", "data", "step", "state", "evaluate", "requests", "run", "watch"])],
+    [("training", "data, steps, records, the saved state of a run", ["record", "data", "objectives", "step", "state", "evaluate", "requests", "run", "watch"])],
     [("chess", "a metric: games", ["rules", "evaluation"]),
      ("planning", "how long a job will take, and how much memory", ["speed", "memory"]),
      ("bf16", "what the check of a cluster measures", [])],

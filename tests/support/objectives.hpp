@@ -1,11 +1,16 @@
 #pragma once
 // Objectives other than the next token's: weights of targets that the data say, and a comparison of two sequences.
-#include <ATen/ops/empty.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/log1p.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/stack.h>
 
-#include <cmath>
+#include <string>
 #include <vector>
 
-#include "lib/training/step/objective.hpp"
+#include "lib/compute/tensor/sequences.hpp"
+#include "lib/training/objectives/objective.hpp"
 
 namespace fsdp::test {
 
@@ -13,9 +18,10 @@ namespace fsdp::test {
 class WeighedById final : public Objective {
  public:
   bool has_weights() const override { return true; }
-  double weigh(MicroBatch& batch) const override {
+  StepCounts weigh(MicroBatch& batch) const override {
     batch.weights_N = batch.targets_N.remainder(3).to(at::kFloat);
-    return batch.weights_N.mul(batch.targets_N.ge(0)).sum().item<double>();
+    const auto weight = batch.weights_N.mul(batch.targets_N.ge(0)).sum().item<double>();
+    return {weight, weight};
   }
 };
 
@@ -26,20 +32,18 @@ class Preference final : public Objective {
   static constexpr double kBeta = 0.5;
   std::vector<std::string> sums() const override { return {"preferred"}; }
   bool has_weights() const override { return true; }
-  double weigh(MicroBatch& batch) const override { return static_cast<double>(sequences_of(batch).size() / 2); }
+  StepCounts weigh(MicroBatch& batch) const override {
+    const auto pairs = static_cast<double>(sequences_of(batch).size() / 2);
+    return {pairs, pairs};
+  }
   bool joins_sequences() const override { return true; }
-  std::vector<double> join(const MicroBatch&, std::span<const SequenceLoss> sequences, StepSums& sums) const override {
-    std::vector<double> slopes;
-    for (std::size_t i = 0; i + 1 < sequences.size(); i += 2) {
-      const double margin = kBeta * (sequences[i + 1].nats - sequences[i].nats);
-      sums.nats += std::log1p(std::exp(-margin));
-      sums.weight += 1;
-      sums.add("preferred", margin > 0 ? 1.0 : 0.0);
-      const double slope = kBeta / (1 + std::exp(margin));
-      slopes.insert(slopes.end(), {slope, -slope});
-    }
-    slopes.resize(sequences.size(), 0.0);
-    return slopes;
+  at::Tensor join(const MicroBatch&, const at::Tensor& nats_S, StepSums& sums) const override {
+    const auto nats_P2 = nats_S.view({-1, 2});
+    const auto margin_P = (nats_P2.select(1, 1) - nats_P2.select(1, 0)).mul(kBeta);
+    sums.add_loss(at::log1p(at::exp(margin_P.neg())).sum(), static_cast<double>(margin_P.numel()));
+    sums.add("preferred", margin_P.gt(0).sum(at::kDouble));
+    const auto slope_P = at::sigmoid(margin_P.neg()).mul(kBeta);
+    return at::stack({slope_P, slope_P.neg()}, 1).reshape({-1});
   }
 };
 

@@ -96,7 +96,10 @@ void StepLog::after_step(const StepReport& made, bool) {
                                 step.overflow  ? "   skipped (fp16 overflow)"
                                 : step.skipped ? "   skipped (not finite)"
                                                : "");
-  const auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
+  auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
+  for (const auto& mean : step.means) {
+    if (mean.name == kRewardAccuracy) loss += fmt::format("   accuracy {:.0f} %", 100 * mean.value);
+  }
   context_.progress.step(step.step, total_steps,
                          fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest), step.seconds);
 }

@@ -1,9 +1,9 @@
 #include "apps/finetune/validation/validation.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -31,26 +31,28 @@ std::optional<Evaluation> evaluate_set(ModelRuntime& runtime, const RunSetup& se
   auto result =
       evaluate_rows(runtime, *plan_objective(setup.options), set.rows, setup.batches.micro_batch_size, stopped);
   if (!result) return result;
-  std::array<double, 2> figures{result->loss, result->perplexity};
-  runtime.world().broadcast(std::as_writable_bytes(std::span(figures)), 0);
-  for (auto& figure : figures)
-    if (std::isnan(figure)) figure = std::nan("");  // without a sign
-  result->loss = figures[0];
-  result->perplexity = figures[1];
+  std::vector<double*> figures{&result->loss, &result->perplexity};
+  for (auto& mean : result->means) figures.push_back(&mean.value);
+  for (auto* figure : figures) {
+    runtime.world().broadcast(std::as_writable_bytes(std::span(figure, 1)), 0);
+    if (std::isnan(*figure)) *figure = std::nan("");  // without a sign
+  }
   return result;
 }
 
 std::string eval_line(std::int64_t step, const ValidationData& set, const Evaluation& result) {
-  return fmt::format("eval   {:>6}   {}{}loss {:.4f}   perplexity {:.1f}   {} tokens in {:.1f} s", step, set.name,
-                     set.name.empty() ? "" : "   ", result.loss, result.perplexity, format_count(result.tokens),
-                     result.seconds);
+  std::string figures = fmt::format("loss {:.4f}   ", result.loss);
+  if (result.means.empty()) figures += fmt::format("perplexity {:.1f}   ", result.perplexity);
+  for (const auto& mean : result.means) figures += fmt::format("{} {:.4f}   ", mean.name, mean.value);
+  return fmt::format("eval   {:>6}   {}{}{}{} tokens in {:.1f} s", step, set.name, set.name.empty() ? "" : "   ",
+                     figures, format_count(result.tokens), result.seconds);
 }
 
 /// Returns the name of the deciding set in the form that ValidationState keeps.
 std::string deciding_set(const RunSetup& setup) {
   const auto& [metric, set, higher_is_better] = setup.deciding;
   if (is_task_metric(metric)) return setup.tasks->questions.identity();
-  if (!setup.deciding.is_loss()) return setup.games->identity;
+  if (!setup.deciding.is_of_set()) return setup.games->identity;
   return set < setup.validation.size() ? setup.validation[set].name : "";
 }
 
@@ -75,6 +77,8 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
       std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return !set.name.empty() && set.name == metric; });
   if (named != sets.end()) return {"loss", to_index(named - sets.begin())};
   if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
+  const auto means = plan_objective(options)->sums();
+  if (std::ranges::count(means, metric) > 0) return {metric, 0, true};
   if (is_chess_metric(metric)) return {metric, 0, true};
   if (is_task_metric(metric)) return {metric, 0, true};  // load_validation_tasks() knows better
   std::string names;
@@ -82,9 +86,10 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
     if (!set.name.empty()) names += ", " + set.name;
   }
   throw UsageError(fmt::format(
-      "--keep-best {}: choose loss, perplexity, bits_per_byte{}, or of --val-chess chess_accuracy, chess_legal, "
+      "--keep-best {}: choose loss, perplexity, bits_per_byte{}{}, or of --val-chess chess_accuracy, chess_legal, "
       "chess_result, or of --val-tasks TASK.METRIC",
-      metric, names.empty() ? "" : fmt::format(" (of the first set), the name of a set: {}", names.substr(2))));
+      metric, names.empty() ? "" : fmt::format(" (of the first set), the name of a set: {}", names.substr(2)),
+      means.empty() ? "" : fmt::format(", or of preferences {}", fmt::join(means, ", "))));
 }
 
 }  // namespace
@@ -183,10 +188,13 @@ std::optional<DecidingValue> Validation::deciding_value() const {
   if (!result_) return std::nullopt;
   const auto& [metric, set, higher_is_better] = context_.setup.deciding;
   DecidingValue value{.step = context_.trainer.state().step, .set = deciding_set(context_.setup), .metric = metric};
-  if (context_.setup.deciding.is_loss()) {
+  if (context_.setup.deciding.is_of_set()) {
     if (set >= result_->sets.size()) return std::nullopt;
     value.count = result_->sets[set].tokens;
     value.value = result_->sets[set].loss;
+    for (const auto& mean : result_->sets[set].means) {
+      if (mean.name == metric) value.value = mean.value;
+    }
   } else if (is_task_metric(metric)) {
     const auto* figure = result_->tasks ? find_figure(*result_->tasks, metric) : nullptr;
     if (figure == nullptr) return std::nullopt;
@@ -228,7 +236,7 @@ void Validation::tell(const RunLife& life) {
   const auto& sets = context_.setup.validation;
   const auto& deciding = context_.setup.deciding;
   for (std::size_t i = 0; i < result_->sets.size(); ++i)
-    tell_set(sets[i], result_->sets[i], deciding.is_loss() && i == deciding.set ? verdict : std::string());
+    tell_set(sets[i], result_->sets[i], deciding.is_of_set() && i == deciding.set ? verdict : std::string());
   const auto step = context_.trainer.state().step;
   if (result_->games) {
     const bool decide = is_chess_metric(deciding.metric);
@@ -243,11 +251,10 @@ void Validation::tell(const RunLife& life) {
 void Validation::tell_set(const ValidationData& set, const Evaluation& result, const std::string& verdict) {
   const auto step = context_.trainer.state().step;
   context_.progress.keep(eval_line(step, set, result) + verdict);
-  nlohmann::json record{{"step", step},
-                        {"val_loss", result.loss},
-                        {"val_perplexity", result.perplexity},
-                        {"val_tokens", result.tokens},
-                        {"eval_seconds", result.seconds}};
+  nlohmann::json record{
+      {"step", step}, {"val_loss", result.loss}, {"val_tokens", result.tokens}, {"eval_seconds", result.seconds}};
+  if (result.means.empty()) record["val_perplexity"] = result.perplexity;
+  for (const auto& mean : result.means) record[kValMeansKey][mean.name] = mean.value;
   if (!set.name.empty()) record["val_set"] = set.name;
   record_.add_metrics(record);
 }
@@ -270,11 +277,11 @@ bool counts_for_another(const RunSetup& setup, const ValidationState& state) {
     const auto text = [&](const char* name) { return options.value(name, std::string()); };
     return text("val-split").empty() ? text("val-data") : text("val-split") + " of " + text("train-data");
   };
-  return setup.deciding.is_loss() && data(setup.restart->manifest.options) != data(setup.saved_options);
+  return setup.deciding.is_of_set() && data(setup.restart->manifest.options) != data(setup.saved_options);
 }
 
 std::string why_out_of_patience(const RunSetup& setup, const ValidationState& state, const ValidationRules& rules) {
-  const bool names_a_set = setup.deciding.is_loss() && !state.set.empty();
+  const bool names_a_set = setup.deciding.is_of_set() && !state.set.empty();
   return fmt::format("{} in a row had no {}{}{} {} {:.4f}{}", format_count_of(state.without_improvement, "validation"),
                      state.metric, !names_a_set ? "" : " of ", !names_a_set ? "" : state.set,
                      rules.higher_is_better ? "above" : "below", state.patience_value,
@@ -297,7 +304,7 @@ DecidingMetric check_validation_options(const TrainOptions& options) {
   }
   for (const auto& [given, option] :
        {std::pair(v.keeps_best(), "--keep-best"), std::pair(v.patience > 0, "--patience")}) {
-    if (!given || !deciding.is_loss() || !options.val_sets.empty()) continue;
+    if (!given || !deciding.is_of_set() || !options.val_sets.empty()) continue;
     throw UsageError(fmt::format("{} needs --val-data to go by{}", option,
                                  !v.tasks.names.empty() ? ", or --keep-best TASK.METRIC"
                                  : v.games.data.empty() ? ""

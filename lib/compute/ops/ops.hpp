@@ -259,6 +259,9 @@ class Ops {
   /// are added there, too.
   void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale) const;
+  /// Losses of the targets by themselves, without their weights: 0 where a target is ignored. The logits stay.
+  /// \return [N], float64 on the host and float32 on a device
+  at::Tensor target_losses(const at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab) const;
   /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.
   void fetch(StepSums& sums) const;
 

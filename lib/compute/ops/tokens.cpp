@@ -329,6 +329,38 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   logits_NV.narrow(1, 0, vocab).copy_(grad);
 }
 
+at::Tensor Ops::target_losses(const at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab) const {
+  const auto counted = work_.rows(1, {&logits_NV});
+  const auto n = logits_NV.size(0), width = logits_NV.size(1);
+  if (cpu_ != nullptr) {
+    auto losses_N = at::empty({n}, at::TensorOptions(logits_NV.device()).dtype(at::kDouble));
+    const kernels::CrossEntropyArgs args{logits_NV.data_ptr(),
+                                         targets.ids_N.const_data_ptr<std::int32_t>(),
+                                         nullptr,
+                                         vocab,
+                                         width,
+                                         0.0f,
+                                         false,
+                                         losses_N.mutable_data_ptr<double>()};
+    launch(n, 1, [&](std::int64_t first, std::int64_t last) {
+      cpu_->cross_entropy(kernel_type(logits_NV), args, first, last);
+    });
+    return losses_N;
+  }
+  if (const auto* fused = fused_for({&logits_NV})) {
+    const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
+    const auto sums = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
+    auto* logits = address_in(logits_NV);
+    fused->cross_entropy({kernel_type(logits_NV), logits, ids_of(targets.ids_N), nullptr, floats_in(losses_N),
+                          static_cast<double*>(address_in(sums)), 0.0f, nullptr, false, are_packed(width, {logits}),
+                          static_cast<int>(vocab), static_cast<int>(width), n});
+    return losses_N;
+  }
+  const auto target = targets.ids_N.clamp_min(0).to(at::kLong).unsqueeze(1);
+  const auto losses_N = log_softmax(logits_NV.narrow(1, 0, vocab)).gather(1, target).squeeze(1).neg_();
+  return losses_N.mul_(targets.ids_N.ge(0));
+}
+
 void Ops::fetch(StepSums& sums) const {
   if (!sums.pending.defined()) return;
   sums.add(read(sums.pending));

@@ -42,7 +42,15 @@ struct Targets {
   at::Tensor groups_N;   ///< int32: group of each token, whose losses are summed by themselves, too. Undefined: none
 };
 
-/// Rows of tokens that go through the model together.
+class JointLoss;
+
+/// Sums over the rows of a step on all ranks by which losses are divided, known before the first forward.
+struct StepCounts {
+  double count = 0;   ///< divides the loss
+  double tokens = 0;  ///< targets of a second mean that is part of the loss
+};
+
+/// Rows of tokens that go through the model together. A sequence is a row, or a document of a packed row.
 struct MicroBatch {
   Targets targets() const { return {targets_N, weights_N, groups_N}; }
 
@@ -56,6 +64,22 @@ struct MicroBatch {
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
   at::Tensor weights_N = {};                         ///< as Targets::weights_N
   at::Tensor groups_N = {};                          ///< as Targets::groups_N: of a mixture the sources
+  at::Tensor reference_S = {};       ///< float64: log-probability of each sequence by a reference. Undefined: none
+  at::Tensor targets_S = {};         ///< float64: targets of each sequence, for a joint loss
+  const JointLoss* joint = nullptr;  ///< the loss is a function of those of the sequences. Null: it is their sum
+  StepCounts of_step = {};           ///< of the step that the micro-batch belongs to
+};
+
+/// A loss that is another function of the losses of a micro-batch's sequences than their sum.
+class JointLoss {
+ public:
+  virtual ~JointLoss() = default;
+  /// Names of the sums that join() adds to beside the loss.
+  virtual std::vector<std::string> sums() const { return {}; }
+  /// Adds the loss and its count to `sums`. Nothing may wait for the device.
+  /// \param nats_S  float64: losses of the targets of each sequence, times their weights
+  /// \return the derivative of the loss by nats_S, float64 [S]
+  virtual at::Tensor join(const MicroBatch& batch, const at::Tensor& nats_S, StepSums& sums) const = 0;
 };
 
 /// Gradient buffer of one parameter: the first write sets the gradient, later writes add (Ops::weight_grad(),

@@ -64,6 +64,11 @@ at::Tensor& StepSums::on_device(const at::TensorOptions& place) {
   return pending;
 }
 
+void StepSums::add_loss(const at::Tensor& value, double weight_of_value) {
+  on_device(value.options()).select(0, 0).add_(value.reshape({}));
+  weight += weight_of_value;
+}
+
 void StepSums::add(std::string_view name, const at::Tensor& value) {
   const auto place = static_cast<std::int64_t>(2 + index_of_sum(name, named));
   on_device(value.options()).select(0, place).add_(value.reshape({}));

@@ -46,6 +46,8 @@ struct StepSums {
   void add(const std::vector<double>& values);
   /// \return `pending` with a value for each sum. \param place  device of a new tensor
   at::Tensor& on_device(const at::TensorOptions& place);
+  /// Adds to the loss. \param value  one number, on any device: nothing waits for it
+  void add_loss(const at::Tensor& value, double weight_of_value);
   /// Adds to a named sum. \param value  one number, on any device: nothing waits for it
   void add(std::string_view name, const at::Tensor& value);
   void add(std::string_view name, double value);

@@ -155,6 +155,9 @@ ForwardEnd Engine::forward(const MicroBatch& batch) {
 void Engine::begin(Run& state) {
   if (host_inputs_ != nullptr) host_inputs_->clear();
   state.sums = no_sums();
+  if (state.batch.joint != nullptr) {
+    for (const auto& name : state.batch.joint->sums()) state.sums.named.push_back({name});
+  }
   state.inputs.resize(input_.layers.size());
   state.states.resize(input_.layers.size());
 }

@@ -35,8 +35,8 @@ struct Engine::Run {
 /// CUDA graphs of micro-batches.
 ///
 /// Micro-batches of one shape and one position in the step launch the same work and differ only in their inputs. The
-/// cache copies the inputs to the addresses that the graph reads and replays the graph. Packed batches, and work that
-/// crosses ranks, are not captured.
+/// cache copies the inputs to the addresses that the graph reads and replays the graph. Packed batches, those with a
+/// joint loss, and work that crosses ranks, are not captured.
 class Engine::GraphCache {
  public:
   explicit GraphCache(Engine& engine) : engine_(engine) {}

@@ -29,7 +29,8 @@ bool Engine::GraphCache::is_capturable(const MicroBatch& batch, MicroBatchPositi
   // Gradient buffers keep their addresses across micro-batches only when accumulation was announced.
   const bool adds_up = !place.first || !place.last;
   return batch.rows > 0 && batch.rows * batch.length <= engine_.policy_.graph_max_tokens && batch.packing == nullptr &&
-         batch.first_position == 0 && grad_scale != 0 && !crosses_ranks && (!adds_up || input.step.micro_batches > 1);
+         batch.joint == nullptr && batch.first_position == 0 && grad_scale != 0 && !crosses_ranks &&
+         (!adds_up || input.step.micro_batches > 1);
 }
 
 Engine::GraphCache::Shape Engine::GraphCache::shape_of(const MicroBatch& batch) {

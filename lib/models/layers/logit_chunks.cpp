@@ -44,14 +44,14 @@ void LogitChunks::forward(LayerParams p, const MicroBatch& batch, const at::Tens
 }
 
 void LogitChunks::forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                                   at::Tensor* grad_x_ND, const Body& body) const {
+                                   at::Tensor* grad_x_ND, const Body& body, const Body& look) const {
   const auto norm = final_norm(p, x_ND);
   const auto norms = g.first(weight_);
   const bool trains_norm = std::any_of(norms.begin(), norms.end(), [](const auto* slot) { return slot != nullptr; });
   const bool into_norm = grad_x_ND != nullptr || trains_norm;
   at::Tensor grad_norm_ND;
   if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
-  for_chunks(p, batch, norm.out_ND, [&](std::int64_t first, at::Tensor& logits) {
+  const auto back = [&](std::int64_t first, at::Tensor& logits) {
     const auto slope = cap_slope(logits);
     body(first, logits);
     if (slope.defined()) logits.mul_(slope);
@@ -68,7 +68,8 @@ void LogitChunks::forward_backward(LayerParams p, LayerGrads g, const MicroBatch
       }
     }
     ops_.weight_grad(g[weight_], logits, chunk_ND);
-  });
+  };
+  for_chunks(p, batch, norm.out_ND, back, look);
   if (!into_norm) return;
   auto grad_ND = final_norm_backward(p, g, grad_norm_ND, x_ND, norm);
   if (grad_x_ND != nullptr) *grad_x_ND = std::move(grad_ND);
@@ -105,8 +106,8 @@ at::Tensor LogitChunks::final_norm_backward(LayerParams p, LayerGrads g, const a
                          : ops_.rms_norm_backward(backward, {g[0], nullptr, nullptr});
 }
 
-void LogitChunks::for_chunks(LayerParams p, const MicroBatch& batch, const at::Tensor& normed_ND,
-                             const Body& body) const {
+void LogitChunks::for_chunks(LayerParams p, const MicroBatch& batch, const at::Tensor& normed_ND, const Body& body,
+                             const Body& look) const {
   const auto& weight_VD = p[weight_];
   const auto n = normed_ND.size(0);
   if (n == 0) return;
@@ -117,14 +118,26 @@ void LogitChunks::for_chunks(LayerParams p, const MicroBatch& batch, const at::T
   const auto rows = chunk_rows(n, row_bytes, alone ? ops_.logits_bytes() : 0, normed_ND.element_size() < 4);
   const MemoryScope scope(MemoryCategory::logits);
   auto buffer = at::empty({rows, padded_vocab}, normed_ND.options());
-  ops_.repeat((n + rows - 1) / rows, [&](std::int64_t chunk) {
+  const auto chunks = (n + rows - 1) / rows;
+  const auto compute = [&](std::int64_t chunk) {
     const auto first = chunk * rows, count = std::min(rows, n - first);
     auto logits = buffer.narrow(0, 0, count);
     const auto chunk_ND = normed_ND.narrow(0, first, count);
     ops_.linear_into(logits, chunk_ND, weight_VD);
     adapter_.forward(adapter_params(p), batch, first, chunk_ND, logits);
     cap_in_place(logits);
-    body(first, logits);
+    return logits;
+  };
+  if (look && chunks > 1) {
+    ops_.repeat(chunks, [&](std::int64_t chunk) {
+      auto logits = compute(chunk);
+      look(chunk * rows, logits);
+    });
+  }
+  ops_.repeat(chunks, [&](std::int64_t chunk) {
+    auto logits = compute(chunk);
+    if (look && chunks == 1) look(0, logits);
+    body(chunk * rows, logits);
   });
 }
 

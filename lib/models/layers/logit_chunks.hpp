@@ -37,8 +37,10 @@ class LogitChunks {
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const Body& body) const;
   /// The same, and the backward of each chunk while its logits exist.
   /// \param grad_x_ND  receives the gradient of x_ND; null: it is not wanted
+  /// \param look  of a body that needs to know something of all chunks: sees each of them before the body does, and
+  ///   changes no logits. Where there is one chunk, its logits are computed once
   void forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                        at::Tensor* grad_x_ND, const Body& body) const;
+                        at::Tensor* grad_x_ND, const Body& body, const Body& look = {}) const;
   /// All logits at once, [N, vocabulary] in float32.
   at::Tensor all(LayerParams p, const at::Tensor& x_ND) const;
 
@@ -52,7 +54,8 @@ class LogitChunks {
   NormResult final_norm(LayerParams p, const at::Tensor& x_ND) const;
   at::Tensor final_norm_backward(LayerParams p, LayerGrads g, const at::Tensor& grad_ND, const at::Tensor& x_ND,
                                  const NormResult& norm) const;
-  void for_chunks(LayerParams p, const MicroBatch& batch, const at::Tensor& normed_ND, const Body& body) const;
+  void for_chunks(LayerParams p, const MicroBatch& batch, const at::Tensor& normed_ND, const Body& body,
+                  const Body& look = {}) const;
 
   const Ops& ops_;
   ModelConfig config_;

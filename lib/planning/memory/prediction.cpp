@@ -25,8 +25,11 @@ namespace {
 /// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
 class MetaLoader final : public DataLoader {
  public:
-  MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents = {})
-      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)) {}
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents, std::int64_t sides)
+      : num_rows_(num_rows),
+        tokens_(tokens),
+        documents_(std::move(documents)),
+        sides_(documents_.empty() ? sides : 1) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -35,13 +38,14 @@ class MetaLoader final : public DataLoader {
   std::int64_t num_rows_;
   std::int64_t tokens_;
   std::vector<DocumentLengths> documents_;
+  std::int64_t sides_;
 };
 
 MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
                             const std::vector<std::uint64_t>& sample_keys) const {
   const MemoryScope scope(MemoryCategory::batch);
   MicroBatch batch;
-  batch.rows = std::ssize(rows);
+  batch.rows = std::ssize(rows) * sides_;
   batch.length = tokens_;
   batch.num_targets = batch.rows * tokens_;
   const auto options = at::TensorOptions(at::kInt).device(at::kMeta);
@@ -283,7 +287,8 @@ MemoryPrediction replay(const MemoryRequest& request) {
   runtime.engine().observers().add(*recorder.tape());
   WorkObserver observer(*work);
   runtime.engine().observers().add(observer);
-  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents);
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents,
+                          plan_objective(options)->joins_sequences() ? 2 : 1);
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);

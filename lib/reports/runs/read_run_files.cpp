@@ -91,6 +91,13 @@ class RecordReader {
     }
     if (record.contains("val_loss")) {
       run_.evals.push_back({words(record, "val_set"), whole(record, "step"), number(record, "val_loss")});
+      // The curves of the training tell as much about the others.
+      const auto means = object(record, kValMeansKey);
+      if (means.contains(kRewardAccuracy)) {
+        const auto set = words(record, "val_set");
+        run_.evals.push_back({(set.empty() ? "" : set + ": ") + kRewardAccuracy, whole(record, "step"),
+                              number(means, kRewardAccuracy), false, true});
+      }
       between_.after_a_break = true;
     } else if (record.contains("chess_games")) {
       for (const auto& metric : kEvalMetrics) {
@@ -138,8 +145,10 @@ class RecordReader {
     run_.steps.push_back(line);
     const auto sources = object(record, kSourcesKey);
     for (const auto& [name, source] : sources.items()) {
-      if (source.is_object()) loss_of_source(name, number(source, "loss"));
+      if (source.is_object()) add_to_curve(run_.source_losses[name], number(source, "loss"));
     }
+    const auto means = object(record, kMeansKey);
+    for (const auto& [name, mean] : means.items()) add_to_curve(run_.means[name], number(means, name.c_str()));
     run_.products = words(record, "products");
     run_.resident_bytes = number(record, key_of(&StepReport::peak_rss_bytes));
     run_.peak_bytes = line.memory_bytes;
@@ -147,10 +156,9 @@ class RecordReader {
   }
 
   /// A source may be new in a later job, and rest in another.
-  void loss_of_source(const std::string& name, double loss) {
-    auto& losses = run_.source_losses[name];
-    losses.resize(run_.steps.size(), kNoNumber);
-    losses.back() = loss;
+  void add_to_curve(std::vector<double>& values, double value) const {
+    values.resize(run_.steps.size(), kNoNumber);
+    values.back() = value;
   }
 
   RunFiles& run_;

@@ -72,6 +72,7 @@ struct RunFiles {
   std::string ended_early;  ///< why the run ended before its last step; "" if it did not
   std::vector<StepLine> steps;
   std::map<std::string, std::vector<double>> source_losses;  ///< of a mixture: by source, for each of `steps`
+  std::map<std::string, std::vector<double>> means;          ///< StepReport::means by name, likewise
   std::vector<EvalLine> evals;
   std::vector<SaveLine> saves;
   std::vector<RanksLine> ranks;

@@ -93,6 +93,7 @@ struct Places {
 std::string curve_key(const std::string& set, bool is_loss) { return (is_loss ? "validation/" : "metric/") + set; }
 
 constexpr std::string_view kSourceCurve = "source/";
+constexpr std::string_view kMeanCurve = "mean/";
 
 Json panel(const std::string& key, const std::string& title, const std::string& unit) {
   return {{"key", key}, {"title", title}, {"unit", unit}};
@@ -121,6 +122,12 @@ Json panels_of(const RunComparison& comparison) {
       if (std::ranges::find(seen, key) != seen.end()) continue;
       seen.push_back(key);
       panels.push_back(panel(key, "Training loss: " + name, "nats per token"));
+    }
+    for (const auto& [name, values] : run.files.means) {
+      const auto key = std::string(kMeanCurve) + name;
+      if (std::ranges::find(seen, key) != seen.end()) continue;
+      seen.push_back(key);
+      panels.push_back(panel(key, "Training: " + name, ""));
     }
   }
   for (const auto& run : comparison.runs) {
@@ -186,6 +193,10 @@ Json curves_of(const RunSummary& run, std::size_t most) {
   for (auto losses : run.files.source_losses) {
     losses.second.resize(loss.size(), kNoNumber);
     curves[std::string(kSourceCurve) + losses.first] = thinned(losses.second, most, rounded_loss);
+  }
+  for (auto values : run.files.means) {
+    values.second.resize(loss.size(), kNoNumber);
+    curves[std::string(kMeanCurve) + values.first] = thinned(values.second, most, rounded_loss);
   }
   if (!waits.empty()) {
     curves["ranks"] = thinned(waits, most);

@@ -93,6 +93,11 @@ inline constexpr std::string_view kSourceLossTag = "train/loss_of/", kSourceEpoc
 /// Object of metrics.jsonl with StepReport::means by their names, where there are any, and begin of their tags.
 inline constexpr const char* kMeansKey = "means";
 inline constexpr std::string_view kMeansTag = "train/";
+/// The same of a validation.
+inline constexpr const char* kValMeansKey = "val_means";
+inline constexpr std::string_view kValMeansTag = "eval/";
+/// The share of preferences whose chosen side has the higher reward.
+inline constexpr const char* kRewardAccuracy = "reward_accuracy";
 
 inline constexpr std::array kStepMetrics{
     StepMetric{.key = "step", .field = &StepReport::step},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/base/types/remedy.hpp"
+#include "lib/templates/chat/preference.hpp"
 #include "lib/templates/jinja/jinja_value.hpp"
 
 namespace fsdp {
@@ -372,6 +374,21 @@ MaskedIds ConversationEncoder::encode_message_pair(const nlohmann::ordered_json&
 }
 
 MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record) const {
+  return encode_pair(record, PromptEnd::as_many_as_alone);
+}
+
+std::array<MaskedIds, 2> ConversationEncoder::encode_preference(const nlohmann::ordered_json& record) const {
+  const auto sides = read_preference(record);
+  std::array encoded{encode_pair(sides.chosen, PromptEnd::where_they_part),
+                     encode_pair(sides.rejected, PromptEnd::where_they_part)};
+  std::ptrdiff_t begin = std::numeric_limits<std::ptrdiff_t>::max();
+  for (const auto& [ids, mask] : encoded)
+    begin = std::min(begin, std::find(mask.begin(), mask.end(), std::uint8_t{1}) - mask.begin());
+  for (auto& [ids, mask] : encoded) std::fill(mask.begin() + begin, mask.end(), std::uint8_t{1});
+  return encoded;
+}
+
+MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record, PromptEnd prompt_end) const {
   if (is_message_pair(record)) return encode_message_pair(record);
   refuse_unsaid(record);
   for (const auto* key : {"tools", "system"}) {
@@ -394,14 +411,17 @@ MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record)
   const auto prompt_ids = encode(prompt);
   auto rest = rules_.pairs == PairEncoding::joint ? encode(prompt + completion) : encode(completion);
   if (rules_.pairs == PairEncoding::separate) sample.ids.insert(sample.ids.end(), prompt_ids.begin(), prompt_ids.end());
-  const std::size_t prompt_end = rules_.pairs == PairEncoding::separate
-                                     ? sample.ids.size()
-                                     : sample.ids.size() + std::min(prompt_ids.size(), rest.size());
+  auto end_of_prompt = sample.ids.size();
+  if (rules_.pairs == PairEncoding::joint && prompt_end == PromptEnd::as_many_as_alone)
+    end_of_prompt += std::min(prompt_ids.size(), rest.size());
+  if (rules_.pairs == PairEncoding::joint && prompt_end == PromptEnd::where_they_part)
+    end_of_prompt += static_cast<std::size_t>(
+        std::mismatch(prompt_ids.begin(), prompt_ids.end(), rest.begin(), rest.end()).first - prompt_ids.begin());
   // A completion that ends with the name of the mark already has the mark; an empty one has it where the prompt has.
   if (plain || completion.empty() || rest.empty() || rest.back() != *end) rest.push_back(*end);
   sample.ids.insert(sample.ids.end(), rest.begin(), rest.end());
   sample.mask.assign(sample.ids.size(), 1);
-  std::fill_n(sample.mask.begin(), std::min(prompt_end, sample.ids.size() - 1), std::uint8_t{0});
+  std::fill_n(sample.mask.begin(), std::min(end_of_prompt, sample.ids.size() - 1), std::uint8_t{0});
   return sample;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // Encodes samples of which only a part is a target: conversations, and prompts with completions.
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -62,7 +63,13 @@ class ConversationEncoder {
   /// \throws FormatError
   MaskedIds encode_pair(const nlohmann::ordered_json& record) const;
 
+  /// Both sides of a preference: prompt and answer, and the end mark of texts. The prompt is what its ids alone, and
+  /// those of both sides, have in common; all after it are targets. Source: DPOTrainer of TRL 1.16. \throws FormatError
+  std::array<MaskedIds, 2> encode_preference(const nlohmann::ordered_json& record) const;
+
  private:
+  /// How many of the first ids are the prompt's.
+  enum class PromptEnd { as_many_as_alone, where_they_part };
   /// The token that a template writes after an answer, and its name.
   struct TurnEnd {
     std::optional<std::int32_t> id = {};
@@ -76,6 +83,7 @@ class ConversationEncoder {
   TurnEnd find_turn_end(const ChatTemplate& chat) const;
   Prepared prepared(Conversation conversation) const;
   MaskedIds encode_message_pair(const nlohmann::ordered_json& record) const;
+  MaskedIds encode_pair(const nlohmann::ordered_json& record, PromptEnd prompt_end) const;
   std::vector<std::int32_t> prompt_ids(Conversation conversation) const;
   void check_is_said(const Conversation& conversation, const std::string& text) const;
   std::string guarded(const std::string& text, char32_t guard) const;

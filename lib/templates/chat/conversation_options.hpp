@@ -13,13 +13,14 @@ enum class DataForm : std::uint8_t {
   automatic,          ///< decided by the keys or columns of the file
   text,               ///< a string, or a list of strings
   prompt_completion,  ///< `prompt` and `completion`: strings, or lists of messages
-  messages            ///< a list of {"role": ..., "content": ...}
+  messages,           ///< a list of {"role": ..., "content": ...}
+  preference          ///< `chosen` and `rejected`, with or without `prompt`: strings, or lists of messages
 };
 
-inline constexpr std::array kDataFormNames{NamedValue<DataForm>{"auto", DataForm::automatic},
-                                           NamedValue<DataForm>{"text", DataForm::text},
-                                           NamedValue<DataForm>{"prompt-completion", DataForm::prompt_completion},
-                                           NamedValue<DataForm>{"messages", DataForm::messages}};
+inline constexpr std::array kDataFormNames{
+    NamedValue<DataForm>{"auto", DataForm::automatic}, NamedValue<DataForm>{"text", DataForm::text},
+    NamedValue<DataForm>{"prompt-completion", DataForm::prompt_completion},
+    NamedValue<DataForm>{"messages", DataForm::messages}, NamedValue<DataForm>{"preference", DataForm::preference}};
 
 /// Treatment of the name of a special token inside a message, a prompt or a completion.
 enum class MarksInTexts : std::uint8_t {
@@ -44,7 +45,12 @@ enum class TrainOn : std::uint8_t { answers, all };
 inline constexpr std::array kTrainOnNames{NamedValue<TrainOn>{"all", TrainOn::all},
                                           NamedValue<TrainOn>{"answers", TrainOn::answers}};
 
-/// Options for conversations and prompts with completions; plain texts ignore them.
+/// The part of a preference's side that is kept where it is too long.
+enum class Truncation : std::uint8_t { keep_start, keep_end };
+inline constexpr std::array kTruncationNames{NamedValue<Truncation>{"keep-end", Truncation::keep_end},
+                                             NamedValue<Truncation>{"keep-start", Truncation::keep_start}};
+
+/// Options for conversations, prompts with completions and preferences; plain texts ignore them.
 struct ConversationOptions {
   DataForm form = DataForm::automatic;
   TrainOn train_on = TrainOn::answers;
@@ -52,6 +58,8 @@ struct ConversationOptions {
   std::string model_template;  ///< text of the template that the model was trained with; empty: not known
   MarksInTexts marks = MarksInTexts::tokens;
   PairEncoding pairs = PairEncoding::joint;
+  std::int64_t max_prompt_length = 0;  ///< ids at the end of a preference's prompt that are kept; 0: all
+  Truncation truncation = Truncation::keep_start;
 };
 
 }  // namespace fsdp

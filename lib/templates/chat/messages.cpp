@@ -289,7 +289,7 @@ std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const
   read.insert(kLossBeside.begin(), kLossBeside.end());
   const auto key = field.empty() ? std::string() : key_of_messages(record, field);
   if (field.empty()) {
-    read.insert({"prompt", "completion"});
+    read.insert({"prompt", "completion", "chosen", "rejected"});
   } else if (key.empty()) {
     read.insert(kAlpacaKeys.begin(), kAlpacaKeys.end());
   } else {

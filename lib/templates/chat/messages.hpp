@@ -45,7 +45,8 @@ bool is_message_pair(const nlohmann::ordered_json& record);
 /// \throws as read_conversation()
 Conversation read_message_pair(const nlohmann::ordered_json& record);
 
-/// Keys of `record` that nothing reads. \param field  key of the messages; empty: a prompt and a completion
+/// Keys of `record` that nothing reads. \param field  key of the messages; empty: a prompt and a completion,
+/// or a preference
 std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field);
 
 /// Messages without keys that are null or our own; what a message thinks is at all keys that templates read it from.

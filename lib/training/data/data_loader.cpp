@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -125,7 +127,9 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
     pairs_ = std::min(limit.seq_len == 0 ? limit.positions : limit.seq_len, tokens_->row_length() - 1);
     return;
   }
+  if (notes.has_preferences) sides_ = 2;
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
+  if (has_preferences()) check_preferences();
   if (limit.seq_len == 1)
     throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
   const auto most_ids = limit.row_inputs();
@@ -133,8 +137,19 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, tokens_->length(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
-  row_tokens_ = most_ids;
+  row_tokens_ = sides_ * most_ids;
   if (has_shared_rows()) check_rows(limit);
+}
+
+void TokenLoader::check_preferences() const {
+  const auto refuse = [&](const std::string& problem) {
+    throw FormatError(tokens_->file().string() + ": says that its documents are sides of preferences, and " + problem +
+                      ": encode the preferences again");
+  };
+  if (num_records() % 2 != 0) refuse(fmt::format("has {} documents", num_records()));
+  for (std::int64_t i = 0; i < num_records(); ++i) {
+    if (tokens_->length(i) < 2) refuse(fmt::format("document {} has fewer than 2 ids", i));
+  }
 }
 
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
@@ -163,7 +178,18 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
            std::to_string(limit.positions) + " positions");
 }
 
+std::vector<std::int64_t> TokenLoader::records_of(std::int64_t row) const {
+  if (is_packed()) return documents_of(row);
+  return has_preferences() ? std::vector<std::int64_t>{2 * row, 2 * row + 1} : std::vector<std::int64_t>{row};
+}
+
 std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row, std::int64_t epoch) const {
+  if (packing_ && has_preferences()) {
+    std::vector<std::int64_t> sides;
+    for (const auto preference : packing_->documents(row, epoch))
+      sides.insert(sides.end(), {2 * preference, 2 * preference + 1});
+    return sides;
+  }
   if (packing_) return packing_->documents(row, epoch);
   std::vector<std::int64_t> documents;
   for (auto i = tokens_->shared_row_begin(row); i < tokens_->shared_row_begin(row + 1); ++i) {
@@ -180,8 +206,9 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   if (has_shared_rows()) return;
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
-  sizes.reserve(count);
-  for (std::int64_t i = 0; i < count; ++i) sizes.push_back(pairs_of(i));
+  sizes.reserve(count / sides_);
+  for (std::int64_t i = 0; i < count; i += sides_)
+    sizes.push_back(pairs_of(i) + (has_preferences() ? pairs_of(i + 1) : 0));
   packing_.emplace(sizes, row_tokens_, order);
 }
 
@@ -200,11 +227,12 @@ void TokenLoader::keep_part(const Split& split) {
 }
 
 std::int64_t TokenLoader::num_records() const {
-  return has_shared_rows() ? tokens_->shared_row_begin(num_rows()) : std::min(tokens_->num_records(), most_);
+  if (has_shared_rows()) return tokens_->shared_row_begin(num_rows());
+  return most_ < tokens_->num_records() / sides_ ? most_ * sides_ : tokens_->num_records();
 }
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return has_shared_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records();
+  return has_shared_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records() / sides_;
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
@@ -335,7 +363,7 @@ void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBat
   for (std::int64_t r = 0; r < batch.rows; ++r) put_document(element(rows, r), batch, r * batch.length);
 }
 
-void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+std::vector<std::int64_t> TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
   std::vector<std::int64_t> documents;
   std::vector<DocumentLengths> lengths;
   batch.length = 1;
@@ -349,17 +377,19 @@ void TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch&
   }
   if (step_ > 1) batch.length = tokens_per_row();  // one size, so that a GPU's allocator reuses its blocks
   make_padding(batch);
-  if (batch.rows == 0) return;
+  if (batch.rows == 0) return documents;
   batch.packing = make_packing(lengths, batch.length);
   for (std::size_t i = 0; i < documents.size(); ++i)
     put_document(documents[i], batch, batch.packing->documents[i].first);
+  return documents;
 }
 
 void DataLoader::set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys) {
   if (sample_keys.empty()) return;
   batch.sample_keys = at::empty({batch.rows}, at::kLong);
-  for (std::size_t r = 0; r < sample_keys.size(); ++r) {
-    batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r]);
+  const auto rows_of_sample = static_cast<std::size_t>(batch.rows) / sample_keys.size();
+  for (std::size_t r = 0; r < sample_keys.size() * rows_of_sample; ++r) {
+    batch.sample_keys.data_ptr<std::int64_t>()[r] = static_cast<std::int64_t>(sample_keys[r / rows_of_sample]);
   }
 }
 
@@ -367,12 +397,20 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
                              const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
   batch.rows = std::ssize(rows);
+  std::vector<std::int64_t> records;
   if (is_packed()) {
-    fill_packed(rows, batch);
+    records = fill_packed(rows, batch);
   } else {
-    auto records = rows;
-    for (auto& row : records) row %= num_rows();
+    for (const auto row : rows) {
+      for (const auto record : records_of(row % num_rows())) records.push_back(record);
+    }
+    batch.rows = std::ssize(records);
     has_documents() ? fill_documents(records, batch) : fill_rows(records, batch);
+  }
+  if (!reference_.empty()) {
+    batch.reference_S = at::empty({std::ssize(records)}, at::kDouble);
+    for (std::size_t i = 0; i < records.size(); ++i)
+      batch.reference_S.data_ptr<double>()[i] = reference_.at(static_cast<std::size_t>(records[i]));
   }
   set_sample_keys(batch, sample_keys);
   return batch;
@@ -381,14 +419,14 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
 MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
                               const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
-  batch.rows = std::ssize(rows);
+  batch.rows = std::ssize(rows) * sides_;
   batch.length = pairs_;
   batch.num_targets = batch.rows * pairs_;
   batch.ids_N = at::empty({batch.num_targets}, at::kInt);
   batch.targets_N = at::empty({batch.num_targets}, at::kInt);
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     for (std::int64_t t = 0; t < pairs_; ++t) {
-      const auto id = static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(element(rows, r)), t) %
+      const auto id = static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(element(rows, r / sides_)), t) %
                                                 static_cast<std::uint64_t>(vocab_size_));
       batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
       batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
@@ -411,6 +449,8 @@ void send_to(const Ops& ops, MicroBatch& batch) {
   batch.targets_N = ops.to_device(batch.targets_N);
   if (batch.weights_N.defined()) batch.weights_N = ops.to_device(batch.weights_N);
   if (batch.groups_N.defined()) batch.groups_N = ops.to_device(batch.groups_N);
+  if (batch.reference_S.defined()) batch.reference_S = ops.to_device(batch.reference_S);
+  if (batch.targets_S.defined()) batch.targets_S = ops.to_device(batch.targets_S);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
   packing->positions_N = ops.to_device(packing->positions_N);

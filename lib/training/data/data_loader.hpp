@@ -51,6 +51,7 @@ class DataLoader {
  protected:
   /// Makes ids and targets of batch.rows rows of batch.length tokens that are all padding.
   static void make_padding(MicroBatch& batch);
+  /// \param sample_keys  one for each row of the batch, or for each group of rows that belong to one sample
   static void set_sample_keys(MicroBatch& batch, const std::vector<std::uint64_t>& sample_keys);
 };
 
@@ -61,6 +62,7 @@ class DataLoader {
 /// shorter than the longest one of its micro-batch is padded on the right; padding has no targets.
 /// Packed documents: several documents in a row, one after the other, each as above. They are packed here, or share
 /// rows in the file, which are then equal in every epoch.
+/// Preferences: a row is both sides of one, the chosen first: two sequences, or when packed all sides of several.
 /// Ids that the file's loss mask leaves out are inputs only.
 class TokenLoader final : public DataLoader {
  public:
@@ -75,7 +77,7 @@ class TokenLoader final : public DataLoader {
   /// Keeps a part of the rows of a stream: the last ones, split.share of them and at least one, or the others.
   /// \throws FormatError when there are no others
   void keep_part(const Split& split);
-  /// Number of rows or documents; for packed documents the number of packed rows.
+  /// Number of rows, documents or preferences; for packed documents the number of packed rows.
   std::int64_t num_rows() const override;
   /// Number of rows or documents of the file that are read.
   std::int64_t num_records() const;
@@ -85,6 +87,12 @@ class TokenLoader final : public DataLoader {
   /// \throws RequestError when the file holds rows
   void pack(const RowPacking::Order& order, std::int64_t records = 0);
   bool is_packed() const { return packing_.has_value() || has_shared_rows(); }
+  /// True when rows are preferences.
+  bool has_preferences() const { return sides_ == 2; }
+  /// Gives each sequence that is read the log-probability of its document by a reference. \param log_probs  by document
+  void set_reference(std::vector<double> log_probs) { reference_ = std::move(log_probs); }
+  /// The rows or documents of the file that a row has, in the order of its sequences.
+  std::vector<std::int64_t> records_of(std::int64_t row) const;
   /// The documents of a packed row that have pairs, in order.
   std::vector<std::int64_t> documents_of(std::int64_t row, std::int64_t epoch = 0) const;
   /// Tokens of the documents in a row, without padding, at least one. \param number  as read() takes it
@@ -97,7 +105,8 @@ class TokenLoader final : public DataLoader {
   /// Pads documents to a multiple of `step` tokens, up to the positions of the model: attention on GPUs makes a plan
   /// for each new length.
   void pad_to(std::int64_t step) { step_ = step; }
-  /// Pairs of a row; for documents the most pairs of one, padded; for packed rows the most pairs of one, padded.
+  /// Pairs of a row; for documents, and sides of preferences, the most pairs of one, padded; for packed rows the most
+  /// pairs of one, padded.
   std::int64_t tokens_per_row() const { return has_documents() ? padded(is_packed() ? row_tokens_ : pairs_) : pairs_; }
   /// Most tokens of a packed row, without padding for GPUs.
   std::int64_t row_tokens() const { return row_tokens_; }
@@ -127,7 +136,8 @@ class TokenLoader final : public DataLoader {
  private:
   void fill_rows(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
-  void fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
+  /// \return the documents, in order
+  std::vector<std::int64_t> fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   /// Writes the pairs of a document. \param token  of the micro-batch, where the first pair goes
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   /// Pairs of a row or document that are read.
@@ -136,11 +146,14 @@ class TokenLoader final : public DataLoader {
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
+  void check_preferences() const;
   std::int64_t padded(std::int64_t length) const;
 
   std::unique_ptr<TokenFile> tokens_;
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
-  std::int64_t most_;                  ///< rows or documents that are read
+  std::vector<double> reference_;      ///< by document; empty: there is none
+  std::int64_t sides_ = 1;             ///< documents of a row: of preferences 2
+  std::int64_t most_;                  ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;
   std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;
@@ -154,9 +167,14 @@ class RandomLoader final : public DataLoader {
  public:
   /// `num_rows` rows of `pairs` inputs and targets.
   /// \param documents  lengths of the documents that share each row of a micro-batch; empty: a row is one sequence
+  /// \param sides      sequences of a row, where it is not packed: of preferences 2
   RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size,
-               std::vector<DocumentLengths> documents = {})
-      : num_rows_(num_rows), pairs_(pairs), vocab_size_(vocab_size), documents_(std::move(documents)) {}
+               std::vector<DocumentLengths> documents = {}, std::int64_t sides = 1)
+      : num_rows_(num_rows),
+        pairs_(pairs),
+        vocab_size_(vocab_size),
+        documents_(std::move(documents)),
+        sides_(documents_.empty() ? sides : 1) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -164,6 +182,7 @@ class RandomLoader final : public DataLoader {
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
   std::vector<DocumentLengths> documents_;
+  std::int64_t sides_;
 };
 
 /// The documents of as many rows, which repeat those of `documents`. \pre there are some

@@ -67,6 +67,9 @@ void log_answers(const TokenizeReport& report, const Logger& log) {
   if (report.chat_template.empty() && !report.masked) return;
   log.info(answers_line(report));
   if (report.skipped > 0) log.warning(skipped_line(report));
+  if (report.equal > 0) log.warning(equal_line(report));
+  if (report.has_preferences && report.cut_documents > 0)
+    log.warning(format_count_of(report.cut_documents, "preference") + " with a side that was cut to its end");
   if (!report.learns_turn_ends) log.warning(turn_end_line(report), Remedy::of_chat_template);
 }
 
@@ -110,6 +113,8 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   if (stream) how.end_marks = EndMarks::automatic;
   how.field = options.field;
   how.conversations = options.conversations;
+  // Others are cut as they are read.
+  if (options.conversations.truncation == Truncation::keep_end) how.max_length = options.row_inputs;
   how.max_rows = options.max_rows;
   how.split = options.split;
   how.threads = usable_cores();

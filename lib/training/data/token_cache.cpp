@@ -28,7 +28,7 @@ constexpr std::string_view kTag =
 /// ".texts-0123456789abcdef.h5.TAG.tmp".
 bool is_entry(std::string name) {
   constexpr std::size_t digits = 16;
-  for (const std::string ending : {".h5", ".ids.json"}) {
+  for (const std::string ending : {".h5", ".ids.json", ".reference.npy"}) {
     if (const auto end = name.rfind(ending + "."); name.starts_with('.') && name.ends_with(".tmp") && end != name.npos)
       name.erase(end + ending.size());
     if (!name.ends_with(ending) || name.size() < digits + 1 + ending.size()) continue;
@@ -49,6 +49,7 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
   hash.add_samples(options.tokenizer_name, options.field, options.conversations);
   hash.add(std::to_string(options.max_rows));
   if (options.split.is_on()) hash.add(fmt::format("split {} {}", options.split.share, options.split.held_out));
+  if (options.conversations.truncation == Truncation::keep_end) hash.add(fmt::format("ends of {}", options.row_inputs));
   if (options.layout == TextLayout::stream) hash.add(fmt::format("rows of {}", options.row_inputs));
   return hash.value();
 }

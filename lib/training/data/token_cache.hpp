@@ -29,7 +29,8 @@ class TokenCache {
   /// folders. \throws IoError
   explicit TokenCache(std::filesystem::path directory);
 
-  /// The file that keeps the tokens of `data`, "STEM-FINGERPRINT.h5", or what is known of them, ".ids.json".
+  /// The file that keeps the tokens of `data`, "STEM-FINGERPRINT.h5", or what is known of them, ".ids.json",
+  /// ".reference.npy".
   std::filesystem::path entry(const std::filesystem::path& data, std::uint64_t fingerprint,
                               std::string_view ending = ".h5") const;
   /// True when `entry` exists; updates its access time.

@@ -50,6 +50,8 @@ class TrainingData final : public DataLoader {
   std::vector<SourcePlace> places(std::int64_t position) const;
   /// An order of its own, for other positions than those that are read.
   MixtureOrder order() const;
+  /// The rows of a source, to give them a reference. \pre nothing reads them
+  TokenLoader& rows_of(std::size_t source) { return sources_[source].rows; }
   /// Leaves this object without sources.
   std::vector<TrainingSource> take_sources() { return std::move(sources_); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/elapsed.hpp"
 #include "lib/base/types/index.hpp"
+#include "lib/training/objectives/reference.hpp"
 #include "lib/training/step/sequence_losses.hpp"
 
 namespace fsdp {
@@ -28,17 +30,16 @@ std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t firs
 
 /// The rows or documents of the file that a micro-batch holds, in the order of its sequences.
 std::vector<std::int64_t> records_in(const TokenLoader& reader, const std::vector<std::int64_t>& rows) {
-  if (!reader.is_packed()) return rows;
   std::vector<std::int64_t> records;
   for (const auto row : rows) {
-    for (const auto document : reader.documents_of(row)) records.push_back(document);
+    for (const auto record : reader.records_of(row)) records.push_back(record);
   }
   return records;
 }
 
 /// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
 /// beginning may lose a space that the vocabulary puts before every text.
-double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const SequenceLoss& part) {
+double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const Sequence& part) {
   const auto* inputs = batch.ids_N.const_data_ptr<std::int32_t>() + part.first;
   const auto* targets = batch.targets_N.const_data_ptr<std::int32_t>() + part.first;
   double bytes = 0;
@@ -52,14 +53,21 @@ double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const S
   return bytes;
 }
 
-}  // namespace
-
-void share_figures(ProcessGroup& world, std::span<double> figures) {
-  constexpr std::size_t kBlock = 1 << 16;  // a reduction takes memory for every rank's values
-  for (std::size_t first = 0; first < figures.size(); first += kBlock) {
-    world.all_reduce(figures.subspan(first, std::min(kBlock, figures.size() - first)), Reduce::sum);
+/// The counts of all rows, by which a joint loss is divided. Reads the data once more. Collective.
+StepCounts counts_of_all(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
+                         std::int64_t per_round, const std::function<MicroBatch(std::int64_t)>& read) {
+  std::array<double, 2> counts{};
+  for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
+    auto batch = read(first);
+    const auto more = weigh(objective, runtime, batch);
+    counts[0] += more.count;
+    counts[1] += more.tokens;
   }
+  runtime.world().all_reduce(counts, Reduce::sum);
+  return {counts[0], counts[1]};
 }
+
+}  // namespace
 
 std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
                                         std::int64_t micro_batch_size, const std::function<bool()>& stopped) {
@@ -68,36 +76,46 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
   StepSums loss;
   std::int64_t tokens = 0;
   const auto per_round = micro_batch_size * ranks.size;
+  const auto read = [&](std::int64_t first) {
+    return reader.read(rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first)));
+  };
+  const auto counts =
+      objective.joins_sequences() ? counts_of_all(runtime, objective, reader, per_round, read) : StepCounts();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
-    const auto rows = rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first));
-    auto batch = reader.read(rows);
+    auto batch = read(first);
     tokens += batch.num_targets;
     weigh(objective, runtime, batch);
+    batch.of_step = counts;
     send_to(runtime.ops(), batch);
     loss += evaluate(objective, runtime, batch);
     runtime.synchronize();  // reports a dead rank here rather than when the queue is full
   }
   runtime.ops().fetch(loss);
-  std::vector<double> sums{loss.nats, loss.weight};
-  if (objective.has_weights()) sums.push_back(static_cast<double>(tokens));
+  std::vector<double> sums{loss.nats, loss.weight, static_cast<double>(tokens)};
+  for (const auto& sum : loss.named) sums.push_back(sum.value);
   runtime.world().all_reduce(sums, Reduce::sum);
   Evaluation result;
   result.rows = reader.num_rows();
-  result.tokens = static_cast<std::int64_t>(sums.back());
+  result.tokens = static_cast<std::int64_t>(sums[2]);
   result.loss = sums[1] > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
   result.perplexity = std::exp(result.loss);
+  const auto names = objective.sums();
+  for (std::size_t i = 0; i < loss.named.size(); ++i) {
+    const auto& name = loss.named[i].name;
+    if (std::ranges::count(names, name) > 0) result.means.push_back({name, sums[3 + i] * share_of(sums[1])});
+  }
   result.seconds = seconds_since(start);
   return result;
 }
 
 std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records) {
-  std::vector<std::int64_t> rows(reader.is_packed() ? reader.num_rows() : records);
+  const bool is_one_each = !reader.is_packed() && !reader.has_preferences();
+  std::vector<std::int64_t> rows(is_one_each ? records : reader.num_rows());
   std::iota(rows.begin(), rows.end(), 0);
-  if (!reader.is_packed()) return rows;
+  if (is_one_each) return rows;
   std::erase_if(rows, [&](std::int64_t row) {
-    const auto documents = reader.documents_of(row);
-    return std::none_of(documents.begin(), documents.end(), [&](auto document) { return document < records; });
+    return std::ranges::none_of(reader.records_of(row), [&](auto record) { return record < records; });
   });
   return rows;
 }
@@ -125,7 +143,7 @@ RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const Sco
       }
     };
     if (options.tokenizer != nullptr) {
-      wanted_of(sequences_of(batch), [&](std::size_t record, const SequenceLoss& sequence) {
+      wanted_of(sequences_of(batch), [&](std::size_t record, const Sequence& sequence) {
         scores.bytes[record] = target_bytes(*options.tokenizer, batch, sequence);
       });
     }

@@ -10,16 +10,23 @@
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/tokenizers/vocabulary/tokenizer.hpp"
 #include "lib/training/data/data_loader.hpp"
-#include "lib/training/step/objective.hpp"
+#include "lib/training/objectives/objective.hpp"
 
 namespace fsdp {
 
 struct Evaluation {
+  /// A sum of the objective beside the loss, divided by its count.
+  struct Mean {
+    std::string name;
+    double value = 0;
+  };
+
   double loss = 0;  ///< of the objective; the next token's: mean nats per token over all tokens, each once
   double perplexity = 0;
   std::int64_t tokens = 0;
   std::int64_t rows = 0;
   double seconds = 0;
+  std::vector<Mean> means;
 };
 
 /// The loss of the objective over every row once, whatever the world and batch size: rows go to the ranks in turn, the
@@ -49,8 +56,5 @@ std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_
 /// Collective; the same result on every rank. \param progress  called on every rank with the share that is done
 RowScores score_rows(ModelRuntime& runtime, const TokenLoader& reader, const ScoreOptions& options,
                      const std::function<void(double done)>& progress);
-
-/// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit. Collective.
-void share_figures(ProcessGroup& world, std::span<double> figures);
 
 }  // namespace fsdp

@@ -205,8 +205,10 @@ void EventFile::add(const nlohmann::json& record) {
   for (const auto& metric : kEvalMetrics) add_value(record, metric.key, metric.tag);
   if (const auto ranks = record.find(kRanksKey); ranks != record.end())
     add_value(*ranks, kWaitShareKey, "train/wait_share");
-  if (const auto means = record.find(kMeansKey); means != record.end()) {
-    for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(kMeansTag) + name);
+  for (const auto& [key, tag] : {std::pair(kMeansKey, kMeansTag), std::pair(kValMeansKey, kValMeansTag)}) {
+    const auto means = record.find(key);
+    if (means == record.end()) continue;
+    for (const auto& [name, value] : means->items()) add_value(*means, name, std::string(tag) + name);
   }
   if (const auto sources = record.find(kSourcesKey); sources != record.end()) {
     for (const auto& [name, source] : sources->items()) {

@@ -1,4 +1,5 @@
 #include "lib/training/requests/score_requests.hpp"
+#include "lib/training/objectives/reference.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>

@@ -1,4 +1,5 @@
 #include "lib/training/step/plan.hpp"
+#include "lib/training/objectives/preferences.hpp"
 
 #include <fmt/format.h>
 
@@ -67,7 +68,10 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
   return optimizer;
 }
 
-std::shared_ptr<const Objective> plan_objective(const TrainOptions&) { return std::make_shared<const Objective>(); }
+std::shared_ptr<const Objective> plan_objective(const TrainOptions& options) {
+  if (options.objective.has_preferences()) return std::make_shared<const PreferenceObjective>(options.objective);
+  return std::make_shared<const Objective>();
+}
 
 StepShape plan_step(const TrainOptions& options, const BatchPlan& batches) {
   return {batches.accumulation_steps, takes_bf16_gradients(options.optimizer)};

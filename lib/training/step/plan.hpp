@@ -9,7 +9,7 @@
 #include "lib/engine/fsdp/engine.hpp"
 #include "lib/engine/optim/lr_schedule.hpp"
 #include "lib/engine/optim/optimizer.hpp"
-#include "lib/training/step/objective.hpp"
+#include "lib/training/objectives/objective.hpp"
 #include "lib/training/step/train_options.hpp"
 
 namespace fsdp {

@@ -43,18 +43,9 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
   }
 }
 
-std::vector<SequenceLoss> sequences_of(const MicroBatch& batch) {
-  std::vector<SequenceLoss> sequences;
-  if (batch.packing != nullptr) {
-    for (const auto& document : batch.packing->documents) sequences.push_back({document.first, document.length});
-  } else {
-    for (std::int64_t row = 0; row < batch.rows; ++row) sequences.push_back({row * batch.length, batch.length});
-  }
-  return sequences;
-}
-
 std::vector<SequenceLoss> sequence_losses(ModelRuntime& runtime, const MicroBatch& batch) {
-  auto sequences = sequences_of(batch);
+  std::vector<SequenceLoss> sequences;
+  for (const auto& [first, length] : sequences_of(batch)) sequences.push_back({first, length});
   std::vector<StepSums> sums(sequences.size());
   forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
     add_losses(runtime.ops(), batch, first, logits_NV, runtime.decoder().config.vocab_size, sequences, sums);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "lib/compute/tensor/sequences.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 
 namespace fsdp {
@@ -26,9 +27,7 @@ struct SequenceLoss {
   double weight = 0;           ///< weights of these targets
 };
 
-/// The sequences of a micro-batch in order, without losses.
-std::vector<SequenceLoss> sequences_of(const MicroBatch& batch);
-/// Computes their losses. Collective; waits for the device. \param batch  on the device
+/// Computes the losses of a micro-batch's sequences. Collective; waits for the device. \param batch  on the device
 std::vector<SequenceLoss> sequence_losses(ModelRuntime& runtime, const MicroBatch& batch);
 
 }  // namespace fsdp

@@ -18,6 +18,7 @@
 #include "lib/token_files/mixture_order.hpp"
 #include "lib/training/data/data_sources.hpp"
 #include "lib/training/data/validation_sets.hpp"
+#include "lib/training/objectives/objective_options.hpp"
 #include "lib/training/step/step_interval.hpp"
 
 namespace fsdp {
@@ -92,6 +93,7 @@ struct TrainOptions {
   ShardingOptions sharding;
   RuntimeOptions runtime;
 
+  ObjectiveOptions objective;
   std::string train_data, val_data;      ///< token files, or texts that are encoded first; "" none
   std::vector<DataSource> sources;       ///< what train_data names: files and directories
   MixEnd mix_end = MixEnd::repeat;       ///< of several sources

@@ -65,14 +65,16 @@ Trainer::Trainer(ModelRuntime& runtime, const DataLoader& loader, const TrainerO
 }
 
 /// Loads the micro-batches of the report's step onto the device, and fills the report's tokens and weight with those of
-/// this rank. With a device that computes, the samples of the next step are read meanwhile.
-/// \param next_samples  samples of the next step; 0 if unknown
-std::vector<MicroBatch> Trainer::load(StepReport& report, std::int64_t next_samples) {
+/// this rank, and `second_count` with its StepCounts::tokens. With a device that computes, the samples of the next step
+/// are read meanwhile. \param next_samples  samples of the next step; 0 if unknown
+std::vector<MicroBatch> Trainer::load(StepReport& report, double& second_count, std::int64_t next_samples) {
   const EngineObservers::Scope scope(runtime_.engine().observers(), "read tokens", "input");
   auto batches = reader_.read(report.first_sample, report.samples);
   for (auto& batch : batches) {
     report.tokens += batch.num_targets;
-    report.weight += weigh(*options_.objective, runtime_, batch);
+    const auto counts = weigh(*options_.objective, runtime_, batch);
+    report.weight += counts.count;
+    second_count += counts.tokens;
     if (batch.rows > 0) report.longest_row = std::max(report.longest_row, batch.length);
     send_to(runtime_.ops(), batch);
   }
@@ -91,15 +93,17 @@ std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int6
   const auto& objective = *options_.objective;
   const auto& observers = runtime_.engine().observers();
   observers.place(report.step, 0);
-  auto batches = load(report, next_samples);
+  double second_count = 0;
+  auto batches = load(report, second_count, next_samples);
   report.data_wait_seconds = seconds_since(start);
 
-  // The count scales every gradient, so it is known before the first backward.
+  // The counts scale every gradient, so they are known before the first backward.
   std::vector<double> total{static_cast<double>(report.tokens)};
-  if (objective.has_weights()) total.push_back(report.weight);
+  if (objective.has_weights()) total.insert(total.end(), {report.weight, second_count});
   world.all_reduce(total, Reduce::sum);
   report.tokens = static_cast<std::int64_t>(total.front());
-  report.weight = total.back();
+  report.weight = objective.has_weights() ? total[1] : total.front();
+  for (auto& batch : batches) batch.of_step = {report.weight, total.back()};
   const double share = share_of(report.weight);
   auto sums = sums_of(objective, runtime_.engine());
   step.first_forward = runtime_.ops().mark_time();
@@ -331,7 +335,7 @@ StepSums Trainer::next_sums(int data_rank) {
   const auto rows = options_.batches.micro_batch_size;
   const auto slice = micro_batch_slice(state_.samples, rows * ranks.size, 0, ranks, rows);
   auto batch = reader_.read_micro_batch(slice);
-  weigh(*options_.objective, runtime_, batch);
+  batch.of_step = weigh(*options_.objective, runtime_, batch);
   send_to(runtime_.ops(), batch);
   auto sums = evaluate(*options_.objective, runtime_, batch);
   runtime_.synchronize();

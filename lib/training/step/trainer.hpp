@@ -14,8 +14,8 @@
 #include "lib/reports/runs/step_report.hpp"
 #include "lib/training/data/data_loader.hpp"
 #include "lib/training/data/step_reader.hpp"
+#include "lib/training/objectives/objective.hpp"
 #include "lib/training/record/run_manifest.hpp"
-#include "lib/training/step/objective.hpp"
 #include "lib/training/step/plan.hpp"
 
 namespace fsdp {
@@ -78,7 +78,7 @@ class Trainer {
     std::function<StepOutcome()> outcome;          ///< waits for the step's end
   };
 
-  std::vector<MicroBatch> load(StepReport& report, std::int64_t next_samples);
+  std::vector<MicroBatch> load(StepReport& report, double& second_count, std::int64_t next_samples);
   std::optional<StepSums> compute_gradients(StepUnderWay& step, std::int64_t next_samples,
                                             const std::function<bool()>& stop_wanted);
   void wait_for_reader(StepReport& report);

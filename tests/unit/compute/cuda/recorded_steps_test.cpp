@@ -110,8 +110,6 @@ TEST_SUITE("cuda/recorded steps") {
     SmallJob job(write_small_rows(dir / "rows.h5"));
     job.objective = std::make_shared<WeighedById>();
     check(job, 1, 4);
-    job.objective = std::make_shared<Preference>();
-    check(job, 1, 4);
   }
 
   TEST_CASE("replayed steps with adapters and frozen matrices, also in NF4, give the same bits") {

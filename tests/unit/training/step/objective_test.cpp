@@ -1,4 +1,4 @@
-#include "lib/training/step/objective.hpp"
+#include "lib/training/objectives/objective.hpp"
 #include "tests/support/objectives.hpp"
 #include "tests/support/small_job.hpp"
 #include "tests/support/temp_files.hpp"

@@ -1,11 +1,11 @@
-#include "apps/finetune/initial_weights.hpp"
+#include "apps/finetune/start/initial_weights.hpp"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <string>
 
-#include "apps/finetune/restore.hpp"
+#include "apps/finetune/start/restore.hpp"
 #include "lib/base/types/elapsed.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/flight/flight_recorder.hpp"

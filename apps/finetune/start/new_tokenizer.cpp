@@ -1,4 +1,4 @@
-#include "apps/finetune/new_tokenizer.hpp"
+#include "apps/finetune/start/new_tokenizer.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "apps/finetune/restore.hpp"
+#include "apps/finetune/start/restore.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,0 +1,115 @@
+#include "apps/common/objective_arguments.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "lib/base/types/error.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Reads "sigmoid" or "sigmoid:0.8,hinge:0.2".
+std::vector<WeightedDpoLoss> parse_dpo_losses(const std::string& text) {
+  std::vector<WeightedDpoLoss> losses;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto colon = word.find(':');
+    WeightedDpoLoss loss{parse_value(kDpoLossNames, word.substr(0, colon), "--dpo-loss")};
+    if (colon != std::string::npos) {
+      const auto* last = word.data() + word.size();
+      const auto read = std::from_chars(word.data() + colon + 1, last, loss.weight);
+      if (read.ec != std::errc() || read.ptr != last || !(loss.weight > 0 && loss.weight < 1e9))
+        throw UsageError("--dpo-loss " + text + ": '" + word.substr(colon + 1) + "' is no weight, a number above 0");
+    }
+    losses.push_back(loss);
+  }
+  if (losses.empty()) throw UsageError("--dpo-loss names no loss");
+  return losses;
+}
+
+}  // namespace
+
+void add_objective_options(OptionTable& t, TrainOptions& options) {
+  using enum AtRestart;
+  auto& o = options.objective;
+  t.section("Preferences");
+  t.add_choice(
+      "objective", kObjectiveNames, o.kind,
+      "what is minimized: next-token (the loss of each token), or of preferences (chosen and rejected answers) "
+      "dpo, which compares with a reference, orpo, simpo or cpo, which need none (docs/preferences.md)",
+      {.at_restart = saved});
+  t.add_parsed("dpo-loss", [&o](const std::string& text) { o.dpo_losses = parse_dpo_losses(text); },
+               "loss of dpo: sigmoid, hinge, ipo, exo_pair, nca_pair, robust, sigmoid_norm, apo_zero or apo_down; a "
+               "weighted sum as sigmoid:0.8,hinge:0.2",
+               {.default_text = "sigmoid",
+                .choices = choices_of(kDpoLossNames),
+                .at_restart = saved,
+                .depends_on = "objective"});
+  t.add("dpo-beta", o.beta,
+        "factor of the log-probabilities of preferences: how closely dpo stays to the reference; of orpo the weight of "
+        "the odds ratio",
+        {.range = {.above = 0}, .at_restart = saved, .depends_on = "objective"});
+  t.add("label-smoothing", o.label_smoothing,
+        "share of preferences that are taken for the wrong way round by the losses robust and exo_pair (which takes "
+        "0.001 for 0)",
+        {.range = {.from = 0, .below = 0.5}, .at_restart = saved, .depends_on = "objective"});
+  t.add("sft-weight", o.sft_weight,
+        "weight of the mean loss of the chosen answers' tokens beside that of the preferences; default: 1 for orpo and "
+        "cpo, otherwise 0",
+        {.default_text = "", .range = {.from = 0}, .any_sign = true, .at_restart = saved, .depends_on = "objective"});
+  t.add("simpo-gamma", o.simpo_gamma, "margin between the rewards of simpo",
+        {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
+  t.add("reference", o.reference,
+        "model with which dpo compares: a directory, a checkpoint, ORG/NAME in the Hugging Face cache, or a file of "
+        "fsdp-eval --log-probs; default: the weights that the run begins with, without adapters",
+        {.path = PathKind::folder, .at_restart = saved, .depends_on = "objective"});
+  t.add("max-prompt-length", options.conversations.max_prompt_length,
+        "tokens at the end of a preference's prompt that are kept; 0: all",
+        {.unit = "tokens", .at_restart = saved, .depends_on = "objective"});
+  t.add_choice("truncation", kTruncationNames, options.conversations.truncation,
+               "part of a preference longer than --seq-len that is kept: keep-start or keep-end",
+               {.at_restart = saved, .depends_on = "objective"});
+}
+
+void check_objective_options(TrainOptions& options) {
+  const auto& o = options.objective;
+  const ObjectiveOptions usual;
+  const auto is = [&](ObjectiveKind kind) { return o.kind == kind; };
+  const auto uses = [&](DpoLoss loss) {
+    return is(ObjectiveKind::dpo) && std::ranges::count(o.dpo_losses, loss, &WeightedDpoLoss::loss) > 0;
+  };
+  const bool is_usual_loss =
+      o.dpo_losses.size() == 1 && o.dpo_losses.front().loss == DpoLoss::sigmoid && o.dpo_losses.front().weight == 1;
+  const auto& chat = options.conversations;
+  const bool has_form = chat.form == DataForm::automatic || chat.form == DataForm::preference;
+  for (const auto& [given, fits, message] :
+       {std::tuple(!is_usual_loss, is(ObjectiveKind::dpo), "--dpo-loss belongs to --objective dpo"),
+        std::tuple(o.beta != usual.beta, o.has_preferences(),
+                   "--dpo-beta belongs to --objective dpo, orpo, simpo or cpo"),
+        std::tuple(o.sft_weight >= 0, o.has_preferences(),
+                   "--sft-weight belongs to --objective dpo, orpo, simpo or cpo"),
+        std::tuple(o.label_smoothing != 0, uses(DpoLoss::robust) || uses(DpoLoss::exo_pair),
+                   "--label-smoothing belongs to --dpo-loss robust or exo_pair"),
+        std::tuple(o.simpo_gamma != usual.simpo_gamma, is(ObjectiveKind::simpo),
+                   "--simpo-gamma belongs to --objective simpo"),
+        std::tuple(!o.reference.empty(), o.has_reference(), "--reference belongs to --objective dpo"),
+        std::tuple(o.has_preferences(), has_form,
+                   "--objective reads preferences, and --data-form asks for something else: leave it out"),
+        std::tuple(o.has_preferences(), chat.train_on == TrainOn::answers,
+                   "--train-on all: preferences are learned by their answers")}) {
+    if (given && !fits) throw UsageError(message);
+  }
+  if (!o.has_preferences()) return;
+  if (options.stream) throw UsageError("--stream joins texts, and preferences are pairs of them: leave it out");
+  if (options.optimizer.child_tuning.mode == ChildTuning::task_driven)
+    throw UsageError("--child-tuning d measures the loss of tokens, and --objective has another one: use f");
+  options.conversations.form = DataForm::preference;
+}
+
+}  // namespace fsdp

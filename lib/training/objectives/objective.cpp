@@ -1,0 +1,74 @@
+#include "lib/training/objectives/objective.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <stdexcept>
+
+#include "lib/compute/tensor/sequences.hpp"
+
+namespace fsdp {
+namespace {
+
+/// Joins nothing: where tensors have no values, and the few numbers of each sequence need no memory.
+class WithoutValues final : public JointLoss {
+ public:
+  explicit WithoutValues(const Objective& objective) : objective_(objective) {}
+  std::vector<std::string> sums() const override { return objective_.sums(); }
+  at::Tensor join(const MicroBatch&, const at::Tensor& nats_S, StepSums&) const override { return nats_S; }
+
+ private:
+  const Objective& objective_;
+};
+
+/// Calls `run` with the micro-batch, whose joint loss is the objective's if it has one.
+template <class Run>
+StepSums with_joint_loss(const Objective& objective, const ModelRuntime& runtime, MicroBatch& batch, const Run& run) {
+  const WithoutValues none(objective);
+  if (objective.joins_sequences())
+    batch.joint = runtime.has_values() ? static_cast<const JointLoss*>(&objective) : &none;
+  auto sums = run();
+  batch.joint = nullptr;
+  return sums;
+}
+
+}  // namespace
+
+StepCounts Objective::weigh(MicroBatch& batch) const {
+  const auto tokens = static_cast<double>(batch.num_targets);
+  return {tokens, tokens};
+}
+
+at::Tensor Objective::join(const MicroBatch&, const at::Tensor&, StepSums&) const {
+  throw std::logic_error("an objective that joins sequences without join()");
+}
+
+StepSums sums_of(const Objective& objective, const Engine& engine) {
+  auto sums = engine.no_sums();
+  for (const auto& name : objective.sums()) sums.named.push_back({name});
+  return sums;
+}
+
+StepCounts weigh(const Objective& objective, const ModelRuntime& runtime, MicroBatch& batch) {
+  if (!objective.has_weights() || runtime.has_values()) return objective.weigh(batch);
+  if (!objective.joins_sequences()) {
+    batch.weights_N = at::empty_like(batch.targets_N, batch.targets_N.options().dtype(at::kFloat));
+  } else {
+    batch.targets_S = at::empty({std::ssize(sequences_of(batch))}, batch.targets_N.options().dtype(at::kDouble));
+    batch.reference_S = at::empty_like(batch.targets_S);
+  }
+  const auto tokens = static_cast<double>(batch.num_targets);
+  return {tokens, tokens};
+}
+
+StepSums forward_backward(const Objective& objective, ModelRuntime& runtime, MicroBatch& batch,
+                          MicroBatchPosition place, double grad_scale) {
+  return with_joint_loss(objective, runtime, batch,
+                         [&] { return runtime.engine().forward_backward(batch, place, grad_scale); });
+}
+
+StepSums evaluate(const Objective& objective, ModelRuntime& runtime, MicroBatch& batch) {
+  return with_joint_loss(objective, runtime, batch, [&] { return runtime.engine().evaluate(batch); });
+}
+
+}  // namespace fsdp

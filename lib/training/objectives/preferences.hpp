@@ -1,0 +1,28 @@
+#pragma once
+// Objectives of preferences: DPO and others with a reference, ORPO, SimPO, CPO.
+#include <string>
+#include <vector>
+
+#include "lib/training/objectives/objective.hpp"
+#include "lib/training/objectives/objective_options.hpp"
+
+namespace fsdp {
+
+/// The loss is the mean of pair_losses() over all pairs of the step, and sft_weight times the mean loss of all chosen
+/// targets of the step. The count is the number of pairs. Rewards are beta times the log-probability, of orpo and simpo
+/// its mean over the targets, less the reference's where there is one.
+class PreferenceObjective final : public Objective {
+ public:
+  explicit PreferenceObjective(ObjectiveOptions options);
+
+  std::vector<std::string> sums() const override;
+  bool has_weights() const override { return true; }
+  bool joins_sequences() const override { return true; }
+  StepCounts weigh(MicroBatch& batch) const override;
+  at::Tensor join(const MicroBatch& batch, const at::Tensor& nats_S, StepSums& sums) const override;
+
+ private:
+  ObjectiveOptions options_;
+};
+
+}  // namespace fsdp
