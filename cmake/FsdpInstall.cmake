@@ -27,7 +27,7 @@ install(FILES tests/fixtures/tokenizers/tokenizer.model DESTINATION ${CMAKE_INST
 install(PROGRAMS scripts/gpu-check scripts/lessons scripts/site-check scripts/tiny_adder scripts/tiny_falcon scripts/tiny_llama
   scripts/tiny_qwen
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/scripts COMPONENT rest)
-install(DIRECTORY data/shakespeare data/gpt2 data/chess DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
+install(DIRECTORY data/shakespeare data/gpt2 data/chess data/preferences DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 install(FILES data/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/fsdp/data COMPONENT rest)
 # Pages in docs link to the other ones.
 install(DIRECTORY docs packaging DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rest)

@@ -69,12 +69,6 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
         "model with which dpo compares: a directory, a checkpoint, ORG/NAME in the Hugging Face cache, or a file of "
         "fsdp-eval --log-probs; default: the weights that the run begins with, without adapters",
         {.path = PathKind::folder, .at_restart = saved, .depends_on = "objective"});
-  t.add("max-prompt-length", options.conversations.max_prompt_length,
-        "tokens at the end of a preference's prompt that are kept; 0: all",
-        {.unit = "tokens", .at_restart = saved, .depends_on = "objective"});
-  t.add_choice("truncation", kTruncationNames, options.conversations.truncation,
-               "part of a preference longer than --seq-len that is kept: keep-start or keep-end",
-               {.at_restart = saved, .depends_on = "objective"});
 }
 
 void check_objective_options(TrainOptions& options) {
@@ -102,7 +96,11 @@ void check_objective_options(TrainOptions& options) {
         std::tuple(o.has_preferences(), has_form,
                    "--objective reads preferences, and --data-form asks for something else: leave it out"),
         std::tuple(o.has_preferences(), chat.train_on == TrainOn::answers,
-                   "--train-on all: preferences are learned by their answers")}) {
+                   "--train-on all: preferences are learned by their answers"),
+        std::tuple(
+            chat.max_prompt_length > 0 || chat.truncation != Truncation::keep_start, o.has_preferences(),
+            "--max-prompt-length and --truncation are for preferences: they go with --objective dpo, orpo, simpo "
+            "or cpo")}) {
     if (given && !fits) throw UsageError(message);
   }
   if (!o.has_preferences()) return;

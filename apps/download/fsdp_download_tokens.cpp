@@ -375,6 +375,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
   if (!result.unread.empty()) log.warning("not read: " + file_list(result.unread, true));
   if (result.masked || !result.chat_template.empty()) log.info(answers_line(result));
   if (result.skipped > 0) log.warning(skipped_line(result));
+  if (result.equal > 0) log.warning(equal_line(result));
   if (!result.learns_turn_ends) log.warning(turn_end_line(result), Remedy::of_chat_template);
   log.info(summary(options, result, progress.seconds()));
   if (result.other_files > 0) {

@@ -23,6 +23,8 @@
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/elapsed.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/index.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/compute/ops/rowwise_ops.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/models/config/rope.hpp"
@@ -124,11 +126,13 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
     EvaluationData data;
-    data.reader.emplace(files.back(), limit, subject.config.vocab_size,
-                        options.log_probs.empty() ? 0 : options.max_rows, of_tokens);
+    data.reader.emplace(files.back(), limit, subject.config.vocab_size, 0, of_tokens);
+    if (options.max_rows > 0 && (data.reader->has_preferences() || !options.log_probs.empty()))
+      data.reader.emplace(files.back(), limit, subject.config.vocab_size, options.max_rows, of_tokens);
+    if (!options.reference.empty() && !data.reader->has_preferences())
+      throw UsageError("--reference is for preferences, and " + options.data + " holds none");
     data.rows = data.reader->num_records();
-    const std::int64_t sides = data.reader->has_preferences() ? 2 : 1;
-    if (options.max_rows > 0) data.rows = std::min(data.rows, sides * options.max_rows);
+    if (options.max_rows > 0 && !data.reader->has_preferences()) data.rows = std::min(data.rows, options.max_rows);
     run_agreed(world, [&] {
       if (world.rank() == 0) data.reader->require_targets(data.rows);
     });
@@ -367,7 +371,8 @@ class EvaluateJob {
     auto log_probs = *sequence_log_probs(runtime, reader, options_.batch_size,
                                          [&](double done) { progress.show_share("log-probs", done, ""); }, {});
     run_agreed(world_, [&] {
-      if (!options_.log_probs.empty() && world_.rank() == 0) write_log_probs(options_.log_probs, log_probs);
+      if (!options_.log_probs.empty() && world_.rank() == 0)
+        write_log_probs(options_.log_probs, log_probs, digest_of(reader).hash);
     });
     return log_probs;
   }
@@ -375,19 +380,35 @@ class EvaluateJob {
   void evaluate_preferences(ModelRuntime& runtime, std::size_t index, nlohmann::json& report,
                             std::vector<Metric>& metrics) {
     const auto start = std::chrono::steady_clock::now();
-    auto log_probs = log_probs_of(runtime, index);
+    const auto& data = input_->of_subject[index];
+    const auto& reader = *data.reader;
+    const auto log_probs = log_probs_of(runtime, index);
     std::vector<double> reference;
     run_agreed(world_, [&] {
-      if (!options_.reference.empty()) reference = read_log_probs(options_.reference, std::ssize(log_probs));
+      if (!options_.reference.empty())
+        reference = read_log_probs(options_.reference, std::ssize(log_probs), digest_of(reader).hash);
     });
-    const auto records = static_cast<std::size_t>(input_->of_subject[index].rows);
-    log_probs.resize(records);
-    if (!reference.empty()) reference.resize(records);
-    auto result = preference_result(log_probs, reference, options_.dpo_beta);
+    std::vector<double> of_sides, reference_of_sides;
+    for (std::int64_t row = 0; row < reader.num_rows(); ++row) {
+      for (const auto record : reader.records_of(row)) {
+        of_sides.push_back(element(log_probs, record));
+        if (!reference.empty()) reference_of_sides.push_back(element(reference, record));
+      }
+    }
+    auto result = preference_result(of_sides, reference_of_sides, options_.dpo_beta);
     result.seconds = seconds_since(start);
     report["data"] = options_.data;
     if (!options_.log_probs.empty()) report["log_probs"] = options_.log_probs;
     add_to_json(result, report);
+    report["preferences_left_out"] = reader.preferences_left_out();
+    report["ids_not_scored"] = data.ids_not_scored;
+    if (world_.rank() == 0 && data.ids_not_scored > 0) {
+      log_.warning(fmt::format("{} beyond the longest sequence are not scored; {} left out, since a side has no token "
+                               "of its answer there",
+                               format_count_of(data.ids_not_scored, "token"),
+                               format_count_of(reader.preferences_left_out(), "preference")),
+                   Remedy::of_seq_len);
+    }
     loss_is_finite_ = loss_is_finite_ && std::isfinite(result.margin.value);
     for (const auto& line : to_text(result)) print(line);
     add_metrics(result, metrics);

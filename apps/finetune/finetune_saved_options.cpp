@@ -368,12 +368,16 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool other_schedule =
       given("--lr-schedule") && parse_value(kLrShapes, saved.value("lr-schedule", std::string("constant")),
                                             "--lr-schedule") != options.schedule.shape;
+  const bool other_objective =
+      given("--objective") && parse_value(kObjectiveNames, saved.value("objective", std::string("next-token")),
+                                          "--objective") != options.objective.kind;
   // Whether values that depend on an option are of no use, because the job chooses something else there. An option that
   // is not listed makes them useless if the job gives the option.
   const std::map<std::string_view, std::function<bool()>> is_useless{
       {"optimizer", [&] { return other_optimizer; }},
       {"lr-schedule", [&] { return other_schedule; }},
       {"child-tuning", [&] { return other_child; }},
+      {"objective", [&] { return other_objective; }},
       {"max-steps", [&] { return steps_given; }},
       {"freeze", [&] { return freezing_given; }},
       {"val-chess", [&] { return options.validation.games.data.empty(); }},

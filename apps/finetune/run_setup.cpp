@@ -19,6 +19,7 @@
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/bf16/verdict.hpp"
 #include "lib/checkpoints/programs/fsdp_finetune/run_values.hpp"
 #include "lib/engine/runtime/model_text.hpp"
@@ -150,6 +151,14 @@ class DataOpener {
                                  std::string(name_of(kObjectiveNames, options_.objective.kind)) +
                                  " needs: samples with 'chosen' and 'rejected'");
     }
+    const auto& cut = options_.conversations;
+    if (file == data && (cut.max_prompt_length > 0 || cut.truncation != Truncation::keep_start))
+      throw UsageError("--max-prompt-length and --truncation cut texts: " + data +
+                       " is a token file, so give them to fsdp-download tokens");
+    if (const auto left_out = loader.preferences_left_out(); left_out > 0)
+      log_.warning(fmt::format("{} of {} of {} are left out: a side is cut before its first target",
+                               format_count(left_out), format_count_of(loader.num_records() / 2, "preference"), data),
+                   Remedy::of_seq_len);
     const auto chat_template = loader.tokens().notes().chat_template;
     if (trained && !chat_template.empty()) setup_.chat_template = chat_template;
     run_agreed(world_, [&] {

@@ -71,9 +71,11 @@ std::int64_t tokens_per_sequence(const TrainOptions& options, const ModelConfig&
                                  const std::optional<TrainingData>& data) {
   if (data) return data->tokens_per_row();
   const auto& wish = options.model;
+  const std::int64_t sides = options.pack && options.objective.has_preferences() ? 2 : 1;
   // Without --seq-len, texts are cut to 512 ids and a model trained from scratch uses all its positions.
-  if (wish.seq_len != 0) return wish.seq_len;
-  return wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size);
+  if (wish.seq_len != 0) return sides * wish.seq_len;
+  return sides *
+         (wish.model == "mingpt" ? config.block_size : std::min(TokenLoader::kDefaultDocumentIds, config.block_size));
 }
 
 std::vector<Combination> combinations(const MemprobeOptions& options, int world_size, int world_ranks_per_node) {

@@ -35,8 +35,9 @@ struct Forms {
   const std::vector<std::string>& keys;
   bool messages = has("messages") || has(kShareGptField) || (has(kAlpacaKeys[0]) && has(kAlpacaKeys[1]));
   bool pair = has("prompt") && has("completion");
-  bool preference = has("chosen") && has("rejected");
   bool text = has("text");
+  /// Samples that have another form, too, are read as preferences only where that is asked for.
+  bool preference = has("chosen") && has("rejected") && !messages && !pair && !text;
 
   int count() const { return messages + pair + preference + text; }
   /// The one that is there; text where none is.
@@ -57,10 +58,9 @@ DataForm form_of(const std::vector<std::string>& keys, const std::filesystem::pa
                          : forms.has(kShareGptField) ? "'conversations'"
                                                      : "'instruction' and 'output'");
     if (forms.pair) found.emplace_back("'prompt' and 'completion'");
-    if (forms.preference) found.emplace_back("'chosen' and 'rejected'");
     if (forms.text) found.emplace_back("'text'");
-    throw RequestError(fmt::format("{}: has {}; say which of them to read: text, prompt-completion, messages or "
-                                   "preference",
+    throw RequestError(fmt::format("{}: has {}; say which of them to read: text, prompt-completion or "
+                                   "messages",
                                    file.string(), fmt::join(found, " and ")),
                        Remedy::of_form);
   }

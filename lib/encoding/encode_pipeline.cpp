@@ -85,8 +85,10 @@ DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, ConversationRules r
 void DocumentEncoder::encode_record(const std::string& sample, DataForm form, EncodedSample& out) const {
   const auto record = parse_record(sample, options_.messages_field);
   const bool is_pair = form != DataForm::messages;
-  if (options_.messages_field == "messages") check_form(record, form);
-  const auto unread = unread_keys(record, is_pair ? std::string() : options_.messages_field);
+  if (options_.messages_field == "messages" && form != DataForm::preference) check_form(record, form);
+  if (form == DataForm::preference && !record.contains("chosen")) check_form(record, form);
+  const auto unread =
+      unread_keys(record, is_pair ? std::string() : options_.messages_field, form == DataForm::preference);
   out.elsewhere = options_.split.is_on() && !options_.split.reads(what_is_read(record, unread));
   if (out.elsewhere) return;
   out.unread = unread;

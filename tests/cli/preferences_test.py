@@ -169,6 +169,86 @@ class Preferences(fsdp_cli.Case):
         self.assertIn(".reference.npy", result.err)
         self.assertEqual([s["loss"] for s in self.steps("parts")], [s["loss"] for s in self.steps("whole")])
 
+    def test_a_restart_keeps_the_options(self):
+        more = ["--dpo-loss", "hinge", "--dpo-beta", 0.3, "--reference", DPO / "reference"]
+        self.tune("whole-hinge", *more, steps=4)
+        self.tune("hinge-parts", *more, steps=2)
+        resumed = ["--restart-checkpoint-file", "latest", "--out-dir", self.runs, "--run-name", "hinge-parts", "--max-steps", 4, "--device", "cpu"]
+        result = fsdp_cli.run("fsdp-finetune", resumed)
+        self.assertEqual(result.code, 0, str(result))
+        self.assertEqual([s["loss"] for s in self.steps("hinge-parts")], [s["loss"] for s in self.steps("whole-hinge")])
+
+    def test_after_a_fine_tune_its_weights_are_the_reference(self):
+        data = self.folder / "answers.jsonl"
+        samples = [json.loads(line) for line in self.data["plain"].read_text().splitlines()]
+        data.write_text("".join(json.dumps({"prompt": s["prompt"], "completion": s["chosen"]}) + "\n" for s in samples))
+        self.data["answers"] = data
+        for adapter in ([], ["--lora-rank", 4]):
+            name = f"tuned{len(adapter)}"
+            self.tune(name, *adapter, data="answers", objective=(), steps=3)
+            self.tune(f"{name}-prefers", "--restart-checkpoint-file", self.run_directory(name) / "checkpoints" / "latest", steps=5)
+            first = self.steps(f"{name}-prefers")[0]
+            if adapter:  # the reference is the base
+                self.assertNotEqual(first["means"]["reward_margin"], 0)
+            else:
+                self.assertEqual(first["means"]["reward_chosen"], 0)
+
+    def test_the_reference_is_of_these_data_and_numbers(self):
+        """A file of the cache is taken for the same ids, targets, length, weights and types only."""
+        name = "many"
+        rows = [{"prompt": f"boat {i % 7} wind", "chosen": " red" + " noon" * (i % 5), "rejected": " wind" + " three" * (i % 3)} for i in range(120)]
+        self.data[name] = self.folder / "many.jsonl"
+
+        def write():
+            self.data[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+        def first_margin(run, *more):
+            self.tune(run, *more, data=name, steps=1)
+            return self.steps(run)[0]["means"]["reward_margin"]
+
+        write()
+        self.assertEqual(first_margin("many-1"), 0)
+        rows[1]["chosen"], rows[1]["rejected"] = rows[1]["rejected"], rows[1]["chosen"]
+        write()
+        self.assertEqual(first_margin("many-2"), 0)
+        rows[2] = {"prompt": "boat", "chosen": " 2 wind red noon noon", "rejected": " 2 wind wind three three"}  # the ids of before
+        write()
+        self.assertEqual(first_margin("many-3"), 0)
+        self.assertEqual(first_margin("many-4", "--precision", "bf16"), 0)
+        kept = len(list((self.runs / "token-cache").glob("many-*.reference.npy")))
+        self.assertEqual(kept, 4)
+        first_margin("many-5", "--lr", "1e-3", "--dpo-beta", 0.2)  # another run with these data and weights reads them
+        self.assertEqual(len(list((self.runs / "token-cache").glob("many-*.reference.npy"))), kept)
+        damaged = next((self.runs / "token-cache").glob("many-*.reference.npy"))
+        for file in (self.runs / "token-cache").glob("many-*.reference.npy"):
+            file.write_bytes(file.read_bytes()[:-9])
+        self.assertEqual(first_margin("many-6"), 0)
+        self.assertTrue(damaged.exists())
+
+    def test_sides_without_targets_are_left_out(self):
+        rows = [{"prompt": "boat wind " * 12, "chosen": " red", "rejected": " noon"}, {"prompt": "boat", "chosen": " noon", "rejected": " wind"}]
+        self.data["long"] = self.folder / "long.jsonl"
+        self.data["long"].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        tokens = self.folder / "long.h5"
+        result = fsdp_cli.run("fsdp-download", ["tokens", "--input", self.data["long"], "--tokenizer", DPO / "tokenizer", "--output", tokens])
+        self.assertEqual(result.code, 0, str(result))
+        self.data["long-tokens"] = tokens
+        small = ("--seq-len", 16, "--batch-size", 1, "--total-batch-size", 1)
+        for objective in ("dpo", "orpo"):
+            self.tune(f"texts-{objective}", *small, data="long", objective=("--objective", objective), steps=2)
+            result = self.tune(f"tokens-{objective}", *small, data="long-tokens", objective=("--objective", objective), steps=2)
+            self.assertIn("1 of 2 preferences", result.err)
+            self.assertEqual([s["loss"] for s in self.steps(f"tokens-{objective}")], [s["loss"] for s in self.steps(f"texts-{objective}")])
+        packed = self.tune("tokens-packed", *small, "--pack", data="long-tokens", steps=1)
+        self.assertIn("1 of 2 preferences", packed.err)
+        report = fsdp_cli.run("fsdp-eval", [DPO / "base", "--data", tokens, "--seq-len", 16, "--tokenizer", DPO / "tokenizer", "--device", "cpu", "--json"])
+        self.assertEqual(report.code, 0, str(report))
+        self.assertEqual((report.json()["preferences"], report.json()["preferences_left_out"]), (1, 1))
+        ends = self.tune("ends", *small, "--truncation", "keep-end", data="long", steps=2)
+        self.assertNotIn("left out", ends.err)
+        self.assertIn("cut", ends.err)
+        self.assertIn("token file", self.tune("x", "--truncation", "keep-end", data="long-tokens", code=2).err)
+
     def test_encoded_as_trl_does(self):
         """Ids and masks of token files are those of TRL; a token file trains as its texts do."""
         import h5py
@@ -223,7 +303,22 @@ class Preferences(fsdp_cli.Case):
             self.data[name].write_text(json.dumps(row) + "\n")
             self.assertIn(words, self.tune("x", data=name, code=4).err)
         (self.folder / "ref.npy").write_bytes(b"\x93NUMPY")
-        self.assertIn("NumPy array of 8 float64", self.tune("x", "--reference", self.folder / "ref.npy", code=4).err)
+        self.assertIn("is no NumPy array of float64", self.tune("x", "--reference", self.folder / "ref.npy", code=4).err)
+        self.assertIn("vocabulary is of 300", self.tune("x", "--reference", self.with_vocabulary(300), code=2).err)
+        self.assertIn("--val-data", self.tune("x", "--reference", self.folder / "ref.npy", "--val-data", self.data["plain"], code=2).err)
+
+    def with_vocabulary(self, size):
+        """The base with fewer rows of embedding and head."""
+        import numpy
+        import safetensors.numpy
+        small = self.folder / f"vocabulary-{size}"
+        small.mkdir(exist_ok=True)
+        tensors = safetensors.numpy.load_file(DPO / "base" / "model.safetensors")
+        cut = {name: numpy.ascontiguousarray(value[:size]) if "embed" in name or "lm_head" in name else value for name, value in tensors.items()}
+        safetensors.numpy.save_file(cut, small / "model.safetensors", metadata={"format": "pt"})
+        config = json.loads((DPO / "base" / "config.json").read_text())
+        (small / "config.json").write_text(json.dumps(dict(config, vocab_size=size)))
+        return small
 
     def test_evaluated(self):
         """fsdp-eval has the figures of the fixture; its file of log-probabilities is a reference."""
@@ -238,7 +333,7 @@ class Preferences(fsdp_cli.Case):
 
         evaluate(DPO / "reference", "--log-probs", numbers)
         with open(numbers, "rb") as file:
-            kept = struct.unpack("<8d", file.read()[128:])
+            kept = struct.unpack("<8d", file.read()[-64:])
         truth = EXPECTED["reference_logps"]["reference"]  # the chosen ones, then the rejected
         for i in range(4):
             self.assertLess(abs(kept[2 * i] - truth[i]), LOGPS)

@@ -53,7 +53,8 @@ std::string rows_words(const TokenLoader& rows) {
   const bool texts = rows.has_documents() && !rows.is_packed();
   const auto count = rows.num_rows();
   return fmt::format("{} {} tokens",
-                     texts ? format_count_of(count, "text") + " of up to" : format_count_of(count, "row") + " x",
+                     texts ? format_count_of(count, rows.has_preferences() ? "preference" : "text") + " of up to"
+                           : format_count_of(count, "row") + " x",
                      rows.tokens_per_row());
 }
 

@@ -14,8 +14,8 @@
 #include "lib/base/types/elapsed.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/encoding/fingerprint.hpp"
+#include "lib/engine/runtime/model_text.hpp"
 #include "lib/ranks/agree.hpp"
-#include "lib/training/data/mixture_state.hpp"
 #include "lib/training/data/token_cache.hpp"
 #include "lib/training/evaluate/subject.hpp"
 #include "lib/training/objectives/reference.hpp"
@@ -25,40 +25,76 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void add_folder(Fingerprint& hash, const fs::path& folder) {
-  std::vector<fs::path> files;
+/// Adds a file, or all files of a folder: names, sizes, times, first and last bytes.
+void add_weights(Fingerprint& hash, const fs::path& path) {
   std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+  if (fs::is_regular_file(path, error)) return hash.add_data_file(path);
+  std::vector<fs::path> files;
+  for (fs::recursive_directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     if (entry->is_regular_file(error)) files.push_back(entry->path());
   }
   std::ranges::sort(files);
   for (const auto& file : files) hash.add_data_file(file);
 }
 
-/// Hash of the weights that are the reference. Of a run that goes on, the one that it began with.
-std::string identity_of(const RunSetup& setup, bool begins) {
-  const auto& options = setup.options;
+/// Hash of the weights with which a run begins, without adapters.
+/// \param directory   of the model; empty: it begins with random weights
+/// \param checkpoint  of another objective or of another program, in place of the directory; empty: none
+std::string weights_at_the_start(const RunSetup& setup, const fs::path& directory, const fs::path& checkpoint) {
+  const auto& model = setup.options.model;
   Fingerprint hash;
-  if (!options.objective.reference.empty()) {
-    hash.add("given");
-    add_folder(hash, options.objective.reference);
-    return fmt::format("{:016x}", hash.value());
-  }
-  if (!begins) return setup.restart->manifest.data.value("reference", std::string());
-  hash.add(fmt::format("{} {}", options.seed, setup.saved_options.dump()));
-  for (const auto& folder : {options.model.directory, options.adapter, options.restart_checkpoint})
-    if (!folder.empty()) add_folder(hash, folder);
+  hash.add(model_config_to_json(setup.config).dump());
+  const auto& weights = checkpoint.empty() ? directory : checkpoint;
+  if (!weights.empty()) add_weights(hash, weights);
+  if (weights.empty() || (checkpoint.empty() && !model.add_tokens.empty()))
+    hash.add(fmt::format("{} {} {}", setup.options.seed, static_cast<int>(model.new_rows), model.pad_vocabulary));
   return fmt::format("{:016x}", hash.value());
+}
+
+/// The types by which log-probabilities differ in their digits.
+std::string numbers_of(const ShardingOptions& sharding) {
+  const auto name = [](const auto& type) { return type ? std::to_string(static_cast<int>(*type)) : std::string("-"); };
+  return fmt::format("{} {} {} {} {} {} {}", static_cast<int>(sharding.precision), name(sharding.param_dtype),
+                     name(sharding.buffer_dtype), name(sharding.compute_dtype), sharding.quantize.enabled(),
+                     sharding.quantize.double_quant, sharding.tf32);
 }
 
 class ReferenceJob {
  public:
-  ReferenceJob(ProcessGroup& world, RunSetup& setup, ModelRuntime& runtime, bool begins, const Logger& log,
-               const std::function<bool()>& stop_wanted)
-      : world_(world), setup_(setup), runtime_(runtime), begins_(begins), log_(log), stop_wanted_(stop_wanted) {}
+  ReferenceJob(ProcessGroup& world, RunSetup& setup, ModelRuntime& runtime, const std::optional<RestartPoint>& taken,
+               const Logger& log, const std::function<bool()>& stop_wanted)
+      : world_(world),
+        setup_(setup),
+        runtime_(runtime),
+        taken_(taken),
+        goes_on_(taken && taken->knows_run && taken->manifest.data.contains("reference")),
+        log_(log),
+        stop_wanted_(stop_wanted) {}
 
   void run() {
-    setup_.reference = text_of_root(world_, [&] { return identity_of(setup_, begins_); });
+    const auto& given = options().objective.reference;
+    if (given.ends_with(".npy")) {
+      if (!setup_.validation.empty())
+        throw UsageError(
+            "--reference " + given +
+            " is of the training data alone: for --val-data and --val-split give the model, which computes "
+            "theirs, too");
+      setup_.reference = "file";
+    } else if (!given.empty()) {
+      run_agreed(world_, [&] { subject_ = open_subject(given, "", options().model.tokenizer); });
+      setup_.reference = text_of_root(world_, [&] {
+        Fingerprint hash;
+        add_weights(hash, given);
+        if (!subject_->base.directory.empty()) add_weights(hash, subject_->base.directory);
+        return fmt::format("{:016x}", hash.value());
+      });
+    } else if (goes_on_) {
+      setup_.reference = taken_->manifest.data.at("reference").get<std::string>();
+    } else {
+      const auto checkpoint = taken_ && !runtime_.has_adapters() ? taken_->candidates.front() : fs::path();
+      setup_.reference =
+          text_of_root(world_, [&] { return weights_at_the_start(setup_, base_directory(), checkpoint); });
+    }
     if (setup_.train_data) {
       for (std::size_t i = 0; i < setup_.train_data->sources().size(); ++i)
         fill(setup_.train_data->rows_of(i), setup_.train_data->sources()[i].path);
@@ -68,30 +104,64 @@ class ReferenceJob {
 
  private:
   const TrainOptions& options() const { return setup_.options; }
+  /// The model that --model names, or with which the loaded run began; empty: none.
+  std::string base_directory() const {
+    if (!options().model.directory.empty() || !taken_) return options().model.directory;
+    return taken_->manifest.data.value("weights", std::string());
+  }
 
   void fill(TokenLoader& rows, const std::string& path) {
+    std::int32_t largest_id = 0;
+    const auto digest = text_of_root(world_, [&] {
+      const auto found = digest_of(rows);
+      return fmt::format("{} {}", found.hash, found.largest_id);
+    });
+    const auto hash = digest.substr(0, digest.find(' '));
+    largest_id = static_cast<std::int32_t>(std::stol(digest.substr(digest.find(' '))));
     const auto& given = options().objective.reference;
     if (given.ends_with(".npy")) {
-      // A file is of one set of data: that of the training.
-      run_agreed(world_, [&] { rows.set_reference(read_log_probs(given, rows.num_records())); });
+      run_agreed(world_, [&] { rows.set_reference(read_log_probs(given, rows.num_records(), hash)); });
       return;
     }
     const fs::path entry = text_of_root(world_, [&] {
       const TokenCache cache(fs::path(options().out_dir) / kTokenCacheName);
-      Fingerprint hash;
-      hash.add(setup_.reference);
-      hash.add(content_of(rows, rows.num_records()));
-      hash.add(fmt::format("{} {}", rows.num_records(), rows.longest_sequence()));
-      return cache.entry(path, hash.value(), ".reference.npy").string();
+      Fingerprint key;
+      key.add(setup_.reference);
+      key.add(hash);
+      key.add(numbers_of(options().sharding));
+      return cache.entry(path, key.value(), ".reference.npy").string();
     });
-    const bool is_kept = any_rank(world_, world_.rank() == 0 && TokenCache::holds(entry));
-    if (!is_kept) compute(rows, entry, path);
-    run_agreed(world_, [&] { rows.set_reference(read_log_probs(entry, rows.num_records())); });
-    if (is_kept) log_.info("reference " + entry.string());
+    if (is_kept(rows, entry, hash)) {
+      log_.info("reference " + entry.string());
+    } else {
+      compute(rows, entry, path, hash, largest_id);
+    }
+    run_agreed(world_, [&] { rows.set_reference(read_log_probs(entry, rows.num_records(), hash)); });
   }
 
-  void compute(const TokenLoader& rows, const fs::path& entry, const std::string& path) {
+  /// True when the cache has the numbers; a damaged file counts as none. Collective.
+  bool is_kept(const TokenLoader& rows, const fs::path& entry, const std::string& hash) {
+    bool is_whole = false;
+    if (world_.rank() == 0 && TokenCache::holds(entry)) {
+      try {
+        read_log_probs(entry, rows.num_records(), hash);
+        is_whole = true;
+      } catch (const Error& error) {
+        log_.warning(std::string(error.what()) + ". They are computed again");
+      }
+    }
+    return any_rank(world_, is_whole);
+  }
+
+  void compute(const TokenLoader& rows, const fs::path& entry, const std::string& path, const std::string& hash,
+               std::int32_t largest_id) {
     auto& runtime = model();
+    const auto vocabulary = runtime.decoder().config.vocab_size;
+    if (largest_id >= vocabulary)
+      throw RequestError(
+          fmt::format("{} has id {}, and the reference's vocabulary is of {}: give a reference with the "
+                      "tokenizer of the model",
+                      path, largest_id, vocabulary));
     const auto start = std::chrono::steady_clock::now();
     constexpr double kSecondsBetweenLines = 10;
     Progress progress(log_, !options().runtime.quiet && world_.rank() == 0, kSecondsBetweenLines);
@@ -102,42 +172,49 @@ class ReferenceJob {
     progress.finish();
     if (!log_probs) throw RuntimeFailure("stopped while the reference of " + path + " was being computed");
     run_agreed(world_, [&] {
-      if (world_.rank() == 0) write_log_probs(entry, *log_probs);
+      if (world_.rank() == 0) write_log_probs(entry, *log_probs, hash);
     });
     log_.info(fmt::format("reference {}   {} in {:.1f} s   {}", path,
-                          format_count_of(rows.num_records() / 2, "preference"), seconds_since(start), entry.string()));
+                          format_count_of(rows.num_rows(), rows.is_packed() ? "row" : "preference"),
+                          seconds_since(start), entry.string()));
   }
 
   /// The model that is the reference.
   ModelRuntime& model() {
     if (other_) return *other_;
-    const auto& given = options().objective.reference;
-    const bool starts_from_adapter = begins_ && !options().adapter.empty();
-    if (given.empty() && begins_ && !starts_from_adapter) return runtime_;
-    auto weights = given.empty() ? options().model.directory : given;
-    if (weights.empty() && setup_.restart) weights = setup_.restart->manifest.data.value("weights", std::string());
-    if (weights.empty()) {
-      throw RequestError("the reference that this run began with is gone from " +
-                         (fs::path(options().out_dir) / kTokenCacheName).string() +
-                         ": give --reference with the weights with which the run began, and they are computed again");
+    const bool has_trained_adapters = runtime_.has_adapters() && (taken_ || !options().adapter.empty());
+    if (!subject_ && !goes_on_ && !has_trained_adapters) return runtime_;
+    if (!subject_) {
+      const auto weights = base_directory();
+      // A run that goes on may have begun with another checkpoint than the first run's weights.
+      const bool is_known = any_rank(world_, world_.rank() == 0 && !weights.empty() &&
+                                                 weights_at_the_start(setup_, weights, {}) == setup_.reference);
+      if (!is_known) {
+        throw RequestError("the reference with which this run began is gone from " +
+                           (fs::path(options().out_dir) / kTokenCacheName).string() +
+                           ": give --reference with the weights with which the run began");
+      }
+      run_agreed(world_, [&] { subject_ = open_subject(weights, "", options().model.tokenizer); });
     }
-    auto subject = open_subject(weights, "", options().model.tokenizer.empty() ? "" : options().model.tokenizer);
     auto sharding = options().sharding;
     sharding.offload_parameters = false;
     sharding.offload_optimizer = {};
-    sharding.lora = subject.lora;
-    other_.emplace(world_, subject.config, sharding, setup_.device, StepShape());
-    load_subject(*other_, subject);
-    log_.info("reference by " + weights);
+    sharding.lora = subject_->lora;
+    if (subject_->quantize.enabled()) sharding.quantize = subject_->quantize;
+    other_.emplace(world_, subject_->config, sharding, setup_.device, StepShape());
+    log_.info("reference by " + subject_->path.string());
+    load_subject(*other_, *subject_);
     return *other_;
   }
 
   ProcessGroup& world_;
   RunSetup& setup_;
   ModelRuntime& runtime_;
-  bool begins_;
+  const std::optional<RestartPoint>& taken_;
+  bool goes_on_;  ///< as a run that has a reference
   const Logger& log_;
   const std::function<bool()>& stop_wanted_;
+  std::optional<EvaluationSubject> subject_;  ///< of another model than the run's
   std::optional<ModelRuntime> other_;
 };
 
@@ -147,7 +224,7 @@ void prepare_reference(ProcessGroup& world, RunSetup& setup, ModelRuntime& runti
                        const std::optional<RestartPoint>& taken, const Logger& log,
                        const std::function<bool()>& stop_wanted) {
   if (!setup.options.objective.has_reference()) return;
-  ReferenceJob(world, setup, runtime, begins_a_run(setup, taken), log, stop_wanted).run();
+  ReferenceJob(world, setup, runtime, taken, log, stop_wanted).run();
 }
 
 }  // namespace fsdp::detail

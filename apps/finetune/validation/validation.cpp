@@ -77,7 +77,8 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
       std::find_if(sets.begin(), sets.end(), [&](const auto& set) { return !set.name.empty() && set.name == metric; });
   if (named != sets.end()) return {"loss", to_index(named - sets.begin())};
   if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
-  const auto means = plan_objective(options)->sums();
+  auto means = plan_objective(options)->sums();
+  std::erase_if(means, [](const auto& name) { return name.find("rejected") != std::string::npos; });
   if (std::ranges::count(means, metric) > 0) return {metric, 0, true};
   if (is_chess_metric(metric)) return {metric, 0, true};
   if (is_task_metric(metric)) return {metric, 0, true};  // load_validation_tasks() knows better

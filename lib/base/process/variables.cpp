@@ -126,6 +126,7 @@ constexpr std::array kVariables = std::to_array<Variable>({
     {"FSDP_KERNEL_LOGS", tests},
     {"FSDP_LLAMA_GIB", tests},
     {"FSDP_LM_EVAL", tests},
+    {"FSDP_TRL", tests},
     {"FSDP_LOADED", tests},
     {"FSDP_LOADED_PROGRAMS", tests},
     {"FSDP_LOADED_TOO", tests},

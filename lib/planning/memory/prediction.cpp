@@ -25,11 +25,9 @@ namespace {
 /// Yields `num_rows` rows with `tokens` inputs and targets as meta tensors, with documents laid out as in RandomLoader.
 class MetaLoader final : public DataLoader {
  public:
+  /// \param sides  sequences of a row, where it is not packed
   MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents, std::int64_t sides)
-      : num_rows_(num_rows),
-        tokens_(tokens),
-        documents_(std::move(documents)),
-        sides_(documents_.empty() ? sides : 1) {}
+      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)), sides_(sides) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -200,6 +198,11 @@ void refuse_what_cannot_be(const MemoryRequest& request, std::int64_t rows) {
   }
 }
 
+/// Sequences of a row that is not packed.
+std::int64_t sides_of(const MemoryRequest& request) {
+  return request.documents.empty() && request.options.objective.has_preferences() ? 2 : 1;
+}
+
 /// Relative memory of attention for these documents. CPUs keep the probabilities of short documents for the backward
 /// pass; GPUs in float32 keep those of all documents; flash attention in 16 bits allocates 128 tokens more for each
 /// document.
@@ -239,8 +242,8 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
                  MemoryPrediction& prediction) {
   const auto& config = request.config;
   const auto& policy = runtime.policy();
-  const double tokens =
-      static_cast<double>(batches.micro_batch_size * request.tokens_per_row) * batches.accumulation_steps;
+  const double tokens = static_cast<double>(batches.micro_batch_size * sides_of(request) * request.tokens_per_row) *
+                        batches.accumulation_steps;
   // All blocks cost about as much, so their average stands for each.
   const double recomputed =
       policy.checkpoint_every > 0
@@ -287,8 +290,7 @@ MemoryPrediction replay(const MemoryRequest& request) {
   runtime.engine().observers().add(*recorder.tape());
   WorkObserver observer(*work);
   runtime.engine().observers().add(observer);
-  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents,
-                          plan_objective(options)->joins_sequences() ? 2 : 1);
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents, sides_of(request));
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);
@@ -350,8 +352,12 @@ std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, 
                                                   std::optional<StepSlice> places) {
   if (packed == nullptr) {
     DocumentLengths documents;
+    // A packed row of preferences has an even number of documents.
+    const auto step =
+        request.options.objective.has_preferences() ? std::min(kShortRow, request.tokens_per_row / 2) : kShortRow;
     for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
-      documents.push_back(std::min(kShortRow, left));
+      documents.push_back(std::min(step, left));
+    if (request.options.objective.has_preferences() && documents.size() % 2 != 0) documents.pop_back();
     return {documents};
   }
   const auto& options = request.options;

@@ -378,6 +378,8 @@ MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record)
 }
 
 std::array<MaskedIds, 2> ConversationEncoder::encode_preference(const nlohmann::ordered_json& record) const {
+  if (is_message_preference(record) && !rules_.chat)
+    throw FormatError("holds messages, and the first sample of the file strings");
   const auto sides = read_preference(record);
   std::array encoded{encode_pair(sides.chosen, PromptEnd::where_they_part),
                      encode_pair(sides.rejected, PromptEnd::where_they_part)};

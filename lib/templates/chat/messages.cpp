@@ -283,13 +283,19 @@ Conversation read_message_pair(const nlohmann::ordered_json& record) {
   return conversation;
 }
 
-std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field) {
+std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field,
+                                     bool is_preference) {
   std::set<std::string_view> read{"tools", "system", "chat_template_kwargs"};
   read.insert(kUnsaidBeside.begin(), kUnsaidBeside.end());
   read.insert(kLossBeside.begin(), kLossBeside.end());
   const auto key = field.empty() ? std::string() : key_of_messages(record, field);
   if (field.empty()) {
-    read.insert({"prompt", "completion", "chosen", "rejected"});
+    read.insert("prompt");
+    if (is_preference) {
+      read.insert({"chosen", "rejected"});
+    } else {
+      read.insert("completion");
+    }
   } else if (key.empty()) {
     read.insert(kAlpacaKeys.begin(), kAlpacaKeys.end());
   } else {

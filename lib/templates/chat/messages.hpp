@@ -47,7 +47,9 @@ Conversation read_message_pair(const nlohmann::ordered_json& record);
 
 /// Keys of `record` that nothing reads. \param field  key of the messages; empty: a prompt and a completion,
 /// or a preference
-std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field);
+/// \param is_preference  `chosen` and `rejected` are read, and no `completion`
+std::vector<std::string> unread_keys(const nlohmann::ordered_json& record, const std::string& field,
+                                     bool is_preference = false);
 
 /// Messages without keys that are null or our own; what a message thinks is at all keys that templates read it from.
 /// Source: render_jinja_template() of transformers 5.23

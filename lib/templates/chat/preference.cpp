@@ -78,6 +78,8 @@ Preference read_preference(const nlohmann::ordered_json& record) {
                      : chosen.is_array()
                          ? shared_messages(chosen, rejected)
                          : shared_bytes(chosen.get_ref<const std::string&>(), rejected.get_ref<const std::string&>());
+  if (!is_given && chosen.is_array() && begin == 0 && prompt != record.end() && prompt->is_string())
+    throw FormatError("'prompt' holds a string, and the answers are lists of messages: give it as a list, too");
   if (!is_given && chosen.is_array() && begin == 0)
     throw FormatError("has no 'prompt', and 'chosen' and 'rejected' begin with no message that both have");
   add(preference.chosen, chosen, begin);

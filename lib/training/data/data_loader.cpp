@@ -129,7 +129,6 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   }
   if (notes.has_preferences) sides_ = 2;
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
-  if (has_preferences()) check_preferences();
   if (limit.seq_len == 1)
     throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
   const auto most_ids = limit.row_inputs();
@@ -138,10 +137,11 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
   pairs_ = std::min(most_ids, longest) - 1;
   row_tokens_ = sides_ * most_ids;
+  if (has_preferences()) check_preferences();
   if (has_shared_rows()) check_rows(limit);
 }
 
-void TokenLoader::check_preferences() const {
+void TokenLoader::check_preferences() {
   const auto refuse = [&](const std::string& problem) {
     throw FormatError(tokens_->file().string() + ": says that its documents are sides of preferences, and " + problem +
                       ": encode the preferences again");
@@ -150,6 +150,18 @@ void TokenLoader::check_preferences() const {
   for (std::int64_t i = 0; i < num_records(); ++i) {
     if (tokens_->length(i) < 2) refuse(fmt::format("document {} has fewer than 2 ids", i));
   }
+  std::vector<std::uint8_t> counts;
+  std::vector<std::int64_t> kept;
+  const auto is_whole = [&](std::int64_t document) {
+    return tokens_->length(document) <= pairs_ + 1 || has_target(document, counts);
+  };
+  for (std::int64_t i = 0; i < num_records() / 2; ++i) {
+    if (is_whole(2 * i) && is_whole(2 * i + 1)) kept.push_back(i);
+  }
+  if (kept.empty())
+    throw FormatError(tokens_->file().string() + ": no preference has targets on both sides within the sequence length",
+                      Remedy::of_seq_len);
+  if (std::ssize(kept) < num_records() / 2) kept_ = std::move(kept);
 }
 
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
@@ -180,14 +192,15 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
 
 std::vector<std::int64_t> TokenLoader::records_of(std::int64_t row) const {
   if (is_packed()) return documents_of(row);
-  return has_preferences() ? std::vector<std::int64_t>{2 * row, 2 * row + 1} : std::vector<std::int64_t>{row};
+  if (!has_preferences()) return {row};
+  return {2 * preference(row), 2 * preference(row) + 1};
 }
 
 std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row, std::int64_t epoch) const {
   if (packing_ && has_preferences()) {
     std::vector<std::int64_t> sides;
-    for (const auto preference : packing_->documents(row, epoch))
-      sides.insert(sides.end(), {2 * preference, 2 * preference + 1});
+    for (const auto number : packing_->documents(row, epoch))
+      sides.insert(sides.end(), {2 * preference(number), 2 * preference(number) + 1});
     return sides;
   }
   if (packing_) return packing_->documents(row, epoch);
@@ -207,8 +220,9 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
   sizes.reserve(count / sides_);
-  for (std::int64_t i = 0; i < count; i += sides_)
-    sizes.push_back(pairs_of(i) + (has_preferences() ? pairs_of(i + 1) : 0));
+  for (std::int64_t i = 0; has_preferences() && i < num_preferences() && preference(i) < count / 2; ++i)
+    sizes.push_back(pairs_of(2 * preference(i)) + pairs_of(2 * preference(i) + 1));
+  for (std::int64_t i = 0; !has_preferences() && i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
 }
 
@@ -232,7 +246,8 @@ std::int64_t TokenLoader::num_records() const {
 }
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
-  return has_shared_rows() ? std::min(tokens_->num_shared_rows(), most_) : num_records() / sides_;
+  if (has_shared_rows()) return std::min(tokens_->num_shared_rows(), most_);
+  return has_preferences() ? num_preferences() : num_records();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
@@ -419,14 +434,15 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
 MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
                               const std::vector<std::uint64_t>& sample_keys) const {
   MicroBatch batch;
-  batch.rows = std::ssize(rows) * sides_;
+  const std::int64_t sides = has_preferences_ && documents_.empty() ? 2 : 1;
+  batch.rows = std::ssize(rows) * sides;
   batch.length = pairs_;
   batch.num_targets = batch.rows * pairs_;
   batch.ids_N = at::empty({batch.num_targets}, at::kInt);
   batch.targets_N = at::empty({batch.num_targets}, at::kInt);
   for (std::int64_t r = 0; r < batch.rows; ++r) {
     for (std::int64_t t = 0; t < pairs_; ++t) {
-      const auto id = static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(element(rows, r / sides_)), t) %
+      const auto id = static_cast<std::int32_t>(sample_key(static_cast<std::uint64_t>(element(rows, r / sides)), t) %
                                                 static_cast<std::uint64_t>(vocab_size_));
       batch.ids_N.data_ptr<std::int32_t>()[r * pairs_ + t] = id;
       batch.targets_N.data_ptr<std::int32_t>()[r * pairs_ + (t + pairs_ - 1) % pairs_] = id;
@@ -434,6 +450,11 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   }
   if (!documents_.empty() && batch.rows > 0)
     batch.packing = make_packing(documents_of_rows(documents_, rows.size()), pairs_);
+  if (has_preferences_) {
+    const auto sequences = batch.packing != nullptr ? std::ssize(batch.packing->documents) : batch.rows;
+    batch.reference_S = at::empty({sequences}, at::kDouble);
+    std::fill_n(batch.reference_S.data_ptr<double>(), sequences, 0.0);
+  }
   set_sample_keys(batch, sample_keys);
   return batch;
 }

@@ -89,6 +89,8 @@ class TokenLoader final : public DataLoader {
   bool is_packed() const { return packing_.has_value() || has_shared_rows(); }
   /// True when rows are preferences.
   bool has_preferences() const { return sides_ == 2; }
+  /// Preferences that are left out, since a side that is cut has no target.
+  std::int64_t preferences_left_out() const { return has_preferences() ? num_records() / 2 - num_preferences() : 0; }
   /// Gives each sequence that is read the log-probability of its document by a reference. \param log_probs  by document
   void set_reference(std::vector<double> log_probs) { reference_ = std::move(log_probs); }
   /// The rows or documents of the file that a row has, in the order of its sequences.
@@ -146,12 +148,19 @@ class TokenLoader final : public DataLoader {
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
-  void check_preferences() const;
+  void check_preferences();
+  /// Preferences that are read.
+  std::int64_t num_preferences() const { return kept_.empty() ? num_records() / 2 : std::ssize(kept_); }
+  /// The number in the file of a preference that is read.
+  std::int64_t preference(std::int64_t number) const {
+    return kept_.empty() ? number : kept_[static_cast<std::size_t>(number)];
+  }
   std::int64_t padded(std::int64_t length) const;
 
   std::unique_ptr<TokenFile> tokens_;
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
   std::vector<double> reference_;      ///< by document; empty: there is none
+  std::vector<std::int64_t> kept_;     ///< preferences whose sides have targets; empty: all of them
   std::int64_t sides_ = 1;             ///< documents of a row: of preferences 2
   std::int64_t most_;                  ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;
@@ -167,14 +176,14 @@ class RandomLoader final : public DataLoader {
  public:
   /// `num_rows` rows of `pairs` inputs and targets.
   /// \param documents  lengths of the documents that share each row of a micro-batch; empty: a row is one sequence
-  /// \param sides      sequences of a row, where it is not packed: of preferences 2
+  /// \param has_preferences  a row is a preference of two sequences, or if packed of several
   RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size,
-               std::vector<DocumentLengths> documents = {}, std::int64_t sides = 1)
+               std::vector<DocumentLengths> documents = {}, bool has_preferences = false)
       : num_rows_(num_rows),
         pairs_(pairs),
         vocab_size_(vocab_size),
         documents_(std::move(documents)),
-        sides_(documents_.empty() ? sides : 1) {}
+        has_preferences_(has_preferences) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -182,7 +191,7 @@ class RandomLoader final : public DataLoader {
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
   std::vector<DocumentLengths> documents_;
-  std::int64_t sides_;
+  bool has_preferences_;
 };
 
 /// The documents of as many rows, which repeat those of `documents`. \pre there are some

@@ -113,8 +113,8 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   if (stream) how.end_marks = EndMarks::automatic;
   how.field = options.field;
   how.conversations = options.conversations;
-  // Others are cut as they are read.
-  if (options.conversations.truncation == Truncation::keep_end) how.max_length = options.row_inputs;
+  // Other samples are cut as they are read. A preference whose cut side has no target is left out.
+  if (options.conversations.form == DataForm::preference) how.max_length = options.row_inputs;
   how.max_rows = options.max_rows;
   how.split = options.split;
   how.threads = usable_cores();
@@ -135,9 +135,11 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   if (report.stopped) throw RuntimeFailure("stopped while the texts of " + data.string() + " were being encoded");
   cache.remove_unused();
   log_answers(report, log);
-  log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(),
-                       format_count_of(report.documents, "text"), format_count_of(report.tokens, "token"),
-                       options.tokenizer->description(), progress.seconds(), how.output.string()));
+  const auto samples = report.has_preferences ? format_count_of(report.documents / 2, "preference")
+                                              : format_count_of(report.documents, "text");
+  log.info(fmt::format("encoded   {}   {}, {} by {} in {:.1f} s   {}", data.string(), samples,
+                       format_count_of(report.tokens, "token"), options.tokenizer->description(), progress.seconds(),
+                       how.output.string()));
   return how.output;
 }
 

@@ -39,9 +39,10 @@ Value sigmoid(const Value& x) {
 }
 Value log_sigmoid(const Value& x) { return of(x, at::log_sigmoid(x.value), at::sigmoid(-x.value)); }
 Value relu(const Value& x) { return of(x, x.value.clamp_min(0), x.value.gt(0).to(at::kDouble)); }
-/// log(1 - e^x) of x < 0.
+/// log(1 - e^x) of x < 0; a mean of answers that are certain is 0 by rounding.
 Value log_one_less_exp(const Value& x) {
-  return of(x, at::expm1(x.value).neg().log(), at::expm1(-x.value).reciprocal().neg());
+  const auto below = x.value.clamp_max(-1e-9);
+  return of(x, at::expm1(below).neg().log(), at::expm1(-below).reciprocal().neg());
 }
 
 /// Both sides as values.

@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/tensor/sequences.hpp"
 
 namespace fsdp {
@@ -27,13 +31,38 @@ class Recorder final : public JointLoss {
   mutable at::Tensor nats_S_;
 };
 
-/// The bytes before the numbers of a NumPy array of `count` float64, version 1.0, of which there are 128.
-std::string npy_header(std::size_t count) {
-  auto text = fmt::format("{{'descr': '<f8', 'fortran_order': False, 'shape': ({},), }}", count);
-  constexpr std::size_t kHeader_bytes = 128, kBefore = 10;
+constexpr std::size_t kHeader_bytes = 192;
+
+/// The bytes before the numbers of a NumPy array of `count` float64, version 1.0.
+/// \param hash  stands in a comment, which Python reads over; empty: none
+std::string npy_header(std::size_t count, const std::string& hash) {
+  auto text = fmt::format("{{'descr': '<f8', 'fortran_order': False, 'shape': ({},), }}{}", count,
+                          hash.empty() ? "" : "  # records " + hash);
+  constexpr std::size_t kBefore = 10;
   text.resize(kHeader_bytes - kBefore - 1, ' ');
   const char size = static_cast<char>(kHeader_bytes - kBefore);
   return std::string("\x93NUMPY\x01\x00", 8) + size + '\0' + text + '\n';
+}
+
+/// The number of float64 in a NumPy array, and the bytes before them. \return nothing for another file
+std::optional<std::pair<std::int64_t, std::uint64_t>> shape_of_npy(const File& file, std::string& header) {
+  std::string start(std::min<std::uint64_t>(10, file.size_bytes()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(start)));
+  if (start.size() < 10 || !start.starts_with("\x93NUMPY\x01")) return {};
+  const auto bytes = static_cast<std::uint64_t>(static_cast<unsigned char>(start[8])) +
+                     256 * static_cast<std::uint64_t>(static_cast<unsigned char>(start[9]));
+  if (10 + bytes > file.size_bytes()) return {};
+  header.resize(bytes);
+  file.read_at(10, std::as_writable_bytes(std::span(header)));
+  const auto shape = header.find("'shape': (");
+  if (header.find("'descr': '<f8'") == header.npos || header.find("'fortran_order': False") == header.npos ||
+      shape == header.npos)
+    return {};
+  std::int64_t count = -1;
+  const auto* first = header.data() + shape + 10;
+  const auto read = std::from_chars(first, header.data() + header.size(), count);
+  if (read.ec != std::errc() || !std::string_view(read.ptr, 2).starts_with(",)")) return {};
+  return std::pair(count, 10 + bytes);
 }
 
 }  // namespace
@@ -78,29 +107,58 @@ void share_figures(ProcessGroup& world, std::span<double> figures) {
   }
 }
 
-void write_log_probs(const std::filesystem::path& file, std::span<const double> log_probs) {
-  auto bytes = npy_header(log_probs.size());
+RecordsDigest digest_of(const TokenLoader& rows) {
+  RecordsDigest digest;
+  const auto& tokens = rows.tokens();
+  std::uint64_t hash = splitmix64(static_cast<std::uint64_t>(rows.num_records()));
+  const auto add = [&](std::uint64_t value) { hash = splitmix64(hash ^ value); };
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t record = 0; record < rows.num_records(); ++record) {
+    const auto length = std::min(tokens.length(record), rows.longest_sequence() + 1);
+    ids.resize(static_cast<std::size_t>(length));
+    counts.resize(ids.size());
+    tokens.read(record, ids);
+    tokens.read_loss_mask(record, counts);
+    add(static_cast<std::uint64_t>(length));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      add(2 * static_cast<std::uint64_t>(ids[i]) + counts[i]);
+      digest.largest_id = std::max(digest.largest_id, ids[i]);
+    }
+  }
+  digest.hash = fmt::format("{:016x}", hash);
+  return digest;
+}
+
+void write_log_probs(const std::filesystem::path& file, std::span<const double> log_probs, const std::string& hash) {
+  const auto bad = std::ranges::find_if(log_probs, [](double value) { return !std::isfinite(value); });
+  if (bad != log_probs.end())
+    throw RuntimeFailure(fmt::format("the log-probability of record {} is not finite: some weights may not be",
+                                     bad - log_probs.begin()));
+  auto bytes = npy_header(log_probs.size(), hash);
   const auto numbers = std::as_bytes(log_probs);
   bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size());
   replace_file(file, bytes);
 }
 
-std::vector<double> read_log_probs(const std::filesystem::path& file, std::int64_t records) {
+std::vector<double> read_log_probs(const std::filesystem::path& file, std::int64_t records, const std::string& hash) {
   const auto handle = File::open_read(file);
-  const auto expected = npy_header(static_cast<std::size_t>(records));
-  std::string header(std::min<std::uint64_t>(expected.size(), handle.size_bytes()), '\0');
-  handle.read_at(0, std::as_writable_bytes(std::span(header)));
-  std::vector<double> log_probs(static_cast<std::size_t>(records));
-  if (header != expected || handle.size_bytes() != expected.size() + log_probs.size() * sizeof(double)) {
+  std::string header;
+  const auto shape = shape_of_npy(handle, header);
+  const auto count = static_cast<std::uint64_t>(records);
+  const auto refuse = [&](const std::string& problem) {
     throw FormatError(
-        fmt::format("{}: is no NumPy array of {} float64, one for each document of the data: were they "
-                    "computed for this data?",
-                    file.string(), records));
-  }
-  handle.read_at(expected.size(), std::as_writable_bytes(std::span(log_probs)));
+        fmt::format("{}: {}: compute the log-probabilities for these data and this length", file.string(), problem));
+  };
+  if (!shape) refuse("is no NumPy array of float64");
+  if (shape->first != records || handle.size_bytes() != shape->second + count * sizeof(double))
+    refuse(fmt::format("is no array of {} numbers, one for each text or answer: it has {}", records, shape->first));
+  if (const auto noted = header.find("# records "); noted != header.npos && header.compare(noted + 10, 16, hash) != 0)
+    refuse("was computed for other texts or answers, or for another length");
+  std::vector<double> log_probs(count);
+  handle.read_at(shape->second, std::as_writable_bytes(std::span(log_probs)));
   const auto bad = std::ranges::find_if(log_probs, [](double value) { return !std::isfinite(value); });
-  if (bad != log_probs.end())
-    throw FormatError(fmt::format("{}: element {} is not finite", file.string(), bad - log_probs.begin()));
+  if (bad != log_probs.end()) refuse(fmt::format("element {} is not finite", bad - log_probs.begin()));
   return log_probs;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lib/engine/runtime/model_runtime.hpp"
@@ -26,9 +27,18 @@ std::optional<std::vector<double>> sequence_log_probs(ModelRuntime& runtime, con
 /// Each figure is one rank's and zero on the others: the sums are the figures, bit for bit. Collective.
 void share_figures(ProcessGroup& world, std::span<double> figures);
 
-/// Writes them as a NumPy array of float64 (.npy). The file appears when it is complete. \throws IoError
-void write_log_probs(const std::filesystem::path& file, std::span<const double> log_probs);
-/// \param records  how many there must be. \throws FormatError naming the file and what was expected; IoError
-std::vector<double> read_log_probs(const std::filesystem::path& file, std::int64_t records);
+/// The ids and masks that `rows` reads, as a hash, and their largest id. Reads all of them.
+struct RecordsDigest {
+  std::string hash;
+  std::int32_t largest_id = 0;
+};
+RecordsDigest digest_of(const TokenLoader& rows);
+
+/// Writes log-probabilities as a NumPy array of float64 (.npy), whose header has the hash of their records as a
+/// comment. The file appears when it is complete. \throws RuntimeFailure when one is not finite; IoError
+void write_log_probs(const std::filesystem::path& file, std::span<const double> log_probs, const std::string& hash);
+/// \param records  how many there must be. \param hash  of the records, which the file must have if it has any
+/// \throws FormatError naming the file and what was expected; IoError
+std::vector<double> read_log_probs(const std::filesystem::path& file, std::int64_t records, const std::string& hash);
 
 }  // namespace fsdp
