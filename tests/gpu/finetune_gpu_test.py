@@ -10,6 +10,7 @@ import subprocess
 import unittest
 
 import fsdp_cli
+import h5py
 import llama_cli
 import memprobe_cli
 
@@ -84,6 +85,19 @@ class Gpu(fsdp_cli.Case):
                     result = self.train(device, "--train-data", data, "--seq-len", 256, "--max-steps", 2, "--device", device, ranks=1)
                     self.assertEqual(result.code, 0, str(result))
                     self.assertEqual(self.outcome(device)["longest_sequence"], expected)
+
+    def test_preferences_are_predicted(self):
+        texts = [[1 + i % 90 for i in range(length)] for length in (12, 38, 30, 25, 64, 60, 9, 40)]
+        data = llama_cli.write_documents(self.folder / "preferences.h5", texts)
+        with h5py.File(data, "a") as file:
+            file.attrs["preferences"] = 1
+            file["loss_mask"] = [int(i >= 6) for text in texts for i in range(len(text))]
+        for ranks, more in (1, []), (2, ["--precision", "bf16"]), (1, ["--pack"]):
+            with self.subTest(ranks=ranks, more=more):
+                result = self.train("prefers", "--train-data", data, "--objective", "orpo", "--seq-len", 64, "--batch-size", 2, *more, ranks=ranks)
+                self.assertEqual(result.code, 0, str(result))
+                found = self.outcome("prefers")
+                self.assertLess(abs(found["predicted_bytes"] / found["measured_bytes"] - 1), 0.005)
 
     def test_a_rank_alone_asks_for_no_collective(self):
         result = self.train("alone", "--precision", "bf16", "--gradient-accumulation-steps", 2, ranks=1, env={"FSDP_STUB_STALL": "1:0:kill"})
