@@ -45,8 +45,7 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
       "dpo, which compares with a reference, orpo, simpo or cpo, which need none (docs/preferences.md)",
       {.at_restart = saved});
   t.add_parsed("dpo-loss", [&o](const std::string& text) { o.dpo_losses = parse_dpo_losses(text); },
-               "loss of dpo: sigmoid, hinge, ipo, exo_pair, nca_pair, robust, sigmoid_norm, apo_zero or apo_down; a "
-               "weighted sum as sigmoid:0.8,hinge:0.2",
+               "loss of dpo: " + choices_of(kDpoLossNames) + "; a weighted sum as sigmoid:0.8,hinge:0.2",
                {.default_text = "sigmoid",
                 .choices = choices_of(kDpoLossNames),
                 .at_restart = saved,
