@@ -31,7 +31,9 @@ enum class DpoLoss : std::uint8_t {
   robust,        ///< Chowdhury et al., arXiv:2403.00409
   sigmoid_norm,  ///< with means over tokens
   apo_zero,      ///< D'Oosterlinck et al., arXiv:2408.06266
-  apo_down
+  apo_down,
+  sppo_hard,  ///< Wu et al., arXiv:2405.00675, with a probability of 1 that the chosen side wins
+  bco_pair    ///< Jung et al., arXiv:2404.04656, without the shift by running means
 };
 inline constexpr std::array kDpoLossNames{NamedValue<DpoLoss>{"sigmoid", DpoLoss::sigmoid},
                                           NamedValue<DpoLoss>{"hinge", DpoLoss::hinge},
@@ -41,7 +43,9 @@ inline constexpr std::array kDpoLossNames{NamedValue<DpoLoss>{"sigmoid", DpoLoss
                                           NamedValue<DpoLoss>{"robust", DpoLoss::robust},
                                           NamedValue<DpoLoss>{"sigmoid_norm", DpoLoss::sigmoid_norm},
                                           NamedValue<DpoLoss>{"apo_zero", DpoLoss::apo_zero},
-                                          NamedValue<DpoLoss>{"apo_down", DpoLoss::apo_down}};
+                                          NamedValue<DpoLoss>{"apo_down", DpoLoss::apo_down},
+                                          NamedValue<DpoLoss>{"sppo_hard", DpoLoss::sppo_hard},
+                                          NamedValue<DpoLoss>{"bco_pair", DpoLoss::bco_pair}};
 
 struct WeightedDpoLoss {
   DpoLoss loss = DpoLoss::sigmoid;

@@ -86,6 +86,12 @@ Value dpo_loss(DpoLoss loss, const ObjectiveOptions& options, const Sides& sides
       return sigmoid(rejected) - sigmoid(chosen) + 1;
     case DpoLoss::apo_down:
       return sigmoid(chosen) - sigmoid(margin) + 1;
+    case DpoLoss::sppo_hard: {
+      const auto chosen_off = sides.chosen + -0.5 / beta, rejected_off = sides.rejected + 0.5 / beta;
+      return chosen_off * chosen_off + rejected_off * rejected_off;
+    }
+    case DpoLoss::bco_pair:
+      return -log_sigmoid(chosen) - log_sigmoid(-rejected);
   }
   throw std::logic_error("a loss without a formula");
 }
