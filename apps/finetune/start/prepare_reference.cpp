@@ -111,13 +111,12 @@ class ReferenceJob {
   }
 
   void fill(TokenLoader& rows, const std::string& path) {
-    std::int32_t largest_id = 0;
     const auto digest = text_of_root(world_, [&] {
       const auto found = digest_of(rows);
       return fmt::format("{} {}", found.hash, found.largest_id);
     });
     const auto hash = digest.substr(0, digest.find(' '));
-    largest_id = static_cast<std::int32_t>(std::stol(digest.substr(digest.find(' '))));
+    const auto largest_id = static_cast<std::int32_t>(std::stol(digest.substr(digest.find(' '))));
     const auto& given = options().objective.reference;
     if (given.ends_with(".npy")) {
       run_agreed(world_, [&] { rows.set_reference(read_log_probs(given, rows.num_records(), hash)); });
@@ -131,11 +130,8 @@ class ReferenceJob {
       key.add(numbers_of(options().sharding));
       return cache.entry(path, key.value(), ".reference.npy").string();
     });
-    if (is_kept(rows, entry, hash)) {
-      log_.info("reference " + entry.string());
-    } else {
-      compute(rows, entry, path, hash, largest_id);
-    }
+    if (!is_kept(rows, entry, hash)) return rows.set_reference(compute(rows, entry, path, hash, largest_id));
+    log_.info("reference " + entry.string());
     run_agreed(world_, [&] { rows.set_reference(read_log_probs(entry, rows.num_records(), hash)); });
   }
 
@@ -153,8 +149,9 @@ class ReferenceJob {
     return any_rank(world_, is_whole);
   }
 
-  void compute(const TokenLoader& rows, const fs::path& entry, const std::string& path, const std::string& hash,
-               std::int32_t largest_id) {
+  /// Computes the numbers and keeps them in the cache. Collective.
+  std::vector<double> compute(const TokenLoader& rows, const fs::path& entry, const std::string& path,
+                              const std::string& hash, std::int32_t largest_id) {
     auto& runtime = model();
     const auto vocabulary = runtime.decoder().config.vocab_size;
     if (largest_id >= vocabulary)
@@ -166,7 +163,7 @@ class ReferenceJob {
     constexpr double kSecondsBetweenLines = 10;
     Progress progress(log_, !options().runtime.quiet && world_.rank() == 0, kSecondsBetweenLines);
     const auto what = fmt::format("reference {}", fs::path(path).filename().string());
-    const auto log_probs = sequence_log_probs(
+    auto log_probs = sequence_log_probs(
         runtime, rows, setup_.batches.micro_batch_size, [&](double done) { progress.show_share(what, done, ""); },
         [&] { return any_rank(world_, stop_wanted_()); });
     progress.finish();
@@ -177,6 +174,7 @@ class ReferenceJob {
     log_.info(fmt::format("reference {}   {} in {:.1f} s   {}", path,
                           format_count_of(rows.num_rows(), rows.is_packed() ? "row" : "preference"),
                           seconds_since(start), entry.string()));
+    return *std::move(log_probs);
   }
 
   /// The model that is the reference.

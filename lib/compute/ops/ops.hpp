@@ -257,11 +257,11 @@ class Ops {
   /// sums.weight; columns from `vocab` on are padding. With grad_scale != 0, logits_NV becomes the gradient of
   /// grad_scale * loss. Where the targets have groups and `sums` has sums for them, losses and weights of each group
   /// are added there, too.
+  /// \param losses_N  receives the loss of each target, 0 where it is ignored: float64 on the host, float32 on a
+  /// device.
+  ///   \pre the targets then have neither weights nor groups, and grad_scale is 0
   void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
-                     const GradScale& grad_scale) const;
-  /// Losses of the targets by themselves, without their weights: 0 where a target is ignored. The logits stay.
-  /// \return [N], float64 on the host and float32 on a device
-  at::Tensor target_losses(const at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab) const;
+                     const GradScale& grad_scale, at::Tensor* losses_N = nullptr) const;
   /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.
   void fetch(StepSums& sums) const;
 

@@ -267,12 +267,13 @@ void Ops::rope(at::Tensor& x_NC, std::int64_t heads, std::int64_t head_size, con
 at::Tensor Ops::log_softmax(const at::Tensor& logits_NV) const { return at::log_softmax(logits_NV, 1, at::kFloat); }
 
 void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
-                        const GradScale& grad_scale) const {
-  const auto counted = work_.rows(3, {&logits_NV});
+                        const GradScale& grad_scale, at::Tensor* losses_N) const {
+  const auto counted = work_.rows(losses_N != nullptr ? 1 : 3, {&logits_NV});
   const auto n = logits_NV.size(0), width = logits_NV.size(1);
   const auto groups = targets.groups_N.defined() ? sums.groups() : StepSums::Groups();
   if (cpu_ != nullptr) {
     std::vector<double> loss_T(groups.count > 0 ? to_index(n) : 0);
+    if (losses_N != nullptr) *losses_N = at::empty({n}, at::TensorOptions(logits_NV.device()).dtype(at::kDouble));
     const kernels::CrossEntropyArgs args{
         logits_NV.data_ptr(),
         targets.ids_N.const_data_ptr<std::int32_t>(),
@@ -281,7 +282,9 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
         width,
         static_cast<float>(grad_scale.value),
         grad_scale.value != 0,
-        groups.count > 0 ? loss_T.data() : nullptr};
+        losses_N != nullptr ? losses_N->mutable_data_ptr<double>()
+        : groups.count > 0  ? loss_T.data()
+                            : nullptr};
     const std::int64_t chunks = std::clamp<std::int64_t>(n, 1, at::get_num_threads());
     std::vector<kernels::LossSum> parts(static_cast<std::size_t>(chunks));
     launch(chunks, 1, [&](std::int64_t first, std::int64_t last) {
@@ -301,13 +304,14 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   }
   const auto pending = sums.on_device(logits_NV.options());
   if (const auto* fused = fused_for({&logits_NV})) {
-    const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
+    const auto of_targets_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
     auto* logits = address_in(logits_NV);
     fused->cross_entropy({kernel_type(logits_NV), logits, ids_of(targets.ids_N), floats_of(targets.weights_N),
-                          floats_in(losses_N), static_cast<double*>(address_in(pending)),
+                          floats_in(of_targets_N), static_cast<double*>(address_in(pending)),
                           static_cast<float>(grad_scale.value), floats_of(grad_scale.on_device), grad_scale.value != 0,
                           are_packed(width, {logits}), static_cast<int>(vocab), static_cast<int>(width), n});
-    if (groups.count > 0) add_to_groups(pending, groups, targets, losses_N);
+    if (groups.count > 0) add_to_groups(pending, groups, targets, of_targets_N);
+    if (losses_N != nullptr) *losses_N = of_targets_N;
     return;
   }
   const auto real = logits_NV.narrow(1, 0, vocab);
@@ -316,9 +320,10 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   auto log_probs = log_softmax(real);
   auto weights = counts.to(at::kFloat);
   if (targets.weights_N.defined()) weights.mul_(targets.weights_N);
-  const auto losses_N = log_probs.gather(1, target).squeeze(1).neg_();
-  pending.select(0, 0).add_((losses_N * weights).sum(at::kDouble));
-  if (groups.count > 0) add_to_groups(pending, groups, targets, losses_N);
+  const auto of_targets_N = log_probs.gather(1, target).squeeze(1).neg_();
+  pending.select(0, 0).add_((of_targets_N * weights).sum(at::kDouble));
+  if (groups.count > 0) add_to_groups(pending, groups, targets, of_targets_N);
+  if (losses_N != nullptr) *losses_N = of_targets_N * counts;
   pending.select(0, 1).add_(targets.weights_N.defined() ? weights.sum(at::kDouble) : counts.sum());
   if (grad_scale.value == 0) return;
   auto grad = log_probs.exp_();
@@ -327,38 +332,6 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   grad.mul_(grad_scale.on_device.defined() ? weights_N1.mul(grad_scale.on_device) : weights_N1.mul(grad_scale.value));
   logits_NV.zero_();
   logits_NV.narrow(1, 0, vocab).copy_(grad);
-}
-
-at::Tensor Ops::target_losses(const at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab) const {
-  const auto counted = work_.rows(1, {&logits_NV});
-  const auto n = logits_NV.size(0), width = logits_NV.size(1);
-  if (cpu_ != nullptr) {
-    auto losses_N = at::empty({n}, at::TensorOptions(logits_NV.device()).dtype(at::kDouble));
-    const kernels::CrossEntropyArgs args{logits_NV.data_ptr(),
-                                         targets.ids_N.const_data_ptr<std::int32_t>(),
-                                         nullptr,
-                                         vocab,
-                                         width,
-                                         0.0f,
-                                         false,
-                                         losses_N.mutable_data_ptr<double>()};
-    launch(n, 1, [&](std::int64_t first, std::int64_t last) {
-      cpu_->cross_entropy(kernel_type(logits_NV), args, first, last);
-    });
-    return losses_N;
-  }
-  if (const auto* fused = fused_for({&logits_NV})) {
-    const auto losses_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
-    const auto sums = at::zeros({2}, logits_NV.options().dtype(at::kDouble));
-    auto* logits = address_in(logits_NV);
-    fused->cross_entropy({kernel_type(logits_NV), logits, ids_of(targets.ids_N), nullptr, floats_in(losses_N),
-                          static_cast<double*>(address_in(sums)), 0.0f, nullptr, false, are_packed(width, {logits}),
-                          static_cast<int>(vocab), static_cast<int>(width), n});
-    return losses_N;
-  }
-  const auto target = targets.ids_N.clamp_min(0).to(at::kLong).unsqueeze(1);
-  const auto losses_N = log_softmax(logits_NV.narrow(1, 0, vocab)).gather(1, target).squeeze(1).neg_();
-  return losses_N.mul_(targets.ids_N.ge(0));
 }
 
 void Ops::fetch(StepSums& sums) const {

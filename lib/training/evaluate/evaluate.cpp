@@ -80,7 +80,7 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
     return reader.read(rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first)));
   };
   const auto counts =
-      objective.joins_sequences() ? counts_of_all(runtime, objective, reader, per_round, read) : StepCounts();
+      objective.needs_counts() ? counts_of_all(runtime, objective, reader, per_round, read) : StepCounts();
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
     auto batch = read(first);

@@ -31,6 +31,9 @@ class Objective : public JointLoss {
   /// True if the loss is a function of sequences' losses other than their sum, so that join() is called, between the
   /// forward of the head and its backward. \pre has_weights()
   virtual bool joins_sequences() const { return false; }
+  /// True if a part of the loss has a count of its own (StepCounts::tokens), so that both counts of all rows must be
+  /// known before join().
+  virtual bool needs_counts() const { return false; }
   /// \see JointLoss::join(). Adds to sums.weight what weigh() returned as the count.
   at::Tensor join(const MicroBatch& batch, const at::Tensor& nats_S, StepSums& sums) const override;
 };

@@ -18,6 +18,7 @@ class PreferenceObjective final : public Objective {
   std::vector<std::string> sums() const override;
   bool has_weights() const override { return true; }
   bool joins_sequences() const override { return true; }
+  bool needs_counts() const override { return options_.sft_weight > 0; }
   StepCounts weigh(MicroBatch& batch) const override;
   at::Tensor join(const MicroBatch& batch, const at::Tensor& nats_S, StepSums& sums) const override;
 
