@@ -133,9 +133,9 @@ class DataOpener {
     if (!trained && options_.val_split == 0) texts.max_rows = 0;
     texts.split = {options_.val_split, !trained};
     const auto file = prepare_tokens(world_, data, texts, log_, stopped_);
-    TokenLoader loader(
-        file, limit_, setup_.config.vocab_size, trained || options_.val_split > 0 ? most : 0,
-        token_file_options(texts.layout, texts.token_type, asked_column(texts.field, texts.conversations.form)));
+    auto how = token_file_options(texts.layout, texts.token_type, asked_column(texts.field, texts.conversations.form));
+    how.checked_later = true;  // scan_ids() does
+    TokenLoader loader(file, limit_, setup_.config.vocab_size, trained || options_.val_split > 0 ? most : 0, how);
     scan_ids(world_, loader.tokens(),
              {.records = std::min(loader.num_records(), loader.tokens().num_records()),
               .vocab_size = setup_.config.vocab_size,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "lib/base/types/error.hpp"
@@ -41,6 +42,14 @@ class JoinedTokens final : public TokenFile {
     notes.left_out = 0;
     for (const auto& part : parts_) notes.left_out += part->notes().left_out;
     return notes;
+  }
+  void check() const override {
+    for (const auto& part : parts_) part->check();
+  }
+  std::vector<std::filesystem::path> files() const override {
+    std::vector<std::filesystem::path> all;
+    for (const auto& part : parts_) std::ranges::copy(part->files(), std::back_inserter(all));
+    return all;
   }
   std::vector<std::string> unread() const override { return parts_.front()->unread(); }
   std::vector<std::string> remarks() const override {

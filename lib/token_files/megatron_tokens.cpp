@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
 constexpr std::uint64_t kIndexHeaderBytes = 34;
+constexpr std::uint64_t kReadAtOpening = std::uint64_t{4} << 20;  ///< bytes: an index of so many is read at once
 
 std::filesystem::path with_suffix(std::filesystem::path file, const char* suffix) {
   return file.replace_extension(suffix);
@@ -29,7 +30,8 @@ std::filesystem::path with_suffix(std::filesystem::path file, const char* suffix
 struct Index {
   NumberType type;
   std::uint64_t sequences = 0;
-  std::vector<std::int64_t> begins;   ///< of each sequence: its first id's place in NAME.bin
+  bool is_checked = true;            ///< false: only some sequences were read, and the others are taken to be like them
+  std::vector<std::int64_t> begins;  ///< of each sequence: its first id's place in NAME.bin
   std::vector<std::int32_t> lengths;  ///< in ids
   std::int64_t first_id = 0;          ///< place in NAME.bin of the first sequence that has one
   std::int64_t ids = 0;               ///< of all sequences
@@ -43,15 +45,49 @@ class IndexReader {
   IndexReader(const std::filesystem::path& path, std::uint64_t bin_bytes)
       : path_(path), file_(File::open_read(path)), bin_bytes_(bin_bytes) {}
 
-  Index read() {
+  /// The whole index. \param keep  false: without begins and lengths
+  Index read(bool keep) {
     read_header();
-    read_lengths();
-    read_pointers();
+    read_sequences(keep);
     check_documents();
     return std::move(index_);
   }
 
+  /// An index of which only a sample was read: Megatron writes each sequence where the one before ends, so that the
+  /// first and the last one tell how many ids there are. \return none for a small index, and for one whose sample says
+  /// otherwise or is wrong: read() says what
+  std::optional<Index> sample() {
+    read_header();
+    const auto count = index_.sequences;
+    if (count * (sizeof(std::int32_t) + sizeof(std::int64_t)) <= kReadAtOpening) return std::nullopt;
+    const auto width = static_cast<std::int64_t>(index_.type.bytes);
+    const auto bin = static_cast<std::int64_t>(bin_bytes_);
+    const auto is_possible = [&](const Sequence& sequence) {
+      return sequence.length >= 0 && sequence.pointer >= 0 && sequence.pointer <= bin && sequence.pointer % width == 0;
+    };
+    const auto end_of = [&](const Sequence& sequence) { return sequence.pointer + sequence.length * width; };
+    constexpr std::uint64_t kSamples = 64;
+    for (std::uint64_t i = 0; i < kSamples; ++i) {
+      const auto place = (count - 2) * i / (kSamples - 1);  // of the first two sequences, ..., of the last two
+      const auto here = sequence_at(place), next = sequence_at(place + 1);
+      if (!is_possible(here) || !is_possible(next) || end_of(here) != next.pointer) return std::nullopt;
+    }
+    const auto first = sequence_at(0), last = sequence_at(count - 1);
+    const auto bytes = end_of(last) - first.pointer;
+    if (bytes < 0 || end_of(last) > bin) return std::nullopt;
+    index_.first_id = first.pointer / width;
+    index_.ids = bytes / width;
+    index_.has_trailing_bytes = end_of(last) < bin;
+    index_.is_checked = false;
+    return std::move(index_);
+  }
+
  private:
+  struct Sequence {
+    std::int64_t length;   ///< in ids
+    std::int64_t pointer;  ///< in bytes of NAME.bin
+  };
+
   [[noreturn]] void refuse(const std::string& problem) const { throw FormatError(path_.string() + ": " + problem); }
 
   void read_header() {
@@ -101,65 +137,87 @@ class IndexReader {
     if (index_.type.bytes == 0) refuse("has ids of a floating-point type, and ids are whole numbers");
   }
 
-  /// Reads `count` numbers from `offset` on in blocks. \param take  gets the place of a number and the number
-  template <class Number, class Take>
-  void for_each(std::uint64_t offset, std::uint64_t count, const Take& take) const {
+  template <class Number>
+  std::vector<Number> numbers_at(std::uint64_t offset, std::uint64_t count) const {
+    std::vector<Number> numbers(count);
+    file_.read_at(offset, std::as_writable_bytes(std::span(numbers)));
+    return numbers;
+  }
+  std::uint64_t place_of_length(std::uint64_t sequence) const {
+    return kIndexHeaderBytes + sequence * sizeof(std::int32_t);
+  }
+  std::uint64_t place_of_pointer(std::uint64_t sequence) const {
+    return place_of_length(index_.sequences) + sequence * sizeof(std::int64_t);
+  }
+  /// \pre sequence < index_.sequences, which the header's check found to be in the file
+  Sequence sequence_at(std::uint64_t sequence) const {
+    return {numbers_at<std::int32_t>(place_of_length(sequence), 1).front(),
+            numbers_at<std::int64_t>(place_of_pointer(sequence), 1).front()};
+  }
+
+  /// Calls body(first, count) for the blocks of `count` things.
+  template <class Body>
+  static void for_blocks(std::uint64_t count, const Body& body) {
     constexpr std::uint64_t kBlock = std::uint64_t{1} << 17;
-    std::vector<Number> block;
-    for (std::uint64_t done = 0; done < count; done += kBlock) {
-      block.resize(std::min(kBlock, count - done));
-      file_.read_at(offset + done * sizeof(Number), std::as_writable_bytes(std::span(block)));
-      for (std::size_t i = 0; i < block.size(); ++i) take(done + i, block[i]);
+    for (std::uint64_t first = 0; first < count; first += kBlock) body(first, std::min(kBlock, count - first));
+  }
+
+  void read_sequences(bool keep) {
+    if (keep) {
+      index_.begins.reserve(index_.sequences);
+      index_.lengths.reserve(index_.sequences);
     }
-  }
-
-  void read_lengths() {
-    index_.lengths.reserve(index_.sequences);
-    for_each<std::int32_t>(kIndexHeaderBytes, index_.sequences, [&](std::uint64_t sequence, std::int32_t length) {
-      if (length < 0) refuse(fmt::format("sequence {} has {} ids", sequence, length));
-      index_.lengths.push_back(length);
-      index_.ids += length;
+    std::int64_t end = -1, last_end = 0;  // in NAME.bin: of the sequence before, and of all
+    for_blocks(index_.sequences, [&](std::uint64_t first, std::uint64_t count) {
+      const auto lengths = numbers_at<std::int32_t>(place_of_length(first), count);
+      const auto pointers = numbers_at<std::int64_t>(place_of_pointer(first), count);
+      for (std::size_t i = 0; i < count; ++i) {
+        check_sequence(first + i, {lengths[i], pointers[i]});
+        const auto width = static_cast<std::int64_t>(index_.type.bytes);
+        if (lengths[i] > 0) {
+          if (end < 0) index_.first_id = pointers[i] / width;
+          index_.is_contiguous = index_.is_contiguous && (end < 0 || pointers[i] == end);
+          end = pointers[i] + lengths[i] * width;
+          last_end = std::max(last_end, end);
+        }
+        index_.ids += lengths[i];
+        if (!keep) continue;
+        index_.lengths.push_back(lengths[i]);
+        index_.begins.push_back(pointers[i] / width);
+      }
     });
+    index_.has_trailing_bytes = last_end < static_cast<std::int64_t>(bin_bytes_);
   }
 
-  void read_pointers() {
+  void check_sequence(std::uint64_t number, const Sequence& sequence) const {
+    const auto [length, pointer] = sequence;
     const auto width = static_cast<std::int64_t>(index_.type.bytes);
     const auto bin = static_cast<std::int64_t>(bin_bytes_);
-    std::int64_t end = -1, last_end = 0;  // of the sequence before, and of all
-    index_.begins.reserve(index_.sequences);
-    const auto offset = kIndexHeaderBytes + index_.sequences * sizeof(std::int32_t);
-    for_each<std::int64_t>(offset, index_.sequences, [&](std::uint64_t sequence, std::int64_t pointer) {
-      const auto length = index_.lengths[sequence];
-      const auto place = [&] { return fmt::format("sequence {} begins at byte {}", sequence, pointer); };
-      if (pointer < 0) refuse(place());
-      if (pointer % width != 0) refuse(place() + fmt::format(", inside an id of {} bytes", width));
-      if (length > 0 && (pointer > bin || length > (bin - pointer) / width)) {
-        refuse(place() + fmt::format(" with {} ids of {} bytes, and {} has {} bytes", length, width,
-                                     with_suffix(path_, ".bin").filename().string(), bin));
-      }
-      if (length > 0) {
-        if (end < 0) index_.first_id = pointer / width;
-        index_.is_contiguous = index_.is_contiguous && (end < 0 || pointer == end);
-        end = pointer + length * width;
-        last_end = std::max(last_end, end);
-      }
-      index_.begins.push_back(pointer / width);
-    });
-    index_.has_trailing_bytes = last_end < bin;
+    if (length < 0) refuse(fmt::format("sequence {} has {} ids", number, length));
+    const auto place = [&] { return fmt::format("sequence {} begins at byte {}", number, sequence.pointer); };
+    if (pointer < 0) refuse(place());
+    if (pointer % width != 0) refuse(place() + fmt::format(", inside an id of {} bytes", width));
+    if (length > 0 && (pointer > bin || length > (bin - pointer) / width)) {
+      refuse(place() + fmt::format(" with {} ids of {} bytes, and {} has {} bytes", length, width,
+                                   with_suffix(path_, ".bin").filename().string(), bin));
+    }
   }
 
   void check_documents() const {
     if (document_indices_ == 0)
       refuse("has no document indices: the first one is 0, the last one the number of sequences");
     std::int64_t last = 0;
-    const auto offset = kIndexHeaderBytes + index_.sequences * (sizeof(std::int32_t) + sizeof(std::int64_t));
-    for_each<std::int64_t>(offset, document_indices_, [&](std::uint64_t place, std::int64_t sequence) {
-      if (place == 0 && sequence != 0)
-        refuse(fmt::format("its first document begins at sequence {} instead of 0", sequence));
-      if (sequence < last)
-        refuse(fmt::format("document {} begins at sequence {}, before document {} at {}", place, sequence, place - 1,
-                           last));
-      last = sequence;
+    for_blocks(document_indices_, [&](std::uint64_t first, std::uint64_t count) {
+      const auto offset = place_of_pointer(index_.sequences) + first * sizeof(std::int64_t);
+      for (auto place = first; const auto sequence : numbers_at<std::int64_t>(offset, count)) {
+        if (place == 0 && sequence != 0)
+          refuse(fmt::format("its first document begins at sequence {} instead of 0", sequence));
+        if (sequence < last)
+          refuse(fmt::format("document {} begins at sequence {}, before document {} at {}", place, sequence, place - 1,
+                             last));
+        last = sequence;
+        ++place;
+      }
     });
     if (last != static_cast<std::int64_t>(index_.sequences))
       refuse(fmt::format("its last document ends at sequence {}, and there are {}", last, index_.sequences));
@@ -217,6 +275,16 @@ class MegatronTokens final : public TokenFile {
     if (!index_.has_trailing_bytes) return {};
     return {"has bytes after the last sequence of its index, which are not read"};
   }
+  std::vector<std::filesystem::path> files() const override { return {file(), with_suffix(file(), ".idx")}; }
+  void check() const override {
+    if (index_.is_checked) return;
+    const auto idx = with_suffix(file(), ".idx");
+    const auto whole = IndexReader(idx, std::filesystem::file_size(file())).read(false);
+    if (!whole.is_contiguous || whole.first_id != index_.first_id || whole.ids != index_.ids)
+      throw FormatError(idx.string() +
+                        ": its sequences do not follow each other in the file of ids, as those of so large an index "
+                        "must: merge the files again with Megatron's tools");
+  }
 
  private:
   void read_run(std::int64_t first, std::int64_t count, std::span<std::int32_t> out) const override {
@@ -268,9 +336,12 @@ std::unique_ptr<TokenFile> open_megatron_tokens(const std::filesystem::path& fil
   if (!std::filesystem::exists(bin, error))
     throw FormatError(idx.string() + ": " + bin.filename().string() + " with its ids is not beside it");
   auto ids = std::make_shared<const File>(File::open_read(bin));
-  auto index = IndexReader(idx, ids->size_bytes()).read();
-  return std::make_unique<MegatronTokens>(bin, std::move(ids), std::move(index),
-                                          options.documents ? 0 : options.stream_inputs);
+  const auto inputs = options.documents ? 0 : options.stream_inputs;
+  IndexReader reader(idx, ids->size_bytes());
+  std::optional<Index> index;
+  if (options.checked_later && inputs > 0) index = reader.sample();
+  if (!index) index = IndexReader(idx, ids->size_bytes()).read(true);
+  return std::make_unique<MegatronTokens>(bin, std::move(ids), std::move(*index), inputs);
 }
 
 }  // namespace fsdp

@@ -72,6 +72,10 @@ class TokenFile {
 
   /// Notes of the writer; empty and 0 where a note is missing, as in files of other programs.
   virtual TokenFileNotes notes() const { return {}; }
+  /// Checks what was not read when the file was opened (TokenFileOptions::checked_later). \throws FormatError
+  virtual void check() const {}
+  /// Files that the ids come from: file(), and an index beside it.
+  virtual std::vector<std::filesystem::path> files() const { return {file_}; }
   /// Sentences for the user about the file: "has bytes after the last sequence".
   virtual std::vector<std::string> remarks() const { return {}; }
   /// Names of data beside the ids that say which ids count in other programs and are not read here, such as labels.
@@ -106,6 +110,7 @@ struct TokenFileOptions {
   bool documents = false;          ///< files that may be read either way are documents, not a stream
   std::optional<NumberType> raw;   ///< of files that are ids and nothing else
   std::string field;               ///< column of ids in Parquet and Arrow streams; empty: the usual ones
+  bool checked_later = false;      ///< the caller calls check(): a large index is not read when its file is opened
 };
 
 /// Opens a token file of any format, or a folder of several, in the order of their names.

@@ -177,6 +177,7 @@ std::filesystem::path prepare_tokens(ProcessGroup& world, const std::filesystem:
     if (is_token_file(data, column)) {
       auto how = token_file_options(options.layout, options.token_type, column);
       how.stream_inputs = options.row_inputs;
+      how.checked_later = true;  // by who opens the file to read its ids
       const auto tokens = open_token_file(data, how);
       if (options.check_origin)
         check_token_origin(*tokens, options.tokenizer_is_sure ? options.tokenizer : nullptr, *options.model);

@@ -68,16 +68,10 @@ std::optional<LargestId> kept_result(const fs::path& entry) {
   }
 }
 
-/// Changes with path, size and time of the file, or of the files in a folder.
-std::uint64_t identity_of(const fs::path& path, std::int64_t records) {
-  std::string text = fmt::format("{} {}", fs::weakly_canonical(path).string(), records);
-  std::vector<fs::path> files{path};
-  if (fs::is_directory(path)) {
-    files.clear();
-    for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path());
-    std::ranges::sort(files);
-  }
-  for (const auto& file : files) {
+/// Changes with the path, and with size and time of the files that the ids come from.
+std::uint64_t identity_of(const TokenFile& tokens, std::int64_t records) {
+  std::string text = fmt::format("{} {}", fs::weakly_canonical(tokens.file()).string(), records);
+  for (const auto& file : tokens.files()) {
     struct stat status {};
     if (::stat(file.c_str(), &status) != 0) continue;
     text += fmt::format(" {} {} {}.{}", file.filename().string(), status.st_size, status.st_mtim.tv_sec,
@@ -124,7 +118,7 @@ void scan_ids(ProcessGroup& world, const TokenFile& file, const IdScan& scan, co
     if (ids <= kSmallFile) return "";
     if (!scan.reads_large) return "unread";
     const TokenCache cache(scan.directory);
-    entry = cache.entry(file.file(), identity_of(file.file(), scan.records), ".ids.json");
+    entry = cache.entry(file.file(), identity_of(file, scan.records), ".ids.json");
     const auto kept = kept_result(entry);
     return kept ? fmt::format("{} {}", kept->id, kept->record) : "";
   });
@@ -136,7 +130,10 @@ void scan_ids(ProcessGroup& world, const TokenFile& file, const IdScan& scan, co
     largest = {std::stoll(known.substr(0, blank)), std::stoll(known.substr(blank + 1))};
   } else {
     LargestId here;
-    run_agreed(world, [&] { here = scan_part(world, file, scan, log, stop_wanted); });
+    run_agreed(world, [&] {
+      if (world.rank() == 0) file.check();
+      here = scan_part(world, file, scan, log, stop_wanted);
+    });
     largest.id = static_cast<std::int64_t>(world.all_reduce(static_cast<double>(here.id), Reduce::max));
     // Records are counted exactly in a double up to 2^53.
     const auto record =

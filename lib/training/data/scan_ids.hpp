@@ -19,10 +19,9 @@ struct IdScan {
   bool quiet = false;
 };
 
-/// Reads all ids of the records, each rank its part, unless an earlier run has: of files of more than 64 M ids the
-/// largest id is kept, with the file's path, size and time of change. Files whose notes name a vocabulary are not read:
-/// their writer has checked the ids. Collective.
-/// \param stop_wanted  polled; ranks may differ
+/// Checks the file and reads all ids of the records, each rank its part, unless an earlier run has: of files of more
+/// than 64 M ids the largest id is kept, with the file's path, size and time of change. Files whose notes name a
+/// vocabulary are not read: their writer has checked the ids. Collective. \param stop_wanted  polled; ranks may differ
 /// \throws FormatError on all ranks, naming file, record, position and id; RuntimeFailure after stop_wanted returned
 /// true
 void scan_ids(ProcessGroup& world, const TokenFile& file, const IdScan& scan, const Logger& log,

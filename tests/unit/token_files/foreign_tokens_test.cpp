@@ -107,6 +107,24 @@ void write_llmq(const std::filesystem::path& path, std::int32_t version, bool ma
   file.write(std::as_bytes(std::span(ids)));
 }
 
+/// Writes Megatron's index of `sequences` sequences of 2 ids of two bytes, each where the one before ends, and a sparse
+/// file of zeros beside it. \param odd  of this sequence begin and end are 4 bytes later; -1: of none
+void write_megatron(const std::filesystem::path& idx, std::int64_t sequences, std::int64_t odd) {
+  auto file = fsdp::File::create(idx);
+  file.write(std::string_view("MMIDIDX\0\0\1\0\0\0\0\0\0\0\x8", 18));
+  const std::array<std::int64_t, 2> counts{sequences, 2}, documents{0, sequences};
+  const std::vector<std::int32_t> lengths(static_cast<std::size_t>(sequences), 2);
+  std::vector<std::int64_t> pointers(lengths.size());
+  for (std::size_t i = 0; i < pointers.size(); ++i) pointers[i] = static_cast<std::int64_t>(4 * i);
+  if (odd >= 0) pointers[static_cast<std::size_t>(odd)] += 4;
+  file.write(std::as_bytes(std::span(counts)));
+  file.write(std::as_bytes(std::span(lengths)));
+  file.write(std::as_bytes(std::span(pointers)));
+  file.write(std::as_bytes(std::span(documents)));
+  fsdp::File::create(std::filesystem::path(idx).replace_extension(".bin"))
+      .truncate(static_cast<std::uint64_t>(4 * sequences));
+}
+
 }  // namespace
 
 TEST_SUITE("token files/foreign") {
@@ -229,6 +247,39 @@ TEST_SUITE("token files/foreign") {
     }
     CHECK(refused > 1000);
     CHECK(read > 10000);
+  }
+
+  TEST_CASE("a large index of Megatron is read by check(), not at its opening") {
+    const TempDir dir;
+    constexpr std::int64_t kSequences = 400'000;
+    fsdp::TokenFileOptions now;
+    now.stream_inputs = 999;
+    auto later = now;
+    later.checked_later = true;
+    write_megatron(dir / "a.idx", kSequences, -1);
+    const auto read = fsdp::open_token_file(dir / "a.idx", now), sampled = fsdp::open_token_file(dir / "a.idx", later);
+    CHECK(sampled->num_records() == read->num_records());
+    CHECK(sampled->notes().left_out == read->notes().left_out);
+    CHECK_NOTHROW(sampled->check());
+    CHECK(sampled->files() == std::vector{dir / "a.bin", dir / "a.idx"});
+    // Not one of the 64 places that are looked at.
+    write_megatron(dir / "b.idx", kSequences, 12'345);
+    CHECK(fsdp::open_token_file(dir / "b.idx", now)->num_records() == read->num_records());  // ids are found, twice
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "b.idx", later)->check(),
+                         doctest::Contains("do not follow each other"), fsdp::FormatError);
+    // One of them: the whole index is read at once.
+    write_megatron(dir / "c.idx", kSequences, kSequences - 1);
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "c.idx", later), doctest::Contains("sequence 399999 begins at"),
+                         fsdp::FormatError);
+    std::filesystem::resize_file(dir / "c.bin", 4 * (kSequences + 1));
+    CHECK_NOTHROW(fsdp::open_token_file(dir / "c.idx", later)->check());
+    // A broken one that only check() sees.
+    auto file = fsdp::File::open_write(dir / "a.idx");
+    const std::int64_t far = std::int64_t{1} << 40;
+    file.write_at(34 + 4 * kSequences + 8 * 200'000 + 8, std::as_bytes(std::span(&far, 1)));
+    CHECK_THROWS_WITH_AS(fsdp::open_token_file(dir / "a.idx", later)->check(),
+                         doctest::Contains("sequence 200001 begins at byte 1099511627776 with 2 ids"),
+                         fsdp::FormatError);
   }
 
   TEST_CASE("llmq's files: ids of four bytes; masks are refused") {
