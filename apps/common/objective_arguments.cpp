@@ -68,11 +68,29 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
         "model with which dpo compares: a directory, a checkpoint, ORG/NAME in the Hugging Face cache, or a file of "
         "fsdp-eval --log-probs; default: the weights that the run begins with, without adapters",
         {.path = PathKind::folder, .at_restart = saved, .depends_on = "objective"});
+  t.section("Scores of texts");
+  t.add_choice(
+      "head", kHeadNames, o.head,
+      "what the model makes of a text: next-token, classify (one of several labels, from samples with 'label') "
+      "or reward (a number, from preferences); the last two replace the model's head (docs/heads.md)",
+      {.at_restart = saved});
+  t.add(
+       "labels", options.conversations.labels,
+       "names of the labels of --head classify, in the order of their numbers; default: those of the model, else those "
+       "of --train-data",
+       {.at_restart = checkpoint})
+      ->take_all();
+  t.add("center-rewards-coefficient", o.center_rewards,
+        "weight of the square of the sum of both rewards of a pair in --head reward, which keeps rewards around 0",
+        {.range = {.from = 0}, .at_restart = saved, .depends_on = "head"});
 }
 
 void check_objective_options(TrainOptions& options) {
   const auto& o = options.objective;
   const ObjectiveOptions usual;
+  const auto& validation = options.validation;
+  const bool writes_text = !options.prompt.empty() || !validation.sample_prompts.empty() ||
+                           !validation.games.data.empty() || !validation.tasks.names.empty();
   const auto is = [&](ObjectiveKind kind) { return o.kind == kind; };
   const auto uses = [&](DpoLoss loss) {
     return is(ObjectiveKind::dpo) && std::ranges::count(o.dpo_losses, loss, &WeightedDpoLoss::loss) > 0;
@@ -80,33 +98,46 @@ void check_objective_options(TrainOptions& options) {
   const bool is_usual_loss =
       o.dpo_losses.size() == 1 && o.dpo_losses.front().loss == DpoLoss::sigmoid && o.dpo_losses.front().weight == 1;
   const auto& chat = options.conversations;
-  const bool has_form = chat.form == DataForm::automatic || chat.form == DataForm::preference;
+  const bool is_classifier = o.head == HeadKind::classify;
+  const auto form = is_classifier ? DataForm::label : DataForm::preference;
+  const bool reads_samples = o.has_preferences() || is_classifier;
+  const bool has_form = chat.form == DataForm::automatic || chat.form == form;
   for (const auto& [given, fits, message] :
        {std::tuple(!is_usual_loss, is(ObjectiveKind::dpo), "--dpo-loss belongs to --objective dpo"),
-        std::tuple(o.beta != usual.beta, o.has_preferences(),
+        std::tuple(o.beta != usual.beta, o.compares_answers(),
                    "--dpo-beta belongs to --objective dpo, orpo, simpo or cpo"),
-        std::tuple(o.sft_weight >= 0, o.has_preferences(),
+        std::tuple(o.sft_weight >= 0, o.compares_answers(),
                    "--sft-weight belongs to --objective dpo, orpo, simpo or cpo"),
         std::tuple(o.label_smoothing != 0, uses(DpoLoss::robust) || uses(DpoLoss::exo_pair),
                    "--label-smoothing belongs to --dpo-loss robust or exo_pair"),
         std::tuple(o.simpo_gamma != usual.simpo_gamma, is(ObjectiveKind::simpo),
                    "--simpo-gamma belongs to --objective simpo"),
         std::tuple(!o.reference.empty(), o.has_reference(), "--reference belongs to --objective dpo"),
-        std::tuple(o.has_preferences(), has_form,
-                   "--objective reads preferences, and --data-form asks for something else: leave it out"),
-        std::tuple(o.has_preferences(), chat.train_on == TrainOn::answers,
+        std::tuple(o.has_scores(), !o.compares_answers(),
+                   "--objective compares answers, and --head has no tokens to give"),
+        std::tuple(!chat.labels.empty(), is_classifier, "--labels belongs to --head classify"),
+        std::tuple(o.center_rewards != 0, o.head == HeadKind::reward,
+                   "--center-rewards-coefficient belongs to --head reward"),
+        std::tuple(
+            reads_samples, has_form,
+            "--objective and --head say what samples are, and --data-form asks for something else: leave it out"),
+        std::tuple(o.compares_answers(), chat.train_on == TrainOn::answers,
                    "--train-on all: preferences are learned by their answers"),
         std::tuple(
             chat.max_prompt_length > 0 || chat.truncation != Truncation::keep_start, o.has_preferences(),
             "--max-prompt-length and --truncation are for preferences: they go with --objective dpo, orpo, simpo "
-            "or cpo")}) {
+            "or cpo"),
+        std::tuple(
+            o.has_scores(), !writes_text,
+            "--val-chess, --val-tasks, --prompt and --sample-prompt need a model that writes text: --head has none")}) {
     if (given && !fits) throw UsageError(message);
   }
-  if (!o.has_preferences()) return;
-  if (options.stream) throw UsageError("--stream joins texts, and preferences are pairs of them: leave it out");
+  options.conversations.head = o.head;
+  if (!reads_samples) return;
+  if (options.stream) throw UsageError("--stream joins texts, and each sample has an answer of its own: leave it out");
   if (options.optimizer.child_tuning.mode == ChildTuning::task_driven)
     throw UsageError("--child-tuning d measures the loss of tokens, and --objective has another one: use f");
-  options.conversations.form = DataForm::preference;
+  options.conversations.form = form;
 }
 
 }  // namespace fsdp

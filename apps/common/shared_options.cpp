@@ -39,7 +39,8 @@ void add_token_dtype(OptionTable& t, std::optional<NumberType>& type) {
 void add_conversation_options(OptionTable& t, ConversationOptions& o, const std::string& form_option) {
   t.add_choice(
       form_option, kDataFormNames, o.form,
-      "form of a sample of JSON Lines or Parquet: text, prompt-completion, messages, preference, or auto (by its keys)",
+      "form of a sample of JSON Lines or Parquet: text, prompt-completion, messages, preference, label (a text with "
+      "one), or auto (by its keys)",
       {.at_restart = saved});
   t.add("chat-template", o.chat_template,
         "template that turns messages into text: chatml, qwen2, qwen2.5, llama3, llama2, mistral, gemma, gemma3, or a "

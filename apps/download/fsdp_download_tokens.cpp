@@ -21,6 +21,7 @@
 #include "lib/base/types/remedy.hpp"
 #include "lib/documents/data_files.hpp"
 #include "lib/documents/text_layout.hpp"
+#include "lib/encoding/labels.hpp"
 #include "lib/encoding/tokenize.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
@@ -72,6 +73,19 @@ class Help : public CLI::Formatter {
   }
 };
 
+void add_score_options(OptionTable& t, ConversationOptions& o) {
+  t.section("Scores of texts");
+  t.add_choice("head", kHeadNames, o.head,
+               "head of the model that learns from the file: next-token, classify (samples with 'label') or reward "
+               "(preferences)");
+  t.add("labels", o.labels,
+        "names of the labels of --head classify, in the order of their numbers; default: those of the input")
+      ->take_all();
+  t.add("pad-token-id", o.padding_id,
+        "with --head: token at the end of texts that is none of them, as the model's pad_token_id; -1: none",
+        {.range = {.from = -1, .to = 1 << 24}});
+}
+
 void add_options(OptionTable& t, Arguments& arguments) {
   auto& o = arguments.tokenize;
   t.add("input", arguments.inputs,
@@ -110,6 +124,7 @@ void add_options(OptionTable& t, Arguments& arguments) {
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text");
   t.section("Conversations and completions");
   add_conversation_options(t, o.conversations, "form");
+  add_score_options(t, o.conversations);
   t.section("What the documents are");
   t.add(
       "report", arguments.report_file,
@@ -284,6 +299,22 @@ void choose_pieces(Arguments& arguments) {
   if (!arguments.report_file.empty()) options.also_written = {arguments.report_file};
 }
 
+/// Lets a head of scores read its samples, and finds the labels. \throws UsageError
+void choose_head(TokenizeOptions& options, const Logger& log) {
+  auto& samples = options.conversations;
+  const bool is_classifier = samples.head == HeadKind::classify;
+  if (!samples.labels.empty() && !is_classifier) throw UsageError("--labels belongs to --head classify");
+  if (samples.head == HeadKind::next_token) return;
+  const auto form = is_classifier ? DataForm::label : DataForm::preference;
+  if (samples.form != DataForm::automatic && samples.form != form)
+    throw UsageError("--head says what samples are, and --form asks for something else: leave it out");
+  samples.form = form;
+  if (!is_classifier || !samples.labels.empty()) return;
+  if (options.in_pieces) throw UsageError("--head classify by several processes: name the labels by --labels");
+  samples.labels = find_labels(options.inputs, options.field, {});
+  log.info(format_count_of(std::ssize(samples.labels), "label"));
+}
+
 /// Tells the end of a process that did not write the output.
 void tell_of_other(const TokenizeReport& result, const Arguments& arguments, const Logger& log) {
   const auto& output = arguments.output;
@@ -330,6 +361,7 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     options.threads = cores;
   }
   if (options.threads == 0) options.threads = std::min(8, cores);
+  choose_head(options, log);
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
   const bool speaks = !options.in_pieces || speaks_for_the_job();
   if (speaks) log.info(tokenizer->description());

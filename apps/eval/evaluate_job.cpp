@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "apps/eval/conversation.hpp"
+#include "apps/eval/label_result.hpp"
 #include "apps/eval/result.hpp"
 #include "lib/base/files/file.hpp"
 #include "lib/base/files/temporary_directory.hpp"
@@ -30,6 +31,7 @@
 #include "lib/models/config/rope.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/training/data/data_loader.hpp"
+#include "lib/training/data/head_targets.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/evaluate/evaluate.hpp"
 #include "lib/training/evaluate/generate.hpp"
@@ -88,20 +90,40 @@ bool same_lengths(const std::filesystem::path& a, const std::filesystem::path& b
   return true;
 }
 
+/// The samples that the models read: texts, or with scores labels or preferences.
+ConversationOptions samples_of(const EvaluateOptions& options, const std::vector<EvaluationSubject>& subjects) {
+  auto samples = options.conversations;
+  samples.head = head_of(subjects.front().config);
+  for (const auto& subject : subjects) {
+    if (subject.config.labels == subjects.front().config.labels) continue;
+    throw UsageError("--compare: " + subjects.front().path.string() + " and " + subject.path.string() +
+                     " make other things of a text: their heads or labels differ");
+  }
+  if (samples.head == HeadKind::next_token) return samples;
+  const auto form = samples.head == HeadKind::reward ? DataForm::preference : DataForm::label;
+  if (samples.form != DataForm::automatic && samples.form != form)
+    throw UsageError("--data-form: the model " +
+                     std::string(form == DataForm::label ? "gives labels" : "gives a reward") +
+                     ", and reads samples with 'label' or preferences: leave it out");
+  samples.form = form;
+  return samples;
+}
+
 /// Opens options.data for every subject. Texts are encoded first, into options.cache_dir or a temporary folder that is
 /// removed before this returns. Sequences have the same length for all subjects. Collective.
 /// \throws RuntimeFailure after a signal while texts are encoded; what prepare_tokens() and DataLoader throw
 EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions& options,
                                      std::vector<EvaluationSubject>& subjects, const Logger& log) {
   EvaluationInput input;
-  const auto column = asked_column(options.data_field, options.conversations.form);
+  const auto samples = samples_of(options, subjects);
+  const auto column = asked_column(options.data_field, samples.form);
   input.texts = holds_texts(options.data, column);
   const auto node = world.split_by_node();
   std::optional<TemporaryDirectory> scratch;  // the node's first rank removes it
   const StopSignal signal;  // so that the temporary folder is removed when a signal interrupts the encoding
   TextOptions how;
   how.field = options.data_field;
-  how.conversations = options.conversations;
+  how.conversations = samples;
   how.layout = asked_layout(options.stream, options.documents);
   how.max_rows = options.max_rows;
   how.quiet = options.runtime.quiet;
@@ -121,18 +143,23 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
     how.tokenizer_name = subject.tokenizer_name;
     how.tokenizer = subject.tokenizer.get();
+    how.conversations.labels = subject.config.labels;
+    how.conversations.padding_id = subject.config.pad_token_id;
     // Each node has a temporary folder of its own.
     auto& group = scratch ? *node : world;
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
     EvaluationData data;
     data.reader.emplace(files.back(), limit, subject.config.vocab_size, 0, of_tokens);
-    if (options.max_rows > 0 && (data.reader->has_preferences() || !options.log_probs.empty()))
+    check_targets(data.reader->tokens(), subject.config, "--data " + options.data);
+    const bool reads_part =
+        data.reader->has_preferences() || samples.head != HeadKind::next_token || !options.log_probs.empty();
+    if (options.max_rows > 0 && reads_part)
       data.reader.emplace(files.back(), limit, subject.config.vocab_size, options.max_rows, of_tokens);
     if (!options.reference.empty() && !data.reader->has_preferences())
       throw UsageError("--reference is for preferences, and " + options.data + " holds none");
     data.rows = data.reader->num_records();
-    if (options.max_rows > 0 && !data.reader->has_preferences()) data.rows = std::min(data.rows, options.max_rows);
+    if (options.max_rows > 0 && !reads_part) data.rows = std::min(data.rows, options.max_rows);
     run_agreed(world, [&] {
       if (world.rank() == 0) data.reader->require_targets(data.rows);
     });
@@ -193,6 +220,10 @@ void check_gates(const std::vector<Gate>& gates, const EvaluateOptions& options,
       continue;
     }
     const bool chess = gate.metric.starts_with("chess_");
+    const auto head = input == nullptr ? std::string() : input->of_subject.front().reader->tokens().notes().head;
+    if (!chess && (head == name_of(kHeadNames, HeadKind::classify)) != gate.metric.starts_with("label_"))
+      throw UsageError("--gate " + gate.text +
+                       ": a classifier has label_accuracy and label_loss, and nothing else has");
     if (chess && options.chess.empty()) throw UsageError("--gate " + gate.text + " needs --chess");
     if (!chess && input == nullptr) throw UsageError("--gate " + gate.text + " needs --data");
     const bool of_preferences = input != nullptr && input->of_subject.front().reader->has_preferences();
@@ -251,6 +282,7 @@ class EvaluateJob {
           open_subject(std::filesystem::weakly_canonical(path, error), options_.model_config, options_.tokenizer));
       auto& subject = subjects_.back();
       if (!options_.adapter.empty()) add_adapter(subject, options_.adapter, options_.tokenizer);
+      if (subject.config.has_scores()) check_scored(subject);
       log_.warnings_of_all(subject.remarks);
       // Weights that are stored in 4 bits stay as they are.
       if (!subject.quantize.enabled()) subject.quantize = options_.sharding.quantize;
@@ -262,6 +294,18 @@ class EvaluateJob {
             fmt::format("--seq-len {} is longer than the {} positions of the model", options_.seq_len, longest));
       }
     }
+  }
+
+  /// A model that scores texts writes none.
+  void check_scored(const EvaluationSubject& subject) const {
+    const auto& o = options_;
+    const bool writes = o.prompt || !o.prompts.empty() || o.chat || !o.chess.empty() || o.tasks.any();
+    const bool is_reward = subject.config.labels.size() == 1;
+    const auto what = subject.path.string() + (is_reward ? " gives a text one number" : " is a classifier");
+    if (writes) throw UsageError(what + ": --prompt, --prompts, --chat, --chess and --tasks need a model that writes");
+    if (!o.reference.empty()) throw UsageError(what + ", which needs no --reference");
+    if (!o.log_probs.empty() && !is_reward)
+      throw UsageError(what + ": --log-probs is for models that write, and for the numbers of a reward model");
   }
 
   /// Encodes what the model is to go on with, and finds the chat template of a conversation.
@@ -316,6 +360,8 @@ class EvaluateJob {
     std::vector<Metric> metrics;
     if (input_ && input_->of_subject[index].reader->has_preferences()) {
       evaluate_preferences(runtime, index, report, metrics);
+    } else if (input_ && subject.config.has_scores()) {
+      evaluate_labels(runtime, index, report, metrics);
     } else if (input_) {
       evaluate_loss(runtime, index, report, metrics);
       if (!options_.log_probs.empty()) log_probs_of(runtime, index);
@@ -395,7 +441,10 @@ class EvaluateJob {
         if (!reference.empty()) reference_of_sides.push_back(element(reference, record));
       }
     }
-    auto result = preference_result(of_sides, reference_of_sides, options_.dpo_beta);
+    // The log-probability of a side by a reward model is its reward.
+    const bool is_reward = runtime.decoder().config.has_scores();
+    auto result = preference_result(of_sides, reference_of_sides, is_reward ? 1 : options_.dpo_beta);
+    result.has_log_probs = !is_reward;
     result.seconds = seconds_since(start);
     report["data"] = options_.data;
     if (!options_.log_probs.empty()) report["log_probs"] = options_.log_probs;
@@ -410,6 +459,21 @@ class EvaluateJob {
                    Remedy::of_seq_len);
     }
     loss_is_finite_ = loss_is_finite_ && std::isfinite(result.margin.value);
+    for (const auto& line : to_text(result)) print(line);
+    add_metrics(result, metrics);
+  }
+
+  void evaluate_labels(ModelRuntime& runtime, std::size_t index, nlohmann::json& report, std::vector<Metric>& metrics) {
+    const auto start = std::chrono::steady_clock::now();
+    constexpr double kSecondsBetweenLines = 30;
+    Progress progress(log_, shows_progress(), kSecondsBetweenLines);
+    const auto scores = label_scores(runtime, *input_->of_subject[index].reader, options_.batch_size,
+                                     [&](double done) { progress.show_share("labels   ", done, ""); });
+    auto result = label_result(scores, subjects_[index].config.labels);
+    result.seconds = seconds_since(start);
+    report["data"] = options_.data;
+    add_to_json(result, report);
+    loss_is_finite_ = loss_is_finite_ && std::isfinite(result.loss.value);
     for (const auto& line : to_text(result)) print(line);
     add_metrics(result, metrics);
   }

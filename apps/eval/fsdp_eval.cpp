@@ -26,7 +26,7 @@ void add_loss_options(fsdp::OptionTable& t, fsdp::EvaluateOptions& o) {
   t.add("gate", o.gates,
         "METRIC:LIMIT; exit with 3 if B is worse than A by more than LIMIT (0.01, or 1% of A's value); may be "
         "repeated. METRIC: loss, perplexity, bits_per_byte, chess_accuracy, chess_legal, chess_result, "
-        "reward_accuracy, reward_margin, or of a task "
+        "reward_accuracy, reward_margin, label_accuracy, label_loss, or of a task "
         "TASK.METRIC, such as hellaswag.acc_norm")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -92,19 +92,25 @@ void add_to_json(const PreferenceResult& result, json& report) {
   report["reward_margin_interval"] = to_json(result.margin.interval(-kInfinity, kInfinity));
   report["reward_chosen"] = result.chosen_reward;
   report["reward_rejected"] = result.rejected_reward;
-  report["logps_chosen"] = result.chosen_logps;
-  report["logps_rejected"] = result.rejected_logps;
+  if (result.has_log_probs) {
+    report["logps_chosen"] = result.chosen_logps;
+    report["logps_rejected"] = result.rejected_logps;
+  }
   report["seconds"] = result.seconds;
 }
 
 std::vector<std::string> to_text(const PreferenceResult& result) {
   const auto accuracy = result.accuracy.interval(0, 1), margin = result.margin.interval(-kInfinity, kInfinity);
-  return {fmt::format("accuracy  {:.2f} %   95 % within {:.2f} to {:.2f}   {} in {:.1f} s", 100 * result.accuracy.value,
-                      100 * accuracy.low, 100 * accuracy.high, format_count_of(std::ssize(result.right), "preference"),
-                      result.seconds),
-          fmt::format("margin    {:.4f}   95 % within {:.4f} to {:.4f}   rewards {:.4f} and {:.4f}",
-                      result.margin.value, margin.low, margin.high, result.chosen_reward, result.rejected_reward),
-          fmt::format("logps     {:.4f} chosen, {:.4f} rejected", result.chosen_logps, result.rejected_logps)};
+  std::vector<std::string> lines{
+      fmt::format("accuracy  {:.2f} %   95 % within {:.2f} to {:.2f}   {} in {:.1f} s", 100 * result.accuracy.value,
+                  100 * accuracy.low, 100 * accuracy.high, format_count_of(std::ssize(result.right), "preference"),
+                  result.seconds),
+      fmt::format("margin    {:.4f}   95 % within {:.4f} to {:.4f}   rewards {:.4f} and {:.4f}", result.margin.value,
+                  margin.low, margin.high, result.chosen_reward, result.rejected_reward)};
+  if (result.has_log_probs)
+    lines.push_back(
+        fmt::format("logps     {:.4f} chosen, {:.4f} rejected", result.chosen_logps, result.rejected_logps));
+  return lines;
 }
 
 void add_metrics(const PreferenceResult& result, std::vector<Metric>& metrics) {

@@ -32,6 +32,7 @@ struct PreferenceResult {
   Estimate margin;    ///< reward of the chosen side less that of the rejected one
   double chosen_reward = 0, rejected_reward = 0, chosen_logps = 0, rejected_logps = 0;  ///< means
   std::string right;                                                                    ///< '1' or '0' by preference
+  bool has_log_probs = true;  ///< false: a model of rewards gave them
   double seconds = 0;
 };
 

@@ -183,6 +183,14 @@ bool FinalExports::save_merged(const std::filesystem::path& temporary) {
   conversion.input = base;
   conversion.changes.merge_adapter = adapter.string();
   conversion.changes.quantize = context_.runtime.decoder().options.quantize;
+  if (const auto& model = context_.setup.config; model.has_scores()) {
+    // Neither the base nor peft's files know the labels.
+    conversion.changes.model_config = (temporary / "config.json").string();
+    run_agreed(context_.world, [&] {
+      if (context_.world.rank() == 0)
+        replace_file(conversion.changes.model_config, json_text(model_config_to_json(model)) + "\n");
+    });
+  }
   return save_hf(std::move(conversion));
 }
 

@@ -371,6 +371,8 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
   const bool other_objective =
       given("--objective") && parse_value(kObjectiveNames, saved.value("objective", std::string("next-token")),
                                           "--objective") != options.objective.kind;
+  const bool other_head = given("--head") && parse_value(kHeadNames, saved.value("head", std::string("next-token")),
+                                                         "--head") != options.objective.head;
   // Whether values that depend on an option are of no use, because the job chooses something else there. An option that
   // is not listed makes them useless if the job gives the option.
   const std::map<std::string_view, std::function<bool()>> is_useless{
@@ -378,6 +380,7 @@ void apply_saved_options(OptionTable& app, TrainOptions& options, const RestartP
       {"lr-schedule", [&] { return other_schedule; }},
       {"child-tuning", [&] { return other_child; }},
       {"objective", [&] { return other_objective; }},
+      {"head", [&] { return other_head; }},
       {"max-steps", [&] { return steps_given; }},
       {"freeze", [&] { return freezing_given; }},
       {"val-chess", [&] { return options.validation.games.data.empty(); }},

@@ -11,6 +11,7 @@
 #include "apps/common/check_options.hpp"
 #include "apps/finetune/final_exports.hpp"
 #include "apps/finetune/reports/left_out.hpp"
+#include "apps/finetune/start/plan_head.hpp"
 #include "apps/finetune/validation/validation.hpp"
 #include "apps/finetune/validation/validation_games.hpp"
 #include "apps/finetune/validation/validation_samples.hpp"
@@ -29,6 +30,7 @@
 #include "lib/templates/chat/chat_template.hpp"
 #include "lib/tokenizers/files/new_tokens.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/training/data/head_targets.hpp"
 #include "lib/training/data/prepare_data.hpp"
 #include "lib/training/data/scan_ids.hpp"
 #include "lib/training/data/token_cache.hpp"
@@ -144,12 +146,15 @@ class DataOpener {
               .quiet = texts.quiet},
              log_, stopped_);
     if (options_.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
+    check_targets(loader.tokens(), setup_.config, option + " " + data);
     if (loader.has_preferences() != options_.objective.has_preferences()) {
-      throw UsageError(loader.has_preferences()
-                           ? option + " " + data + " holds preferences: --objective dpo, orpo, simpo or cpo learns them"
-                           : option + " " + data + " holds no preferences, which --objective " +
-                                 std::string(name_of(kObjectiveNames, options_.objective.kind)) +
-                                 " needs: samples with 'chosen' and 'rejected'");
+      throw UsageError(
+          loader.has_preferences()
+              ? option + " " + data +
+                    " holds preferences: --objective dpo, orpo, simpo or cpo learns them, or --head reward"
+              : option + " " + data +
+                    " holds no preferences, which --objective and --head ask for: samples with 'chosen' and "
+                    "'rejected'");
     }
     const auto& cut = options_.conversations;
     if (file == data && (cut.max_prompt_length > 0 || cut.truncation != Truncation::keep_start))
@@ -179,6 +184,8 @@ class DataOpener {
     TextOptions texts;
     texts.field = options_.data_field;
     texts.conversations = options_.conversations;
+    texts.conversations.labels = setup_.config.labels;
+    texts.conversations.padding_id = setup_.config.pad_token_id;
     texts.layout = asked_layout(options_.stream, options_.documents);
     texts.token_type = options_.token_type;
     texts.max_rows = options_.max_rows;
@@ -448,6 +455,7 @@ RunSetup set_up_run(ProcessGroup& world, const RunStart& start, const TrainOptio
     throw UsageError("--restart-epoch needs --restart-checkpoint-file, the checkpoint to go on from");
   setup.tokenizer = choose_tokenizer(options.model, options.adapter, setup.config, setup.restart);
   add_tokens(world, setup, log);
+  plan_head(world, setup, log, [&start] { return start.clock.signalled(); });
   if (trains(options)) check_sample_prompts(setup);
   load_validation_games(world, setup);
   load_validation_tasks(world, setup, log);

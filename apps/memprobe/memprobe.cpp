@@ -12,10 +12,11 @@
 #include "apps/memprobe/run_cost.hpp"
 #include "lib/base/process/usable_resources.hpp"
 #include "lib/base/text/text_format.hpp"
+#include "lib/checkpoints/model/unused_keys.hpp"
 #include "lib/compute/tensor/host_allocator.hpp"
 #include "lib/engine/runtime/model_runtime.hpp"
 #include "lib/engine/runtime/model_text.hpp"
-#include "lib/models/config/unused_keys.hpp"
+#include "lib/models/config/score_head.hpp"
 #include "lib/planning/memory/calibration.hpp"
 #include "lib/planning/memory/device.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
@@ -74,6 +75,11 @@ class MemprobeJob {
       finish_model(config_, options_.train.model);
     } else {
       config_ = plan_model(options_.train, std::nullopt);
+    }
+    if (const auto& train = options_.train; train.objective.has_scores() && !config_.has_scores()) {
+      const auto& named = train.conversations.labels;
+      const bool is_reward = train.objective.head == HeadKind::reward;
+      add_score_head(config_, named.empty() ? unnamed_labels(is_reward ? 1 : 2) : named, -1);
     }
     lora_ = options_.train.sharding.lora;
     if (const auto& model = options_.train.model; !model.add_tokens.empty()) {

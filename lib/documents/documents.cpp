@@ -116,6 +116,10 @@ bool begins_with_messages(const std::filesystem::path& file, const DataSelection
   std::string text;
   if (!records->next(text)) return false;
   const auto record = parse_data_or_discard(PythonJson(text).plain_text(), records->where());
+  if (selection.form == DataForm::label) {
+    const auto field = selection.field.empty() ? "text" : selection.field;
+    return record.is_object() && !record.contains(field) && record.contains("messages");
+  }
   return selection.form == DataForm::preference ? is_message_preference(record) : is_message_pair(record);
 }
 
@@ -203,6 +207,7 @@ const char* detail::name_with_article(DataForm form) {
   return form == DataForm::messages            ? "a conversation"
          : form == DataForm::prompt_completion ? "a prompt with a completion"
          : form == DataForm::preference        ? "a preference"
+         : form == DataForm::label             ? "a text with a label"
                                                : "a text";
 }
 
@@ -292,6 +297,8 @@ std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelect
     fields = message_columns(file, selection);
   } else if (selection.form == DataForm::preference) {
     fields = {"chosen", "rejected", "?prompt", "?system"};
+  } else if (selection.form == DataForm::label) {
+    fields = {"label", "?" + (selection.field.empty() ? std::string("text") : selection.field), "?messages"};
   } else {
     fields = {"prompt", "completion", "?system"};
   }

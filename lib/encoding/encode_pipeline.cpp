@@ -8,6 +8,7 @@
 #include "lib/base/text/python_json.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/remedy.hpp"
+#include "lib/encoding/labels.hpp"
 #include "lib/templates/chat/messages.hpp"
 
 namespace fsdp {
@@ -82,8 +83,30 @@ constexpr std::size_t kMostBytesInFlight = std::size_t{256} << 20;
 DocumentEncoder::DocumentEncoder(const Tokenizer& tokenizer, ConversationRules rules, EncodeOptions options)
     : tokenizer_(tokenizer), conversations_(tokenizer, std::move(rules)), options_(std::move(options)) {}
 
+void DocumentEncoder::encode_labelled(const nlohmann::ordered_json& record, EncodedSample& out) const {
+  const auto& field = options_.text_field;
+  const bool has_text = record.contains(field);
+  std::vector<std::string> unread;
+  for (const auto& member : record.items()) {
+    if (member.key() != kLabelKey && member.key() != (has_text ? field : options_.messages_field))
+      unread.push_back(member.key());
+  }
+  out.elsewhere = options_.split.is_on() && !options_.split.reads(what_is_read(record, unread));
+  if (out.elsewhere) return;
+  out.label = number_of_label(record, options_.labels);
+  if (!has_text) {
+    if (!record.contains(options_.messages_field)) throw FormatError("has no '" + field + "'");
+    out.masked = conversations_.encode_messages(record, options_.messages_field);
+  } else {
+    if (!record[field].is_string()) throw FormatError("'" + field + "' is no string");
+    out.masked.ids = conversations_.encode_text(record[field].get_ref<const std::string&>());
+    out.unread = std::move(unread);
+  }
+}
+
 void DocumentEncoder::encode_record(const std::string& sample, DataForm form, EncodedSample& out) const {
   const auto record = parse_record(sample, options_.messages_field);
+  if (form == DataForm::label) return encode_labelled(record, out);
   const bool is_pair = form != DataForm::messages;
   if (options_.messages_field == "messages" && form != DataForm::preference) check_form(record, form);
   if (form == DataForm::preference && !record.contains("chosen")) check_form(record, form);
@@ -119,10 +142,21 @@ void DocumentEncoder::cut(MaskedIds& masked, EncodedSample& out) const {
     const auto prompt = static_cast<std::size_t>(std::find(mask.begin(), mask.end(), std::uint8_t{1}) - mask.begin());
     if (prompt > most_of_prompt) remove(0, prompt - most_of_prompt);
   }
-  const auto most = static_cast<std::size_t>(options_.max_length);
+  auto most = static_cast<std::size_t>(options_.max_length);
+  if (most > 1 && options_.head != HeadKind::next_token) --most;  // for the target
   if (most == 0 || ids.size() <= most) return;
   const bool keeps_end = out.rejected && options_.truncation == Truncation::keep_end;
   remove(keeps_end ? 0 : most, ids.size() - most);
+}
+
+/// Leaves a text one target, which follows the last id that is no padding, as transformers'
+/// ...ForSequenceClassification finds it.
+void DocumentEncoder::set_target(MaskedIds& masked, std::int32_t target) const {
+  auto& [ids, mask] = masked;
+  while (ids.size() > 1 && ids.back() == options_.padding_id) ids.pop_back();
+  mask.assign(ids.size(), 0);
+  ids.push_back(target);
+  mask.push_back(1);
 }
 
 EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, const StopTest& stop) const {
@@ -140,6 +174,12 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
   }
   cut(out.masked, out);
   if (out.rejected) cut(*out.rejected, out);
+  if (options_.head != HeadKind::next_token) {
+    out.counts = !ids.empty() && (!out.rejected || !out.rejected->ids.empty());
+    set_target(out.masked, out.label);
+    if (out.rejected) set_target(*out.rejected, 0);
+    return out;
+  }
   if (masked) out.counts = has_target(mask) && (!out.rejected || has_target(out.rejected->mask));
   return out;
 }

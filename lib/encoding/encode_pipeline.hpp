@@ -30,8 +30,13 @@ struct EncodeOptions {
   std::string messages_field = "messages";
   std::int64_t max_length = 0;  ///< ids of a sample; 0: all
   Split split = {};
-  std::int64_t max_prompt_length = 0;  ///< as ConversationOptions has it
+  std::string text_field = "text";  ///< of labelled texts
+  // As ConversationOptions has them.
+  std::int64_t max_prompt_length = 0;
   Truncation truncation = Truncation::keep_start;
+  HeadKind head = HeadKind::next_token;
+  std::vector<std::string> labels = {};
+  std::int64_t padding_id = -1;
 };
 
 struct EncodedSample {
@@ -40,6 +45,7 @@ struct EncodedSample {
   bool elsewhere = false;             ///< the sample is in the other part of a split, and not encoded
   bool counts = true;                 ///< some id is a target; samples without a target are to be left out
   std::int64_t cut = 0;               ///< ids beyond max_length
+  std::int32_t label = 0;             ///< of a text with a label
   std::vector<std::string> unread;    ///< keys of a record that nothing reads
 };
 
@@ -59,7 +65,9 @@ class DocumentEncoder {
 
  private:
   void encode_record(const std::string& sample, DataForm form, EncodedSample& out) const;
+  void encode_labelled(const nlohmann::ordered_json& record, EncodedSample& out) const;
   void cut(MaskedIds& masked, EncodedSample& out) const;
+  void set_target(MaskedIds& masked, std::int32_t target) const;
 
   const Tokenizer& tokenizer_;
   ConversationEncoder conversations_;

@@ -61,6 +61,10 @@ void Fingerprint::add_samples(const std::string& tokenizer, const std::string& f
   add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
                   chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
   add(fmt::format("{} {}", chat.max_prompt_length, chat.truncation == Truncation::keep_end));
+  if (chat.head != HeadKind::next_token) {
+    add(fmt::format("{} {}", name_of(kHeadNames, chat.head), chat.padding_id));
+    for (const auto& label : chat.labels) add(label);
+  }
   // The tokenizer's own chat template, or the name, file or folder that was given instead.
   add(chat.chat_template);
   const std::filesystem::path given = chat.chat_template;

@@ -54,7 +54,18 @@ std::string joined(const std::vector<std::filesystem::path>& paths) {
 
 bool holds_texts_only(const DocumentStream& stream) {
   return !stream.has(DataForm::messages) && !stream.has(DataForm::prompt_completion) &&
-         !stream.has(DataForm::preference);
+         !stream.has(DataForm::preference) && !stream.has(DataForm::label);
+}
+
+/// Checks that a head's samples are there, and a place for their targets.
+void check_scores(const TokenizeOptions& options, const DocumentStream& stream, const TokenizeReport& report) {
+  const auto& chat = options.conversations;
+  const auto form = chat.head == HeadKind::classify ? DataForm::label : DataForm::preference;
+  if (chat.form != form || !stream.has(form))
+    throw RequestError("the target of a text that is scored comes from labels or preferences", Remedy::of_form);
+  if (report.is_packed)
+    throw RequestError("texts that are scored are documents with a target each, which rows of a stream do not hold");
+  if (chat.head == HeadKind::classify && chat.labels.empty()) throw RequestError("no labels are named");
 }
 
 void check_preferences(const TokenizeOptions& options, const DocumentStream& stream, const TokenizeReport& report) {
@@ -77,9 +88,16 @@ void choose_layout(const TokenizeOptions& options, const DocumentStream& stream,
                          ? options.max_length == 0 && is_stream(TextLayout::automatic, report.files)
                          : options.layout == TokenLayout::packed || options.layout == TokenLayout::overlapping;
   report.shares_rows = options.layout == TokenLayout::packed_documents;
-  report.masked = !texts_only && options.conversations.train_on == TrainOn::answers;
+  report.masked = !texts_only && (options.conversations.train_on == TrainOn::answers ||
+                                  options.conversations.head != HeadKind::next_token);
+  report.has_scores = options.conversations.head != HeadKind::next_token;
   report.has_preferences = stream.has(DataForm::preference);
   if (report.has_preferences) check_preferences(options, stream, report);
+  if (report.has_scores) {
+    check_scores(options, stream, report);
+  } else if (stream.has(DataForm::label)) {
+    throw RequestError("labels are learned by a head that classifies, and another one is asked for");
+  }
   if (report.is_packed && options.max_length > 0)
     throw RequestError("a largest length cuts documents, and packed rows hold none: leave it or packing out");
 }
@@ -98,10 +116,18 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
     rules.chat = find_chat_template(chat.chat_template, options.tokenizer_name);
     report.chat_template = rules.chat->name();
   }
-  return {tokenizer,
-          rules,
-          {chat.train_on, messages_field({chat.form, options.field}), largest_length(options, report), options.split,
-           chat.max_prompt_length, chat.truncation}};
+  EncodeOptions how;
+  how.train_on = chat.train_on;
+  how.messages_field = chat.form == DataForm::label ? "messages" : messages_field({chat.form, options.field});
+  if (!options.field.empty()) how.text_field = options.field;
+  how.max_length = largest_length(options, report);
+  how.split = options.split;
+  how.max_prompt_length = chat.max_prompt_length;
+  how.truncation = chat.truncation;
+  how.head = chat.head;
+  how.labels = chat.labels;
+  how.padding_id = chat.padding_id;
+  return {tokenizer, rules, how};
 }
 
 std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, const TokenizeOptions& options,
@@ -115,6 +141,10 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, 
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;
   notes.has_preferences = report.has_preferences;
+  if (const auto& chat = options.conversations; chat.head != HeadKind::next_token) {
+    notes.head = name_of(kHeadNames, chat.head);
+    notes.labels = chat.labels;
+  }
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
   if (report.shares_rows) return write_packed_documents(file, {options.seq_len, options.seed}, notes);
   if (options.layout == TokenLayout::overlapping) return write_overlapping_rows(file, options.seq_len, notes);

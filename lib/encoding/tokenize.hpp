@@ -84,6 +84,7 @@ struct TokenizeReport {
   bool shares_rows = false;         ///< packed documents
   std::string chat_template;        ///< template that wrote conversations; empty: there were none
   bool masked = false;              ///< not all ids count
+  bool has_scores = false;          ///< each document ends with the one target of a head of scores
   bool has_preferences = false;     ///< documents are pairs of a chosen and a rejected one
   std::int64_t equal = 0;           ///< preferences whose sides are equal, which are written
   bool learns_turn_ends = true;     ///< false: no mark after an answer counts

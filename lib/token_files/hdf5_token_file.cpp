@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 
@@ -188,6 +189,17 @@ std::int64_t integer_attribute(const Hdf5File& handle, const char* name) {
   return H5Aread(attribute.get(), H5T_NATIVE_INT64, &value) < 0 ? 0 : value;
 }
 
+/// \param text  a list in JSON \return none for another text
+std::vector<std::string> labels_of(const std::string& text) {
+  const auto list = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> labels;
+  for (const auto& label : list.is_array() ? list : nlohmann::json::array()) {
+    if (!label.is_string()) return {};
+    labels.push_back(label.get<std::string>());
+  }
+  return labels;
+}
+
 /// The parts that readers of rows and of documents share.
 class Hdf5TokenFile : public TokenFile {
  public:
@@ -202,6 +214,8 @@ class Hdf5TokenFile : public TokenFile {
     notes.chat_template = text_attribute(handle_, "chat_template");
     notes.train_on = text_attribute(handle_, "train_on");
     notes.has_preferences = integer_attribute(handle_, "preferences") == 1;
+    notes.head = text_attribute(handle_, "head");
+    notes.labels = labels_of(text_attribute(handle_, "labels"));
     notes.overlaps = integer_attribute(handle_, "row_overlap") == 1;
     notes.left_out = integer_attribute(handle_, "ids_left_out");
     return notes;

@@ -16,16 +16,18 @@ namespace fsdp {
 
 /// Where the ids of a token file come from, as its writer noted it.
 struct TokenFileNotes {
-  std::string tokenizer;              ///< name of the tokenizer
-  std::string tokenizer_description;  ///< Tokenizer::description()
-  std::int64_t vocab_size = 0;        ///< 0: not noted. Ids are written as uint16 up to 65536, above as uint32
-  std::vector<std::string> sources;   ///< files of the texts; written, not read
-  std::string chat_template = {};     ///< name of the chat template; empty: the texts are no conversations
-  std::string train_on = {};          ///< "answers" or "all"; empty: the texts are no conversations
-  bool has_preferences = false;       ///< documents 2 i and 2 i + 1 are the chosen and the rejected side of a pair
-  bool masked = false;                ///< a loss mask is written beside the ids; written, not read
-  bool overlaps = false;              ///< each row begins with the last id of the row before
-  std::int64_t left_out = 0;          ///< ids of the texts that are in no row, where the rows overlap
+  std::string tokenizer;                 ///< name of the tokenizer
+  std::string tokenizer_description;     ///< Tokenizer::description()
+  std::int64_t vocab_size = 0;           ///< 0: not noted. Ids are written as uint16 up to 65536, above as uint32
+  std::vector<std::string> sources;      ///< files of the texts; written, not read
+  std::string chat_template = {};        ///< name of the chat template; empty: the texts are no conversations
+  std::string train_on = {};             ///< "answers" or "all"; empty: the texts are no conversations
+  bool has_preferences = false;          ///< documents 2 i and 2 i + 1 are the chosen and the rejected side of a pair
+  std::string head = {};                 ///< HeadKind of a model with scores, whose one target ends each document
+  std::vector<std::string> labels = {};  ///< names of the targets of a classifier
+  bool masked = false;                   ///< a loss mask is written beside the ids; written, not read
+  bool overlaps = false;                 ///< each row begins with the last id of the row before
+  std::int64_t left_out = 0;             ///< ids of the texts that are in no row, where the rows overlap
 };
 
 /// An open token file. The records of a file are either rows, packed samples of one length, or documents of any length.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -20,6 +21,7 @@
 #include "lib/base/files/nameless_file.hpp"
 #include "lib/base/files/output_file.hpp"
 #include "lib/base/files/shared_write.hpp"
+#include "lib/base/text/json_text.hpp"
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/formats/hdf5/hdf5.hpp"
@@ -173,6 +175,8 @@ void TokenFileOutput::create(const TokenFileNotes& notes) {
   if (!notes.chat_template.empty()) put_attribute("chat_template", notes.chat_template);
   if (!notes.train_on.empty()) put_attribute("train_on", notes.train_on);
   if (notes.has_preferences) put_attribute("preferences", 1);
+  if (!notes.head.empty()) put_attribute("head", notes.head);
+  if (!notes.labels.empty()) put_attribute("labels", json_text(notes.labels));
 }
 
 TokenFileOutput::~TokenFileOutput() { discard(); }

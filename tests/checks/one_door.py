@@ -34,7 +34,8 @@ DOORS = [
       "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"],
      r"\b(read_adapter_config|adapter_config_from_json)\(",
      # Runs' own notes of their adapters are read by those that go on from a run.
-     ["lib/models/config", "lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/base_weights.cpp", "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"]),
+     ["lib/models/config", "lib/checkpoints/model/adapter_plan.cpp", "lib/checkpoints/model/base_weights.cpp", "lib/checkpoints/model/unused_keys.cpp",
+      "lib/training/evaluate/subject.cpp", "apps/finetune/finetune_saved_options.cpp"]),
 ]
 
 

@@ -66,7 +66,11 @@ void describe_rows(ProcessGroup& world, const RunSetup& setup, const std::string
                          format_count_of(rows.num_records(), "text"), format_count_of(rows.num_rows(), "row"),
                          100 * rows.fill(), of_source));
   }
-  if (rows.has_loss_mask()) log.info("targets   those that loss_mask marks; the others are read alone" + of_source);
+  if (setup.config.has_scores()) {
+    log.info("targets   one score for each text, after its last token" + of_source);
+  } else if (rows.has_loss_mask()) {
+    log.info("targets   those that loss_mask marks; the others are read alone" + of_source);
+  }
   if (setup.options.pack && rows.is_stream())
     log.info("packed    the rows of a stream are full: --pack changes nothing" + of_source);
   if (!rows.has_loss_mask() || rows.ids_left_out(rows.num_records()) == 0) return;

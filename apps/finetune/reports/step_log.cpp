@@ -98,7 +98,7 @@ void StepLog::after_step(const StepReport& made, bool) {
                                                : "");
   auto loss = step.has_loss() ? fmt::format("{:.4f}", step.loss) : std::string("none (no targets)");
   for (const auto& mean : step.means) {
-    if (mean.name == kRewardAccuracy) loss += fmt::format("   accuracy {:.0f} %", 100 * mean.value);
+    if (is_accuracy(mean.name)) loss += fmt::format("   accuracy {:.0f} %", 100 * mean.value);
   }
   context_.progress.step(step.step, total_steps,
                          fmt::format("step {:>6}/{}   loss {}   {}", step.step, total_steps, loss, rest), step.seconds);

@@ -45,7 +45,7 @@ std::optional<RestartPoint> fill_adapters(ProcessGroup& world, const RunSetup& s
   tell_weights(world, directory, log, [&] { load_weights(runtime, directory, options.model.new_rows); });
   if (options.adapter.empty()) {
     log.warnings_of_all(adapter_left_out(directory));
-    initialize_adapters(runtime, options.seed);
+    initialize_added_parameters(runtime, options.seed);
   } else {
     log.warnings_of_all(load_adapter(runtime, options.adapter));
     log.info("adapter   " + options.adapter);
@@ -67,6 +67,7 @@ std::optional<RestartPoint> fill_weights(ProcessGroup& world, const RunSetup& se
   }
   tell_weights(world, options.model.directory, log,
                [&] { load_weights(runtime, options.model.directory, options.model.new_rows); });
+  if (setup.config.score_is_new) initialize_added_parameters(runtime, options.seed);
   log.warnings_of_all(adapter_left_out(options.model.directory));
   return std::nullopt;
 }

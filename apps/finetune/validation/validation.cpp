@@ -78,6 +78,7 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
   if (named != sets.end()) return {"loss", to_index(named - sets.begin())};
   if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
   auto means = plan_objective(options)->sums();
+  if (options.objective.head == HeadKind::classify) means.emplace_back(kAccuracySum);
   std::erase_if(means, [](const auto& name) { return name.find("rejected") != std::string::npos; });
   if (std::ranges::count(means, metric) > 0) return {metric, 0, true};
   if (is_chess_metric(metric)) return {metric, 0, true};
@@ -90,7 +91,7 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
       "--keep-best {}: choose loss, perplexity, bits_per_byte{}{}, or of --val-chess chess_accuracy, chess_legal, "
       "chess_result, or of --val-tasks TASK.METRIC",
       metric, names.empty() ? "" : fmt::format(" (of the first set), the name of a set: {}", names.substr(2)),
-      means.empty() ? "" : fmt::format(", or of preferences {}", fmt::join(means, ", "))));
+      means.empty() ? "" : fmt::format(", or of this objective {}", fmt::join(means, ", "))));
 }
 
 }  // namespace

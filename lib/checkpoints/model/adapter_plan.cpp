@@ -19,6 +19,7 @@
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/adapter_rules.hpp"
 #include "lib/models/config/family.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -515,6 +516,20 @@ AdapterPlan plan_adapter(const std::filesystem::path& given, const std::vector<B
                     "base has them: {}",
                     plan.file.string(), first_of(without)));
   return plan;
+}
+
+std::int64_t scores_of_adapter(const std::filesystem::path& given) {
+  const auto directory = checkpoint_in_run(given);
+  std::error_code error;
+  const bool is_run = !std::filesystem::exists(directory / kAdapterConfig, error);
+  const auto source = open_source(is_run ? directory : weights_of(directory));
+  for (const auto& tensor : source->tensors()) {
+    const auto name = without_wrappers(tensor.name);
+    if ((name == kScoreWeight || name.ends_with("." + std::string(kScoreWeight))) && tensor.shape.size() == 2 &&
+        name.find("optim") == std::string::npos)
+      return tensor.shape[0];
+  }
+  return 0;
 }
 
 AdapterPlan plan_adapter_of_model(const std::filesystem::path& directory, const ModelConfig& config,

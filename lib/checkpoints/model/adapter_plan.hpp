@@ -66,6 +66,10 @@ struct AdapterPlan {
 /// module of the base, or a module that cannot have an adapter; what open_source() throws
 AdapterPlan plan_adapter(const std::filesystem::path& directory, const std::vector<BaseModule>& base);
 
+/// Scores of the head that an adapter of a classifier or a reward model has whole (peft's task_type SEQ_CLS); 0: it has
+/// none. \throws as plan_adapter()
+std::int64_t scores_of_adapter(const std::filesystem::path& directory);
+
 /// The same for a program that computes with model and adapter side by side. \throws FormatError naming the adapter and
 /// what of it the model cannot compute with; what plan_adapter() throws
 AdapterPlan plan_adapter_of_model(const std::filesystem::path& directory, const ModelConfig& config,

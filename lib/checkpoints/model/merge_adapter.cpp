@@ -23,6 +23,7 @@
 #include "lib/checkpoints/transform/cast.hpp"
 #include "lib/checkpoints/transform/select.hpp"
 #include "lib/checkpoints/transform/transform.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -84,24 +85,42 @@ std::vector<BaseModule> modules_of(const Source& base, const ModelPart& model) {
   return modules;
 }
 
+/// Adds the module of the scores that an adapter has, where the base has none.
+std::vector<BaseModule> modules_with_score(std::vector<BaseModule> modules, std::int64_t scores) {
+  const auto score = module_of(kScoreWeight, kWeight);
+  if (scores > 0 && std::ranges::find(modules, score, &BaseModule::name) == modules.end())
+    modules.push_back({.name = score, .rows = scores});
+  return modules;
+}
+
 class MergedSource final : public DecoratedSource {
  public:
   MergedSource(std::shared_ptr<const Source> base, const std::filesystem::path& directory, std::optional<DType> result)
       : DecoratedSource(std::move(base)),
-        plan_(plan_adapter(directory, modules_of(*inner_, model_part(*inner_)))),
+        plan_(plan_adapter(directory,
+                           modules_with_score(modules_of(*inner_, model_part(*inner_)), scores_of_adapter(directory)))),
         base_(inner_),
         adapters_(plan_.source),
         result_(result) {
     const auto model = model_part(*inner_);
+    const auto score = plan_.whole.find(kScoreWeight);
     std::optional<std::size_t> embedding;
     std::set<std::string> parameters;
     for (std::size_t i = 0; i < inner_->tensors().size(); ++i) {
       const auto parameter = parameter_of(*inner_, model, i);
       if (is_token_embedding(module_of(parameter, kWeight))) embedding = i;
+      if (score != plan_.whole.end() && module_of(parameter, kWeight) == kHead) continue;  // the score is the head
       parameters.insert(parameter);
       add(i, parameter, inner_->tensors()[i]);
     }
     if (plan_.unties) untie(model, embedding, parameters);
+    if (score != plan_.whole.end() && parameters.insert(kScoreWeight).second) {
+      auto tensor = inner_->tensors().at(embedding.value());
+      tensor.name = model.prefix + kScoreWeight;
+      tensor.path = {tensor.name};
+      tensor.shape = adapters_.source().tensors()[score->second].shape;
+      add(*embedding, kScoreWeight, std::move(tensor));
+    }
     check_all_used(parameters);
     add_all_values();
     info_.remarks.insert(info_.remarks.end(), plan_.remarks.begin(), plan_.remarks.end());

@@ -13,6 +13,8 @@
 #include "lib/base/types/remedy.hpp"
 #include "lib/checkpoints/transform/select.hpp"
 #include "lib/checkpoints/transform/transform.hpp"
+#include "lib/models/config/family.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -22,6 +24,7 @@ std::set<std::string> known_names(const ModelConfig& config) {
   std::set<std::string> known;
   for (auto& spec : parameter_table(config)) known.insert(std::move(spec.name));
   for (const auto& [name, original] : tied_names(config)) known.insert(name);
+  if (config.score_is_new) known.insert(std::string(facts_of(config).head));
   return known;
 }
 
@@ -186,6 +189,11 @@ ModelTensors find_model_tensors(const Source& source, const std::filesystem::pat
     const auto& spec = table[i];
     auto tensor = numbers.find(spec.name);
     if (tensor == numbers.end()) tensor = numbers.find(tied_name_of(config, spec.name));
+    if (tensor == numbers.end() && config.score_is_new && spec.name == kScoreWeight) {
+      found.missing.insert(i);
+      found.numbers.push_back(0);
+      continue;
+    }
     if (tensor == numbers.end())
       throw FormatError(path.string() + ": parameter '" + spec.name + "' of the model in config.json is missing");
     if (const auto nf4 = stored.find(spec.name); nf4 != stored.end()) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ bool is_known_buffer(const std::string& name);
 
 struct ModelTensors {
   std::vector<std::size_t> numbers;           ///< of tensors, by parameter; of a matrix in 4 bits its codes
+  std::set<std::size_t> missing;              ///< parameters: a new head (ModelConfig::score_is_new), whose number is 0
   std::map<std::size_t, std::size_t> copies;  ///< by parameter, the tensor of its tied name, if it is there, too
   std::map<std::size_t, StoredNf4> stored;    ///< by parameter: matrices in 4 bits
 };

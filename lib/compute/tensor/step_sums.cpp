@@ -70,6 +70,7 @@ void StepSums::add_loss(const at::Tensor& value, double weight_of_value) {
 }
 
 void StepSums::add(std::string_view name, const at::Tensor& value) {
+  if (value.is_meta()) return;  // where nothing has a value
   const auto place = static_cast<std::int64_t>(2 + index_of_sum(name, named));
   on_device(value.options()).select(0, place).add_(value.reshape({}));
 }

@@ -48,7 +48,8 @@ struct StepSums {
   at::Tensor& on_device(const at::TensorOptions& place);
   /// Adds to the loss. \param value  one number, on any device: nothing waits for it
   void add_loss(const at::Tensor& value, double weight_of_value);
-  /// Adds to a named sum. \param value  one number, on any device: nothing waits for it
+  /// Adds to a named sum. \param value  one number, on any device: nothing waits for it. A number without a value, of
+  /// the device meta, adds nothing
   void add(std::string_view name, const at::Tensor& value);
   void add(std::string_view name, double value);
   /// \param other  has the same names, or the first of them. If this has none, it takes the other's.

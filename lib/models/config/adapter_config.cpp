@@ -19,6 +19,7 @@
 #include "lib/models/config/adapter_rules.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config_fields.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -464,7 +465,7 @@ void mark_saved_parameters(std::vector<ParameterSpec>& table, const ModelConfig&
   for (auto& spec : table) {
     spec.kept =
         lora.vocabulary > 0 && is_token_table(spec.name) && (lora.tables.empty() || names(lora.tables, spec.name));
-    if (!is_saved(spec.stands_for == 0 ? "" : spec.name)) continue;
+    if (spec.name != kScoreWeight && !is_saved(spec.stands_for == 0 ? "" : spec.name)) continue;
     if (spec.stands_for > 0)
       throw RequestError(
           fmt::format("modules_to_save takes '{}', which is in 4 bits and cannot be trained", spec.name));
@@ -569,7 +570,7 @@ void refuse_adapter_alone(const std::filesystem::path& path) {
 
 nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfig& lora, const std::string& base) {
   nlohmann::json json{{"peft_type", "LORA"},
-                      {"task_type", "CAUSAL_LM"},
+                      {"task_type", config.has_scores() ? "SEQ_CLS" : "CAUSAL_LM"},
                       {"base_model_name_or_path", base},
                       {"r", lora.rank},
                       {"lora_alpha", lora.alpha},
@@ -588,7 +589,9 @@ nlohmann::json adapter_config_to_json(const ModelConfig& config, const LoraConfi
   if (auto alphas = pattern_to_json(adapted, &LoraModule::alpha, lora.alpha); !alphas.empty())
     json["alpha_pattern"] = alphas;
   if (lora.lora_bias) json["lora_bias"] = true;
-  if (!lora.modules_to_save.empty()) json["modules_to_save"] = lora.modules_to_save;
+  auto saved = lora.modules_to_save;
+  if (config.has_scores()) add_once(saved, module_of(kScoreWeight));
+  if (!saved.empty()) json["modules_to_save"] = saved;
   if (lora.ensure_weight_tying) json["ensure_weight_tying"] = true;
   if (lora.token_rows.contains("") && lora.token_rows.size() == 1) {
     json["trainable_token_indices"] = lora.token_rows.at("");

@@ -16,6 +16,7 @@
 #include "lib/formats/gguf_metadata.hpp"
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/model_config_fields.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -149,6 +150,7 @@ ModelConfig model_config_from_json(const nlohmann::json& json, const std::string
     return model_config_from_json(text, source + ", text_config");
   auto config = sizes_from_json(json, source);
   read_token_ids(config, json, source);
+  read_score_head(config, json, source);
   return config;
 }
 
@@ -174,6 +176,7 @@ nlohmann::json text_model_config(const nlohmann::json& json, const std::string& 
 nlohmann::json model_config_to_json(const ModelConfig& config) {
   auto json = config_detail::family_of(config).kind->write(config);
   write_token_ids(config, json);
+  write_score_head(config, json);
   return json;
 }
 
@@ -192,12 +195,24 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
 }
 
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config) {
-  return config_detail::family_of(config).kind->parameters(config);
+  const auto& kind = *config_detail::family_of(config).kind;
+  if (!config.has_scores()) return kind.parameters(config);
+  auto without_head = config;
+  without_head.tie_word_embeddings = true;
+  auto table = kind.parameters(without_head);
+  table.push_back({kScoreWeight, {config.outputs(), config.embed_size}});
+  return table;
+}
+
+std::string head_parameter(const ModelConfig& config) {
+  if (config.has_scores()) return kScoreWeight;
+  const auto& facts = facts_of(config);
+  return std::string(facts.is_always_tied || config.tie_word_embeddings ? facts.embedding : facts.head);
 }
 
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config) {
   const auto& facts = facts_of(config);
-  if (!facts.is_always_tied && !config.tie_word_embeddings) return {};
+  if (config.has_scores() || (!facts.is_always_tied && !config.tie_word_embeddings)) return {};
   return {{std::string(facts.head), std::string(facts.embedding)}};
 }
 
@@ -232,6 +247,7 @@ nlohmann::json hf_config(const ModelConfig& config) {
   write_token_ids(config, json);
   json["architectures"] = {std::string(family.architecture)};
   json["initializer_range"] = 0.02;
+  write_score_head_for_transformers(config, family.architecture, json);
   return json;
 }
 

@@ -76,6 +76,12 @@ struct ModelConfig {
   bool attention_bias = false;  ///< on q, k, v and the output projection
   bool mlp_bias = false;
   DecoderTraits traits;
+  /// Not empty: the model scores a text, by its last token and a matrix score.weight (score_head.hpp), in place of
+  /// predicting the next token. Names of the scores: the labels of a classifier, or one name for a reward.
+  std::vector<std::string> labels;
+  /// With labels: a text's last token is the last one with another id than this. Negative: the last one.
+  std::int64_t pad_token_id = -1;
+  bool score_is_new = false;  ///< the files that a run begins with have a language model's head, and no score.weight
   /// Which tokens begin and end a text, as compact JSON text: an id, a list of ids, or null. Empty: not said. Not used
   /// in computing: exports keep them, since transformers' generate() stops at the latter.
   std::string bos_token_id, eos_token_id;
@@ -88,6 +94,9 @@ struct ModelConfig {
     return static_cast<std::int64_t>(static_cast<double>(head_width()) * traits.rotary_fraction);
   }
   std::int64_t rotary_pairs() const { return (rotary_width() + 1) / 2; }
+  bool has_scores() const { return !labels.empty(); }
+  /// Numbers that the head makes of a token.
+  std::int64_t outputs() const { return has_scores() ? static_cast<std::int64_t>(labels.size()) : vocab_size; }
   bool has_qkv_bias() const { return attention_bias || traits.qkv_bias; }
 
   /// \throws RequestError naming inconsistent sizes
@@ -166,6 +175,9 @@ struct ParameterSpec {
 /// Returns all parameters; a tied head is listed once, under the embedding's name (transformer.wte.weight or
 /// model.embed_tokens.weight).
 std::vector<ParameterSpec> parameter_table(const ModelConfig& config);
+
+/// The parameter of parameter_table() that the head multiplies with.
+std::string head_parameter(const ModelConfig& config);
 
 /// Returns names without storage of their own, each with the parameter that it shares, such as a tied lm_head.weight.
 std::vector<std::pair<std::string, std::string>> tied_names(const ModelConfig& config);

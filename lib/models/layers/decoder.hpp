@@ -49,7 +49,11 @@ class DecoderBlock : public Layer {
   virtual at::Tensor decode(LayerParams params, const at::Tensor& x_ND, std::span<const DecodePart> parts) const = 0;
 };
 
-/// Final norm, head and loss; can also return the logits.
+/// Name of the sum of texts to which a classifier gives the label that they have (LossLayer::sums()).
+inline constexpr const char* kAccuracySum = "label_accuracy";
+
+/// Final norm, head and loss; can also return the logits. The targets of a model with scores are labels, or 0 where it
+/// has one score, whose negative is the loss of a target for JointLoss; each text has one target, its last token's.
 class DecoderHead : public LossLayer {
  public:
   /// Logits [N, vocabulary], float32.

@@ -49,9 +49,10 @@ void add_falcon_layers(Decoder& decoder, const Ops& ops) {
     add_block(decoder, make_falcon_block(site, config.traits.alibi ? make_alibi_heads(site, slopes_H)
                                                                    : make_grouped_heads(site, rope)));
   }
-  const auto place = [&](const char* name) { return parameter_index(decoder, name); };
-  const int head = place(config.tie_word_embeddings ? "transformer.word_embeddings.weight" : "lm_head.weight");
-  decoder.loss = make_head(ops, decoder, {place("transformer.ln_f.weight"), place("transformer.ln_f.bias"), head});
+  const auto place = [&](const std::string& name) { return parameter_index(decoder, name); };
+  decoder.loss = make_head(
+      ops, decoder,
+      {place("transformer.ln_f.weight"), place("transformer.ln_f.bias"), place(head_parameter(decoder.config))});
 }
 
 }  // namespace fsdp::detail

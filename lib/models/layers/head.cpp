@@ -1,4 +1,5 @@
 // The head's loss: cross-entropy of each chunk of logits, which their gradient overwrites.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <memory>
@@ -12,10 +13,30 @@
 namespace fsdp {
 namespace {
 
+/// A model with one score has the score's negative as the loss of a target, of which a joint loss is a function.
+/// \return float32 [N]: 0 where no target is
+at::Tensor negative_scores(const Targets& targets, const at::Tensor& scores_NV) {
+  return scores_NV.select(1, 0).to(at::kFloat).neg().mul_(targets.ids_N.ge(0));
+}
+
+/// Overwrites scores with the gradient of their weighted negatives.
+void set_score_gradients(const Targets& targets, at::Tensor& scores_NV, const GradScale& scale) {
+  auto gradients_N = targets.weights_N.neg().mul_(targets.ids_N.ge(0));
+  scale.on_device.defined() ? gradients_N.mul_(scale.on_device) : gradients_N.mul_(scale.value);
+  scores_NV.zero_();
+  scores_NV.select(1, 0).copy_(gradients_N);
+}
+
 class HeadLayer final : public DecoderHead {
  public:
   HeadLayer(const Ops& ops, detail::LogitChunks chunks, const std::vector<std::string>& groups)
-      : ops_(ops), chunks_(std::move(chunks)), sums_(StepSums::names_of_groups(groups)) {}
+      : ops_(ops),
+        chunks_(std::move(chunks)),
+        is_score_(chunks_.has_scores() && chunks_.vocabulary() == 1),
+        is_classifier_(chunks_.has_scores() && !is_score_),
+        sums_(StepSums::names_of_groups(groups)) {
+    if (is_classifier_) sums_.emplace_back(kAccuracySum);
+  }
   const std::string& name() const override { return name_; }
   const std::vector<int>& parameters() const override { return chunks_.parameters(); }
   std::vector<std::string> sums() const override { return sums_; }
@@ -53,16 +74,26 @@ class HeadLayer final : public DecoderHead {
  private:
   void add_loss(StepSums& sums, const Targets& targets, std::int64_t first, at::Tensor& logits_NV,
                 const GradScale& scale) const {
-    ops_.cross_entropy(sums, logits_NV, targets.narrow(first, logits_NV.size(0)), chunks_.vocabulary(), scale);
+    const auto these = targets.narrow(first, logits_NV.size(0));
+    if (is_score_) return set_score_gradients(these, logits_NV, scale);
+    if (is_classifier_) {
+      const auto right_N = logits_NV.narrow(1, 0, chunks_.vocabulary()).argmax(1).eq(these.ids_N);
+      sums.add(kAccuracySum, right_N.sum(at::kDouble));
+    }
+    ops_.cross_entropy(sums, logits_NV, these, chunks_.vocabulary(), scale);
   }
 
   /// Keeps the losses of a chunk's targets.
   void look(const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, at::Tensor& losses_N) const {
     const auto count = logits_NV.size(0);
-    StepSums unweighted;  // and thus of no use
+    const Targets targets(batch.targets_N.narrow(0, first, count));
     at::Tensor part_N;
-    ops_.cross_entropy(unweighted, logits_NV, Targets(batch.targets_N.narrow(0, first, count)), chunks_.vocabulary(),
-                       0.0, &part_N);
+    if (is_score_) {
+      part_N = negative_scores(targets, logits_NV);
+    } else {
+      StepSums unweighted;  // and thus of no use
+      ops_.cross_entropy(unweighted, logits_NV, targets, chunks_.vocabulary(), 0.0, &part_N);
+    }
     if (!losses_N.defined()) losses_N = at::empty({batch.rows * batch.length}, part_N.options());
     losses_N.narrow(0, first, count).copy_(part_N);
   }
@@ -78,6 +109,7 @@ class HeadLayer final : public DecoderHead {
 
   const Ops& ops_;
   detail::LogitChunks chunks_;
+  bool is_score_, is_classifier_;
   std::vector<std::string> sums_;
   std::string name_ = "head";
 };

@@ -67,9 +67,9 @@ void add_llama_layers(Decoder& decoder, const Ops& ops) {
                                              make_llama_mixer(site, config.traits.slides(block) ? local_rope : rope),
                                              make_llama_feed_forward(site)));
   }
-  const int head =
-      parameter_index(decoder, config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
-  decoder.loss = make_head(ops, decoder, {parameter_index(decoder, "model.norm.weight"), head});
+  decoder.loss = make_head(
+      ops, decoder,
+      {parameter_index(decoder, "model.norm.weight"), parameter_index(decoder, head_parameter(decoder.config))});
 }
 
 }  // namespace fsdp::detail

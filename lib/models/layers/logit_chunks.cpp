@@ -79,7 +79,7 @@ at::Tensor LogitChunks::all(LayerParams p, const at::Tensor& x_ND) const {
   const auto normed_ND = final_norm(p, x_ND).out_ND;
   auto padded = ops_.linear(normed_ND, p[weight_]);
   adapter_.forward(adapter_params(p), {}, 0, normed_ND, padded);
-  auto logits = padded.narrow(1, 0, config_.vocab_size).to(at::kFloat);
+  auto logits = padded.narrow(1, 0, vocabulary()).to(at::kFloat);
   cap_in_place(logits);
   return logits;
 }

@@ -32,7 +32,8 @@ class LogitChunks {
 
   /// As the caller's parameters, then those of the head's adapter.
   const std::vector<int>& parameters() const { return parameters_; }
-  std::int64_t vocabulary() const { return config_.vocab_size; }
+  std::int64_t vocabulary() const { return config_.outputs(); }
+  bool has_scores() const { return config_.has_scores(); }
   /// Calls `body` chunk by chunk, in order.
   void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const Body& body) const;
   /// The same, and the backward of each chunk while its logits exist.
@@ -45,7 +46,7 @@ class LogitChunks {
   at::Tensor all(LayerParams p, const at::Tensor& x_ND) const;
 
  private:
-  double cap() const { return config_.traits.logit_softcap; }
+  double cap() const { return has_scores() ? 0 : config_.traits.logit_softcap; }
   void cap_in_place(at::Tensor& logits) const;
   at::Tensor cap_slope(const at::Tensor& capped) const;
   /// GPT's final norm has weight and bias, Llama's a weight only.

@@ -30,10 +30,10 @@ void add_mingpt_layers(Decoder& decoder, const Ops& ops) {
   decoder.layers.push_back(make_sum_embedding(ops, decoder, "transformer.wte", "transformer.wpe"));
   for (int block = 0; block < decoder.config.num_layers; ++block)
     add_block(decoder, make_mingpt_block(ops, decoder, block));
-  const auto place = [&](const char* name) { return parameter_index(decoder, name); };
-  decoder.loss =
-      make_head(ops, decoder,
-                {place("transformer.ln_f.weight"), place("transformer.ln_f.bias"), place("transformer.wte.weight")});
+  const auto place = [&](const std::string& name) { return parameter_index(decoder, name); };
+  decoder.loss = make_head(
+      ops, decoder,
+      {place("transformer.ln_f.weight"), place("transformer.ln_f.bias"), place(head_parameter(decoder.config))});
 }
 
 }  // namespace fsdp::detail

@@ -93,10 +93,11 @@ class RecordReader {
       run_.evals.push_back({words(record, "val_set"), whole(record, "step"), number(record, "val_loss")});
       // The curves of the training tell as much about the others.
       const auto means = object(record, kValMeansKey);
-      if (means.contains(kRewardAccuracy)) {
+      for (const auto& [name, mean] : means.items()) {
+        if (!is_accuracy(name)) continue;
         const auto set = words(record, "val_set");
-        run_.evals.push_back({(set.empty() ? "" : set + ": ") + kRewardAccuracy, whole(record, "step"),
-                              number(means, kRewardAccuracy), false, true});
+        run_.evals.push_back(
+            {(set.empty() ? "" : set + ": ") + name, whole(record, "step"), number(means, name.c_str()), false, true});
       }
       between_.after_a_break = true;
     } else if (record.contains("chess_games")) {

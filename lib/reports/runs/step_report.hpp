@@ -98,6 +98,8 @@ inline constexpr const char* kValMeansKey = "val_means";
 inline constexpr std::string_view kValMeansTag = "eval/";
 /// The share of preferences whose chosen side has the higher reward.
 inline constexpr const char* kRewardAccuracy = "reward_accuracy";
+/// True for the mean that says how often a model is right: of preferences, or of labels.
+inline bool is_accuracy(std::string_view mean) { return mean.ends_with("_accuracy"); }
 
 inline constexpr std::array kStepMetrics{
     StepMetric{.key = "step", .field = &StepReport::step},

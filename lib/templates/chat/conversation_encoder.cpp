@@ -373,6 +373,12 @@ MaskedIds ConversationEncoder::encode_message_pair(const nlohmann::ordered_json&
   return {std::move(encoded.ids), std::move(mask)};
 }
 
+std::vector<std::int32_t> ConversationEncoder::encode_text(const std::string& text) const {
+  const TextRange all{0, text.size()};
+  const bool is_plain = rules_.marks == MarksInTexts::plain_text;
+  return tokenizer_.document_marks().around(tokenizer_.encode_marked(text, std::span(&all, is_plain ? 1 : 0)).ids);
+}
+
 MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record) const {
   return encode_pair(record, PromptEnd::as_many_as_alone);
 }

@@ -46,6 +46,10 @@ class ConversationEncoder {
   /// \throws FormatError naming the problem
   MaskedIds encode_messages(const nlohmann::ordered_json& record, const std::string& field) const;
 
+  /// Encodes a text with the marks of a document around it. Names of special tokens in it are as
+  /// ConversationRules::marks says.
+  std::vector<std::int32_t> encode_text(const std::string& text) const;
+
   /// Returns the ids of a conversation that the assistant continues; marks are not doubled.
   /// \throws FormatError naming the message that has no place in the template
   std::vector<std::int32_t> encode_prompt(const nlohmann::ordered_json& messages) const;

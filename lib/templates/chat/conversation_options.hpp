@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/base/types/named_values.hpp"
 
@@ -14,13 +15,26 @@ enum class DataForm : std::uint8_t {
   text,               ///< a string, or a list of strings
   prompt_completion,  ///< `prompt` and `completion`: strings, or lists of messages
   messages,           ///< a list of {"role": ..., "content": ...}
-  preference          ///< `chosen` and `rejected`, with or without `prompt`: strings, or lists of messages
+  preference,         ///< `chosen` and `rejected`, with or without `prompt`: strings, or lists of messages
+  label               ///< `label` beside a text or `messages`. Never decided by keys
 };
 
-inline constexpr std::array kDataFormNames{
-    NamedValue<DataForm>{"auto", DataForm::automatic}, NamedValue<DataForm>{"text", DataForm::text},
-    NamedValue<DataForm>{"prompt-completion", DataForm::prompt_completion},
-    NamedValue<DataForm>{"messages", DataForm::messages}, NamedValue<DataForm>{"preference", DataForm::preference}};
+inline constexpr std::array kDataFormNames{NamedValue<DataForm>{"auto", DataForm::automatic},
+                                           NamedValue<DataForm>{"text", DataForm::text},
+                                           NamedValue<DataForm>{"prompt-completion", DataForm::prompt_completion},
+                                           NamedValue<DataForm>{"messages", DataForm::messages},
+                                           NamedValue<DataForm>{"preference", DataForm::preference},
+                                           NamedValue<DataForm>{"label", DataForm::label}};
+
+/// A model's head, which decides the targets of samples.
+enum class HeadKind : std::uint8_t {
+  next_token,
+  classify,  ///< a label, of samples of the form `label`
+  reward     ///< a number, greater for the chosen side of a preference than for the rejected one
+};
+inline constexpr std::array kHeadNames{NamedValue<HeadKind>{"next-token", HeadKind::next_token},
+                                       NamedValue<HeadKind>{"classify", HeadKind::classify},
+                                       NamedValue<HeadKind>{"reward", HeadKind::reward}};
 
 /// Treatment of the name of a special token inside a message, a prompt or a completion.
 enum class MarksInTexts : std::uint8_t {
@@ -60,6 +74,10 @@ struct ConversationOptions {
   PairEncoding pairs = PairEncoding::joint;
   std::int64_t max_prompt_length = 0;  ///< ids at the end of a preference's prompt that are kept; 0: all
   Truncation truncation = Truncation::keep_start;
+  /// The one target of a text that is scored follows its last id: the number of its label, or of a reward 0.
+  HeadKind head = HeadKind::next_token;
+  std::vector<std::string> labels = {};  ///< of classify, in the order of their numbers
+  std::int64_t padding_id = -1;          ///< ids at the end of a text that are left out before its target; -1: none
 };
 
 }  // namespace fsdp

@@ -65,7 +65,7 @@ void log_settled_options(const TokenFile& file, const TextOptions& options, cons
 void log_answers(const TokenizeReport& report, const Logger& log) {
   log_ignored(report.ignored, log);
   if (report.chat_template.empty() && !report.masked) return;
-  log.info(answers_line(report));
+  if (!report.has_scores) log.info(answers_line(report));
   if (report.skipped > 0) log.warning(skipped_line(report));
   if (report.equal > 0) log.warning(equal_line(report));
   if (report.has_preferences && report.cut_documents > 0)
@@ -114,7 +114,8 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   how.field = options.field;
   how.conversations = options.conversations;
   // Other samples are cut as they are read. A preference whose cut side has no target is left out.
-  if (options.conversations.form == DataForm::preference) how.max_length = options.row_inputs;
+  const auto form = options.conversations.form;
+  if (form == DataForm::preference || form == DataForm::label) how.max_length = options.row_inputs;
   how.max_rows = options.max_rows;
   how.split = options.split;
   how.threads = usable_cores();
@@ -147,7 +148,8 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
 
 std::string asked_column(const std::string& field, DataForm form) {
   if (!field.empty() || form == DataForm::automatic) return field;
-  return form == DataForm::messages ? "messages" : form == DataForm::text ? "text" : "prompt";
+  const bool is_text = form == DataForm::text || form == DataForm::label;
+  return form == DataForm::messages ? "messages" : is_text ? "text" : "prompt";
 }
 
 TokenFileOptions token_file_options(TextLayout layout, std::optional<NumberType> type, const std::string& field) {

@@ -100,10 +100,10 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
   result.tokens = static_cast<std::int64_t>(sums[2]);
   result.loss = sums[1] > 0 ? sums[0] / sums[1] : std::numeric_limits<double>::quiet_NaN();
   result.perplexity = std::exp(result.loss);
-  const auto names = objective.sums();
+  const auto [first_group, groups] = loss.groups();
   for (std::size_t i = 0; i < loss.named.size(); ++i) {
-    const auto& name = loss.named[i].name;
-    if (std::ranges::count(names, name) > 0) result.means.push_back({name, sums[3 + i] * share_of(sums[1])});
+    if (i >= first_group && i < first_group + 2 * groups) continue;
+    result.means.push_back({loss.named[i].name, sums[3 + i] * share_of(sums[1])});
   }
   result.seconds = seconds_since(start);
   return result;

@@ -21,8 +21,8 @@ double spread(double squares, std::int64_t units) {
   return std::sqrt(n / (n - 1) * squares);
 }
 
-constexpr std::array kMetrics{"loss",        "perplexity",   "bits_per_byte",   "chess_accuracy",
-                              "chess_legal", "chess_result", "reward_accuracy", "reward_margin"};
+constexpr std::array kMetrics{"loss",         "perplexity",      "bits_per_byte", "chess_accuracy", "chess_legal",
+                              "chess_result", "reward_accuracy", "reward_margin", "label_accuracy", "label_loss"};
 
 MetricComparison compare_metric(const Metric& a, const Metric& b) {
   MetricComparison result;

@@ -10,6 +10,7 @@
 #include "lib/engine/runtime/model_text.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/family.hpp"
+#include "lib/models/config/score_head.hpp"
 #include "lib/ranks/agree.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/state/checkpoint.hpp"
@@ -83,6 +84,8 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
         fmt::format("adapter {}: the checkpoint {} has adapters of its own", adapter.string(), subject.path.string()));
   if (subject.checkpoint != nullptr)
     throw RequestError(fmt::format("an adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
+  if (const auto scores = subject.config.has_scores() ? 0 : scores_of_adapter(adapter); scores > 0)
+    add_score_head(subject.config, unnamed_labels(scores), subject.config.traits.padding_id);
   auto plan = plan_adapter_of_model(adapter, subject.config, subject.quantize);
   subject.lora = std::move(plan.lora);
   if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;

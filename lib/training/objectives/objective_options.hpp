@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/types/named_values.hpp"
+#include "lib/templates/chat/conversation_options.hpp"
 
 namespace fsdp {
 
@@ -53,6 +54,9 @@ struct WeightedDpoLoss {
 };
 
 struct ObjectiveOptions {
+  HeadKind head = HeadKind::next_token;
+  double center_rewards = 0;  ///< of reward: weight of the squared sum of both rewards (Eisenstein et al.,
+                              ///< arXiv:2312.09244)
   ObjectiveKind kind = ObjectiveKind::next_token;
   std::vector<WeightedDpoLoss> dpo_losses{WeightedDpoLoss{}};  ///< of dpo
   double beta = 0.1;                                           ///< of rewards; of orpo the weight of the odds ratio
@@ -61,7 +65,11 @@ struct ObjectiveOptions {
   double simpo_gamma = 0.5;  ///< margin of the rewards of simpo
   std::string reference;     ///< weights that dpo compares with: a directory; empty: those that the run begins with
 
-  bool has_preferences() const { return kind != ObjectiveKind::next_token; }
+  bool has_scores() const { return head != HeadKind::next_token; }
+  /// True if the head predicts tokens and an objective compares answers.
+  bool compares_answers() const { return kind != ObjectiveKind::next_token; }
+  /// True if the rows are preferences.
+  bool has_preferences() const { return compares_answers() || head == HeadKind::reward; }
   bool has_reference() const { return kind == ObjectiveKind::dpo; }
 };
 

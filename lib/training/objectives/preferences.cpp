@@ -15,13 +15,18 @@
 namespace fsdp {
 namespace {
 
-constexpr const char *kChosen = "reward_chosen", *kRejected = "reward_rejected", *kMargin = "reward_margin",
-                     *kAccuracy = kRewardAccuracy, *kChosenLogps = "logps_chosen", *kRejectedLogps = "logps_rejected";
-
-/// One side of all pairs. \param side  0: the chosen, 1: the rejected
-at::Tensor side_of(const at::Tensor& values_S, std::int64_t side) { return values_S.view({-1, 2}).select(1, side); }
+constexpr const char *kChosenLogps = "logps_chosen", *kRejectedLogps = "logps_rejected";
 
 }  // namespace
+
+at::Tensor side_of(const at::Tensor& values_S, std::int64_t side) { return values_S.view({-1, 2}).select(1, side); }
+
+void add_rewards(StepSums& sums, const at::Tensor& chosen, const at::Tensor& rejected) {
+  sums.add(kChosenReward, chosen.sum());
+  sums.add(kRejectedReward, rejected.sum());
+  sums.add(kRewardMargin, (chosen - rejected).sum());
+  sums.add(kRewardAccuracy, chosen.gt(rejected).sum(at::kDouble));
+}
 
 PreferenceObjective::PreferenceObjective(ObjectiveOptions options) : options_(std::move(options)) {
   const bool has_sft = options_.kind == ObjectiveKind::orpo || options_.kind == ObjectiveKind::cpo;
@@ -29,7 +34,7 @@ PreferenceObjective::PreferenceObjective(ObjectiveOptions options) : options_(st
 }
 
 std::vector<std::string> PreferenceObjective::sums() const {
-  return {kChosen, kRejected, kMargin, kAccuracy, kChosenLogps, kRejectedLogps};
+  return {kChosenReward, kRejectedReward, kRewardMargin, kRewardAccuracy, kChosenLogps, kRejectedLogps};
 }
 
 StepCounts PreferenceObjective::weigh(MicroBatch& batch) const {
@@ -59,11 +64,7 @@ at::Tensor PreferenceObjective::join(const MicroBatch& batch, const at::Tensor& 
 
   const bool by_means = options_.kind == ObjectiveKind::orpo || options_.kind == ObjectiveKind::simpo;
   const auto rewards_S = (by_means ? scores_S / targets_S : scores_S) * options_.beta;
-  const auto chosen = side_of(rewards_S, 0), rejected = side_of(rewards_S, 1);
-  sums.add(kChosen, chosen.sum());
-  sums.add(kRejected, rejected.sum());
-  sums.add(kMargin, (chosen - rejected).sum());
-  sums.add(kAccuracy, chosen.gt(rejected).sum(at::kDouble));
+  add_rewards(sums, side_of(rewards_S, 0), side_of(rewards_S, 1));
   sums.add(kChosenLogps, side_of(logps_S, 0).sum());
   sums.add(kRejectedLogps, side_of(logps_S, 1).sum());
 

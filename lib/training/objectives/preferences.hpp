@@ -8,6 +8,15 @@
 
 namespace fsdp {
 
+// Sums of preferences beside the loss; accuracy is kRewardAccuracy.
+inline constexpr const char *kChosenReward = "reward_chosen", *kRejectedReward = "reward_rejected",
+                            *kRewardMargin = "reward_margin";
+
+/// Adds them. \param chosen, rejected  rewards of both sides of each pair, float64
+void add_rewards(StepSums& sums, const at::Tensor& chosen, const at::Tensor& rejected);
+/// One side of all pairs of sequences. \param side  0: the chosen, 1: the rejected
+at::Tensor side_of(const at::Tensor& values_S, std::int64_t side);
+
 /// The loss is the mean of pair_losses() over all pairs of the step, and sft_weight times the mean loss of all chosen
 /// targets of the step. The count is the number of pairs. Rewards are beta times the log-probability, of orpo and simpo
 /// its mean over the targets, less the reference's where there is one.

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoints/model/unused_keys.hpp"
 #include "lib/checkpoints/programs/formats.hpp"
 #include "lib/checkpoints/transform/model_tensors.hpp"
 #include "lib/checkpoints/transform/tracked_source.hpp"
 #include "lib/models/config/adapter_config.hpp"
-#include "lib/models/config/unused_keys.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 
 namespace fsdp {

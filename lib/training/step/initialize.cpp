@@ -16,6 +16,7 @@
 #include "lib/compute/tensor/without_autograd.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/quantize_config.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
@@ -169,8 +170,11 @@ void initialize_parameters(ModelRuntime& runtime, std::uint64_t seed) {
   initialize(runtime, seed, [](const ParameterSpec&) { return true; });
 }
 
-void initialize_adapters(ModelRuntime& runtime, std::uint64_t seed) {
-  initialize(runtime, seed, [](const ParameterSpec& spec) { return spec.adapter; });
+void initialize_added_parameters(ModelRuntime& runtime, std::uint64_t seed) {
+  const bool has_new_score = runtime.decoder().config.score_is_new;
+  initialize(runtime, seed, [has_new_score](const ParameterSpec& spec) {
+    return spec.adapter || (has_new_score && spec.name == kScoreWeight);
+  });
 }
 
 }  // namespace fsdp

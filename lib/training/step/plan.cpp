@@ -1,5 +1,4 @@
 #include "lib/training/step/plan.hpp"
-#include "lib/training/objectives/preferences.hpp"
 
 #include <fmt/format.h>
 
@@ -12,6 +11,8 @@
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/remedy.hpp"
 #include "lib/training/data/token_cache.hpp"
+#include "lib/training/objectives/preferences.hpp"
+#include "lib/training/objectives/reward.hpp"
 
 namespace fsdp {
 
@@ -69,7 +70,9 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
 }
 
 std::shared_ptr<const Objective> plan_objective(const TrainOptions& options) {
-  if (options.objective.has_preferences()) return std::make_shared<const PreferenceObjective>(options.objective);
+  if (options.objective.head == HeadKind::reward)
+    return std::make_shared<const RewardObjective>(options.objective.center_rewards);
+  if (options.objective.compares_answers()) return std::make_shared<const PreferenceObjective>(options.objective);
   return std::make_shared<const Objective>();
 }
 

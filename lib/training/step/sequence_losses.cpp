@@ -29,7 +29,7 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
   const WithoutAutograd guard;
   // Same chunk size as the training loss: fewer rows slow the matrix product down.
   constexpr std::int64_t kRows = 512, kSmall_bytes = std::int64_t{16} << 20;
-  const auto row_bytes = runtime.decoder().config.vocab_size * static_cast<std::int64_t>(sizeof(float));
+  const auto row_bytes = runtime.decoder().config.outputs() * static_cast<std::int64_t>(sizeof(float));
   const auto piece = std::max(kRows, kSmall_bytes / row_bytes);
   const auto& head = *runtime.decoder().loss;
   const auto end = runtime.engine().forward(batch);
@@ -48,7 +48,7 @@ std::vector<SequenceLoss> sequence_losses(ModelRuntime& runtime, const MicroBatc
   for (const auto& [first, length] : sequences_of(batch)) sequences.push_back({first, length});
   std::vector<StepSums> sums(sequences.size());
   forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
-    add_losses(runtime.ops(), batch, first, logits_NV, runtime.decoder().config.vocab_size, sequences, sums);
+    add_losses(runtime.ops(), batch, first, logits_NV, runtime.decoder().config.outputs(), sequences, sums);
   });
   runtime.synchronize();
   for (std::size_t i = 0; i < sequences.size(); ++i) {

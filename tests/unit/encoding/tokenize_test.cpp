@@ -1,5 +1,7 @@
 #include "lib/encoding/tokenize.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -126,7 +128,7 @@ TEST_SUITE("corpus/tokenize") {
 
   TEST_CASE("plain text is a stream, other files are documents, and both together need a word") {
     TempDir dir;
-    fsdp::replace_file(dir / "a.txt", std::string(400, 'x') + " one two three");
+    fsdp::replace_file(dir / "a.txt", fmt::format("{} one two three", std::string(400, 'x')));
     fsdp::replace_file(dir / "b.jsonl", jsonl(100));
     const auto encoded = [&](std::vector<std::filesystem::path> inputs, fsdp::TokenLayout layout) {
       auto o = options(inputs.front(), dir / "out.h5");

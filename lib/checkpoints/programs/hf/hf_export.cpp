@@ -19,6 +19,7 @@
 #include "lib/checkpoints/transform/select.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/family.hpp"
+#include "lib/models/config/score_head.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/tokenizers/sentencepiece/sentencepiece_tokenizer.hpp"
 
@@ -112,10 +113,28 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
   log.warning("no config.json is known, without which transformers does not open the output", Remedy::config_json);
 }
 
+/// The fields that a head of scores adds to a config.json, which may be that of the language model that a run began
+/// with, or that an adapter was merged into; null without such a head.
+nlohmann::json score_fields(const std::optional<ModelConfig>& known, const nlohmann::json& config,
+                            const std::string& file, const Source& source) {
+  const auto score = std::ranges::find(source.tensors(), kScoreWeight, &SourceTensor::name);
+  const bool is_known = known && known->has_scores();
+  if (!is_known && (score == source.tensors().end() || score->shape.size() != 2)) return nullptr;
+  auto model = is_known ? *known : model_config_from_json(config, file);
+  if (!model.has_scores()) add_score_head(model, unnamed_labels(score->shape[0]), model.traits.padding_id);
+  const auto whole = hf_config(model);
+  nlohmann::json fields;
+  for (const auto* name : {"architectures", "id2label", "label2id", "pad_token_id"}) {
+    if (whole.contains(name)) fields[name] = whole[name];
+  }
+  return fields;
+}
+
 /// Updates config.json for the written tensors: their type, whether matrices are in 4 bits, and whether an adapter has
 /// parted head and embedding. Spells the rope
 /// parameters of transformers 5 so that transformers 4 reads them, too.
-void adapt_config(HfTargetOptions& hf, const SourceChanges& input, const Source& source) {
+void adapt_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const SourceChanges& input,
+                  const Source& source) {
   auto file = config_of(hf);
   if (!file) return;
   auto& config = file->json;
@@ -130,6 +149,7 @@ void adapt_config(HfTargetOptions& hf, const SourceChanges& input, const Source&
                        Remedy::map_to_gpt2);
   const bool changed = spell_rope_for_all(config, file->name) || is_text;
   const auto before = config;
+  if (const auto fields = score_fields(model, config, file->name, source); !fields.is_null()) config.update(fields);
   if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
   if (source.info().unties_head) config["tie_word_embeddings"] = false;
   for (const auto& tensor : source.tensors()) {
@@ -327,7 +347,7 @@ std::unique_ptr<Target> make_hf_target(WriteRequest& request) {
   if (options.max_shard_bytes) hf.max_shard_bytes = *options.max_shard_bytes;
   const auto model = known_model(original, options.changes);
   add_config(hf, model, changes, *request.source, log);
-  adapt_config(hf, changes, *request.source);
+  adapt_config(hf, model, changes, *request.source);
   request.source = under_embedding_name(request.source, hf);
   check_fits(hf, options, request.numbers, log);
   add_tokenizer(hf, model, original, *request.source, options, log);

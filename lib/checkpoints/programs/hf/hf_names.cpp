@@ -45,7 +45,7 @@ struct NameRow {
 };
 
 // --- minGPT and GPT2LMHeadModel: the same names ----------------------------------------------------------------------
-constexpr std::array<NameRow, 17> kGpt2{{
+constexpr std::array<NameRow, 18> kGpt2{{
     {"transformer.wte.weight", "transformer.wte.weight"},
     {"transformer.wpe.weight", "transformer.wpe.weight"},
     {"transformer.h.#.ln_1.weight", "transformer.h.#.ln_1.weight"},
@@ -63,6 +63,7 @@ constexpr std::array<NameRow, 17> kGpt2{{
     {"transformer.ln_f.weight", "transformer.ln_f.weight"},
     {"transformer.ln_f.bias", "transformer.ln_f.bias"},
     {"lm_head.weight", "lm_head.weight"},
+    {"score.weight", "score.weight"},
 }};
 /// Causal masks: minGPT stores one, too (attn.bias); older versions of transformers' GPT-2 also store a fill value.
 constexpr std::array<NameRow, 2> kGpt2Buffers{{
@@ -71,7 +72,7 @@ constexpr std::array<NameRow, 2> kGpt2Buffers{{
 }};
 
 // --- Llama -----------------------------------------------------------------------------------------------------------
-constexpr std::array<NameRow, 19> kLlama{{
+constexpr std::array<NameRow, 20> kLlama{{
     {"model.embed_tokens.weight", "model.embed_tokens.weight"},
     {"model.layers.#.self_attn.q_proj.weight", "model.layers.#.self_attn.q_proj.weight"},
     {"model.layers.#.self_attn.q_proj.bias", "model.layers.#.self_attn.q_proj.bias"},
@@ -91,6 +92,7 @@ constexpr std::array<NameRow, 19> kLlama{{
     {"model.layers.#.post_attention_layernorm.weight", "model.layers.#.post_attention_layernorm.weight"},
     {"model.norm.weight", "model.norm.weight"},
     {"lm_head.weight", "lm_head.weight"},
+    {"score.weight", "score.weight"},
 }};
 constexpr std::array<NameRow, 2> kLlamaBuffers{{
     {"model.layers.#.self_attn.rotary_emb.inv_freq", "", NameChange::dropped},

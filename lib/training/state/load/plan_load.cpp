@@ -426,11 +426,12 @@ LoadPlan plan_weights(const Source& source, const std::filesystem::path& directo
   LoadPlan plan;
   plan.path = directory;
   for (std::size_t i = 0; i < table.size(); ++i) {
+    if (found.missing.contains(i)) continue;
     plan.params.push_back(i);
+    plan.weights.push_back(found.numbers[i]);
     if (!found.stored.contains(i)) check_fit(source.tensors()[found.numbers[i]], table[i].shape, directory);
   }
   for (const auto& [original, copy] : found.copies) check_fit(source.tensors()[copy], table[original].shape, directory);
-  plan.weights = std::move(found.numbers);
   plan.copies = std::move(found.copies);
   plan.stored = std::move(found.stored);
   return plan;

@@ -39,7 +39,7 @@ inline void fill_codes(ModelRuntime& runtime) {
     const auto numbers = at::arange(rows.numel(), at::kLong).view(rows.sizes());
     rows.copy_(spec.storage == Storage::byte ? numbers * 37 % 256 : 0.03 + numbers % 7 * 0.005);
   }
-  initialize_adapters(runtime, 5);  // computes DoRA's row norms
+  initialize_added_parameters(runtime, 5);  // computes DoRA's row norms
 }
 
 /// Makes six steps with different loss scales; the fourth has too few samples for full micro-batches.

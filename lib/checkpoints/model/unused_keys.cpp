@@ -1,4 +1,4 @@
-#include "lib/models/config/unused_keys.hpp"
+#include "lib/checkpoints/model/unused_keys.hpp"
 
 #include <algorithm>
 #include <array>
