@@ -150,12 +150,55 @@ class Preferences(fsdp_cli.Case):
                     "no-shard": (["--batch-size", 2, "--sharding", "no-shard"], 2),
                     "grad-shard": (["--batch-size", 2, "--sharding", "grad-shard"], 2),
                     "hybrid": (["--batch-size", 1, "--sharding", "hybrid-full-shard", "--shard-group-size", 2], 4),
+                    "hybrid-grad-shard": (["--batch-size", 1, "--sharding", "hybrid-grad-shard", "--shard-group-size", 2], 4),
                     "recomputed": (["--activation-checkpointing", "all"], 1)}
         for name, (more, ranks) in variants.items():
             with self.subTest(name):
                 self.tune(name, *more, ranks=ranks, steps=4)
                 for got, loss in zip(self.steps(name), want):
                     self.assertLess(abs(got["loss"] - loss), LOSS)
+        # Three of the four preferences in each step; the next one begins with the fourth.
+        self.tune("one-of-three", "--total-batch-size", 3, "--batch-size", 3, steps=4)
+        self.tune("three", "--total-batch-size", 3, "--batch-size", 1, ranks=3, steps=4)
+        for got, want in zip(self.steps("three"), self.steps("one-of-three")):
+            self.assertLess(abs(got["loss"] - want["loss"]), LOSS)
+            self.assertLess(abs(got["grad_norm"] / want["grad_norm"] - 1), NORM)
+
+    def test_the_loss_is_its_formula(self):
+        """A step's loss is that of its own rewards: to 1e-6, since float64 numbers go through one formula."""
+        one = self.write_one()
+        self.data["one"] = one
+        for name, loss in (("sigmoid", lambda c, r: -log_sigmoid(c - r)), ("hinge", lambda c, r: max(0, 1 - c + r)),
+                           ("nca_pair", lambda c, r: -log_sigmoid(c) - 0.5 * log_sigmoid(-c) - 0.5 * log_sigmoid(-r)),
+                           ("apo_zero", lambda c, r: 1 - sigmoid(c) + sigmoid(r)), ("bco_pair", lambda c, r: -log_sigmoid(c) - log_sigmoid(-r))):
+            with self.subTest(name):
+                self.tune(f"formula-{name}", "--dpo-loss", name, "--reference", DPO / "reference", "--total-batch-size", 1, "--batch-size", 1, data="one", steps=3)
+                for step in self.steps(f"formula-{name}"):
+                    means = step["means"]
+                    self.assertLess(abs(step["loss"] - loss(means["reward_chosen"], means["reward_rejected"])), 1e-6)
+
+    def write_one(self):
+        file = self.folder / "one.jsonl"
+        file.write_text(self.data["plain"].read_text().splitlines()[0] + "\n")
+        return file
+
+    def test_from_a_fine_tune_to_a_chat(self):
+        """Supervised fine-tuning, preferences on its export, an export of both as one model, an answer in a chat."""
+        talks = [json.loads(line) for line in self.data["conversations"].read_text().splitlines()]
+        self.data["talks"] = self.folder / "talks.jsonl"
+        self.data["talks"].write_text("".join(json.dumps({"messages": talk["prompt"] + talk["chosen"]}) + "\n" for talk in talks))
+        tuned, preferred = self.folder / "hf-tuned", self.folder / "hf-preferred"
+        self.tune("chain-sft", "--save-final-hf", tuned, data="talks", objective=(), steps=20)
+        self.tune("chain-dpo", "--model", tuned, "--lora-rank", 4, "--save-final-hf", preferred, data="conversations", steps=8)
+        steps = self.steps("chain-dpo")
+        self.assertEqual(steps[0]["means"]["reward_chosen"], 0)  # the reference is the fine-tune
+        self.assertGreater(steps[-1]["means"]["reward_margin"], 0)
+        question = talks[0]["prompt"][0]["content"]
+        said = fsdp_cli.run("fsdp-eval", [preferred, "--chat", "--prompt", question, "--num-tokens", 8, "--temperature", 0, "--device", "cpu", "--json"])
+        self.assertEqual(said.code, 0, str(said))
+        self.assertTrue(said.json()["text"])
+        margins = [fsdp_cli.run("fsdp-eval", [model, "--data", self.data["conversations"], "--device", "cpu", "--json"]).json()["reward_margin"] for model in (tuned, preferred)]
+        self.assertGreater(margins[1], margins[0])
 
     def test_packed_rows_have_the_same_pairs(self):
         self.tune("padded", steps=2, objective=("--objective", "dpo", "--total-batch-size", 4))
