@@ -25,6 +25,7 @@
 #include "lib/encoding/tokenize.hpp"
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/tokenizers/files/padding.hpp"
 
 namespace fsdp {
 namespace {
@@ -82,8 +83,9 @@ void add_score_options(OptionTable& t, ConversationOptions& o) {
         "names of the labels of --head classify, in the order of their numbers; default: those of the input")
       ->take_all();
   t.add("pad-token-id", o.padding_id,
-        "with --head: token at the end of texts that is none of them, as the model's pad_token_id; -1: none",
-        {.range = {.from = -1, .to = 1 << 24}});
+        "with --head: token at the end of texts that is none of them, as the model's pad_token_id; default: the "
+        "tokenizer's pad_token, else its end mark",
+        {.default_text = "", .range = {.from = 0, .to = 1 << 24}, .any_sign = true});
 }
 
 void add_options(OptionTable& t, Arguments& arguments) {
@@ -299,16 +301,19 @@ void choose_pieces(Arguments& arguments) {
   if (!arguments.report_file.empty()) options.also_written = {arguments.report_file};
 }
 
-/// Lets a head of scores read its samples, and finds the labels. \throws UsageError
-void choose_head(TokenizeOptions& options, const Logger& log) {
+/// Lets a head of scores read its samples, and finds the labels and the padding. \throws UsageError
+void choose_head(TokenizeOptions& options, const Tokenizer& tokenizer, const Logger& log) {
   auto& samples = options.conversations;
   const bool is_classifier = samples.head == HeadKind::classify;
   if (!samples.labels.empty() && !is_classifier) throw UsageError("--labels belongs to --head classify");
+  if (samples.padding_id >= 0 && samples.head == HeadKind::next_token)
+    throw UsageError("--pad-token-id belongs to --head classify or reward");
   if (samples.head == HeadKind::next_token) return;
   const auto form = is_classifier ? DataForm::label : DataForm::preference;
   if (samples.form != DataForm::automatic && samples.form != form)
     throw UsageError("--head says what samples are, and --form asks for something else: leave it out");
   samples.form = form;
+  if (samples.padding_id < 0) samples.padding_id = padding_of(options.tokenizer_name, tokenizer).value_or(-1);
   if (!is_classifier || !samples.labels.empty()) return;
   if (options.in_pieces) throw UsageError("--head classify by several processes: name the labels by --labels");
   samples.labels = find_labels(options.inputs, options.field, {});
@@ -361,8 +366,8 @@ ExitCode run_tokens(const CLI::App& app, Arguments& arguments, const Logger& log
     options.threads = cores;
   }
   if (options.threads == 0) options.threads = std::min(8, cores);
-  choose_head(options, log);
   const auto tokenizer = open_tokenizer(options.tokenizer_name);
+  choose_head(options, *tokenizer, log);
   const bool speaks = !options.in_pieces || speaks_for_the_job();
   if (speaks) log.info(tokenizer->description());
   const StopSignal signal;

@@ -141,17 +141,19 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   std::vector<std::filesystem::path> files;
   for (auto& subject : subjects) {
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
+    const bool asks_for_padding = subject.config.has_scores() && subject.config.pad_token_id < 0;
+    if (asks_for_padding && !subject.tokenizer_name.empty()) open_subject_tokenizer(subject, "a text's padding");
     how.tokenizer_name = subject.tokenizer_name;
     how.tokenizer = subject.tokenizer.get();
     how.conversations.labels = subject.config.labels;
-    how.conversations.padding_id = subject.config.pad_token_id;
+    how.conversations.padding_id = padding_of_texts(subject.config, subject.tokenizer_name, how.tokenizer);
     // Each node has a temporary folder of its own.
     auto& group = scratch ? *node : world;
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
                                 : std::filesystem::path(options.data));
     EvaluationData data;
     data.reader.emplace(files.back(), limit, subject.config.vocab_size, 0, of_tokens);
-    check_targets(data.reader->tokens(), subject.config, "--data " + options.data);
+    check_targets(*data.reader, subject.config, how.conversations.padding_id, "--data " + options.data);
     const bool reads_part =
         data.reader->has_preferences() || samples.head != HeadKind::next_token || !options.log_probs.empty();
     if (options.max_rows > 0 && reads_part)

@@ -22,6 +22,7 @@
 #include "lib/hub/snapshot_store.hpp"
 #include "lib/models/config/adapter_config.hpp"
 #include "lib/models/config/family.hpp"
+#include "lib/models/config/score_head.hpp"
 #include "lib/templates/chat/chat_template.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
 #include "lib/training/run/saved_path.hpp"
@@ -291,9 +292,24 @@ std::string words_of_option(const CLI::Option& option, const std::string& text) 
 }
 
 /// \throws FormatError for an adapter that cannot be trained on
-LoraConfig trainable_adapter(const std::filesystem::path& adapter, const std::filesystem::path& model,
-                             const QuantizeConfig& quantize) {
-  auto plan = plan_adapter_of_model(adapter, read_model_config(model), quantize);
+LoraConfig trainable_adapter(const std::filesystem::path& adapter, const TrainOptions& options) {
+  auto config = read_model_config(options.model.directory);
+  if (const auto scores = config.has_scores() ? 0 : scores_of_adapter(adapter); scores > 0) {
+    const auto head = options.objective.head;
+    if (head != (scores == 1 ? HeadKind::reward : HeadKind::classify))
+      throw UsageError(fmt::format("--adapter {} has {}: train it by --head {}", adapter.string(),
+                                   scores == 1 ? "a reward" : fmt::format("the scores of {} labels", scores),
+                                   scores == 1 ? "reward" : "classify"));
+    const auto& labels = options.conversations.labels;
+    if (!labels.empty() && std::ssize(labels) != scores)
+      throw UsageError(fmt::format("--adapter {} has the scores of {} labels, and --labels names {}", adapter.string(),
+                                   scores, labels.size()));
+    add_score_head(config, unnamed_labels(scores), -1);
+  } else if (!config.has_scores() && options.objective.has_scores()) {
+    throw UsageError("--adapter " + adapter.string() +
+                     " is of a model that writes, and --head asks for another one: leave one of them out");
+  }
+  auto plan = plan_adapter_of_model(adapter, config, options.sharding.quantize);
   if (plan.shares_adapter)
     throw FormatError(plan.file.string() +
                       ": head and embedding share one adapter (ensure_weight_tying), which training would part: "
@@ -458,9 +474,8 @@ void resolve_names(TrainOptions& options) {
   }
   if (!options.adapter.empty()) {
     // Without base weights there is no run; that error is reported later.
-    const auto lora = model.directory.empty()
-                          ? read_adapter_config(options.adapter).lora
-                          : trainable_adapter(options.adapter, model.directory, options.sharding.quantize);
+    const auto lora = model.directory.empty() ? read_adapter_config(options.adapter).lora
+                                              : trainable_adapter(options.adapter, options);
     take_adapter(options, lora, "--adapter " + options.adapter);
   }
   options.sources = find_data_sources(options.train_data);

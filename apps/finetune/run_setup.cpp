@@ -146,7 +146,7 @@ class DataOpener {
               .quiet = texts.quiet},
              log_, stopped_);
     if (options_.val_split > 0 && loader.is_stream()) loader.keep_part(texts.split);
-    check_targets(loader.tokens(), setup_.config, option + " " + data);
+    check_targets(loader, setup_.config, setup_.config.pad_token_id, option + " " + data);
     if (loader.has_preferences() != options_.objective.has_preferences()) {
       throw UsageError(
           loader.has_preferences()

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/common/check_options.hpp"
+#include "apps/finetune/start/plan_head.hpp"
 #include "apps/memprobe/memprobe_job.hpp"
 #include "apps/memprobe/run_cost.hpp"
 #include "lib/base/process/usable_resources.hpp"
@@ -76,6 +77,7 @@ class MemprobeJob {
     } else {
       config_ = plan_model(options_.train, std::nullopt);
     }
+    if (config_.has_scores()) detail::check_own_head(config_, options_.train);
     if (const auto& train = options_.train; train.objective.has_scores() && !config_.has_scores()) {
       const auto& named = train.conversations.labels;
       const bool is_reward = train.objective.head == HeadKind::reward;

@@ -221,7 +221,7 @@ DataForm find_data_form(const std::filesystem::path& file, const DataSelection& 
   }
   if (selection.form == DataForm::text || has_records) return selection.form;
   throw RequestError(file.string() + ": is " + name_of(kind) + ", which holds texts; " +
-                     std::string(name_of(kDataFormNames, selection.form)) + " are read from JSON Lines and Parquet");
+                     detail::name_with_article(selection.form) + " is read from JSON Lines and Parquet");
 }
 
 DataFileKind data_file_kind(const std::filesystem::path& file) {

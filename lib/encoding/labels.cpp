@@ -24,8 +24,8 @@ const Json& label_of(const Json& record) {
   const auto label = record.find(kLabelKey);
   if (label == record.end()) throw FormatError("has no 'label'");
   if (label->is_number_integer() || label->is_string() || label->is_boolean()) return *label;
-  throw FormatError(fmt::format("'label' is {}, expected the number or the name of one label",
-                                label->is_null() ? "null" : label->type_name()));
+  throw FormatError(fmt::format("'label' is {}, expected the whole number or the name of one label",
+                                label->is_structured() ? label->type_name() : label->dump()));
 }
 
 /// \return nothing for a name
@@ -91,7 +91,16 @@ std::vector<std::string> find_labels(const std::vector<std::filesystem::path>& i
     if (std::ssize(names) > kMost) refuse(fmt::format("there are more than {} labels", kMost));
   }
   if (first.empty()) throw FormatError((inputs.empty() ? "" : inputs.front().string()) + ": holds no labels");
-  if (largest < 0) return {names.begin(), names.end()};
+  if (largest < 0) {
+    std::vector<std::string> sorted(names.begin(), names.end());
+    const auto is_number = [](const std::string& name) {
+      return name.find_first_not_of("0123456789") == std::string::npos && !name.empty();
+    };
+    // "2" comes before "10".
+    if (std::ranges::all_of(sorted, is_number))
+      std::ranges::stable_sort(sorted, {}, [](const std::string& name) { return name.size(); });
+    return sorted;
+  }
   std::vector<std::string> numbered;
   for (std::int64_t i = 0; i <= largest; ++i) numbered.push_back("LABEL_" + std::to_string(i));
   return numbered;

@@ -144,6 +144,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, 
   if (const auto& chat = options.conversations; chat.head != HeadKind::next_token) {
     notes.head = name_of(kHeadNames, chat.head);
     notes.labels = chat.labels;
+    notes.padding_id = chat.padding_id;
   }
   if (!texts_only) notes.train_on = report.masked ? "answers" : "all";
   if (report.shares_rows) return write_packed_documents(file, {options.seq_len, options.seed}, notes);

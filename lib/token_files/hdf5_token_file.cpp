@@ -216,6 +216,7 @@ class Hdf5TokenFile : public TokenFile {
     notes.has_preferences = integer_attribute(handle_, "preferences") == 1;
     notes.head = text_attribute(handle_, "head");
     notes.labels = labels_of(text_attribute(handle_, "labels"));
+    if (!notes.head.empty()) notes.padding_id = integer_attribute(handle_, "pad_token_id");
     notes.overlaps = integer_attribute(handle_, "row_overlap") == 1;
     notes.left_out = integer_attribute(handle_, "ids_left_out");
     return notes;

@@ -25,6 +25,7 @@ struct TokenFileNotes {
   bool has_preferences = false;          ///< documents 2 i and 2 i + 1 are the chosen and the rejected side of a pair
   std::string head = {};                 ///< HeadKind of a model with scores, whose one target ends each document
   std::vector<std::string> labels = {};  ///< names of the targets of a classifier
+  std::int64_t padding_id = -1;          ///< with a head: ids at the end of texts that were left out; -1: none were
   bool masked = false;                   ///< a loss mask is written beside the ids; written, not read
   bool overlaps = false;                 ///< each row begins with the last id of the row before
   std::int64_t left_out = 0;             ///< ids of the texts that are in no row, where the rows overlap

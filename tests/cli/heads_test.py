@@ -275,6 +275,61 @@ class Heads(fsdp_cli.Case):
         reports = [self.evaluate(where, "texts") for where in (self.folder / "gpt", self.run_directory("gpt"))]
         self.assertLess(abs(reports[0]["loss"] - reports[1]["loss"]), SCORE)
 
+    def test_padding_is_the_same_everywhere(self):
+        """A base without padding of its own: run, export, merge and adapter beside the base have the tokenizer's."""
+        padded = [{"text": row["text"] + "<|pad|>", "label": row["label"]} for row in self.texts]
+        self.data["ends-padded"] = self.write("ends-padded", padded)
+        self.tune("padded-lora", "classify", "--lora-rank", 4, "--lr", "1e-2", "--save-final-hf", self.folder / "padded-hf", "--save-final-adapter",
+                  self.folder / "padded-adapter", model=DPO / "base", data="ends-padded", steps=4)
+        result = fsdp_cli.run("fsdp-ckpt-convert", [DPO / "base", self.folder / "padded-merged", "--to", "hf", "--merge-adapter", self.folder / "padded-adapter"])
+        self.assertEqual(result.code, 0, str(result))
+        for export in ("padded-hf", "padded-merged"):
+            self.assertEqual(json.loads((self.folder / export / "config.json").read_text())["pad_token_id"], EXPECTED["pad_token_id"])
+        reports = [self.evaluate(where, "ends-padded", *more) for where, *more in
+                   ((self.run_directory("padded-lora"),), (self.folder / "padded-hf",), (self.folder / "padded-merged",), (DPO / "base", "--adapter", self.folder / "padded-adapter"))]
+        for report in reports[1:]:
+            self.assertEqual(report["confusion"], reports[0]["confusion"])
+            self.assertLess(abs(report["loss"] - reports[0]["loss"]), SCORE)
+        self.tune("padded-on", "classify", "--adapter", self.folder / "padded-adapter", model=DPO / "base", data="ends-padded", steps=1)
+        self.assertLess(abs(self.steps("padded-on")[0]["loss"] - reports[0]["loss"]), SCORE)
+        for head, more, words in (("reward", [], "train it by --head classify"), ("classify", ["--labels", "a", "b"], "the scores of 3 labels, and --labels names 2")):
+            self.assertIn(words, self.tune("x", head, "--adapter", self.folder / "padded-adapter", *more, model=DPO / "base", code=2).err)
+        without = self.folder / "without-padding"
+        shutil.copytree(HEADS / "classifier", without)
+        config = json.loads((without / "config.json").read_text())
+        del config["pad_token_id"]
+        (without / "config.json").write_text(json.dumps(config))
+        self.data["padded-twice"] = self.write("padded-twice", [{"text": row["text"] + "<|pad|><|pad|>", "label": row["label"]} for row in self.texts])
+        self.tune("own-head", "classify", model=without, data="padded-twice", steps=2)
+        self.check("own-head", EXPECTED["classifier"]["steps"][:2], "classify")
+
+    def test_long_texts(self):
+        """Texts are cut before their label, and told; token files with longer ones are refused."""
+        self.data["long"] = self.write("long", [{"text": row["text"] + " river boat noon" * 4, "label": row["label"]} for row in self.texts])
+        result = self.tune("long", "classify", "--seq-len", 16, data="long", steps=1)
+        self.assertIn("6 of 6 texts are longer", result.err)
+        tokens = self.folder / "long.h5"
+        labels = ["--labels", *EXPECTED["classifier"]["labels"]]
+        made = ["tokens", "--input", self.data["long"], "--tokenizer", DPO / "tokenizer", "--output", tokens, "--head", "classify", *labels]
+        self.assertEqual(fsdp_cli.run("fsdp-download", made).code, 0)
+        self.data["long-tokens"] = tokens
+        self.assertIn("would lose it", self.tune("x", "classify", "--seq-len", 16, data="long-tokens", code=4).err)
+        result = fsdp_cli.run("fsdp-eval", [HEADS / "classifier", "--data", tokens, "--seq-len", 16, "--tokenizer", DPO / "tokenizer", "--device", "cpu"])
+        self.assertEqual(result.code, 4, str(result))
+        self.assertEqual(fsdp_cli.run("fsdp-download", [*made, "--max-length", 16]).code, 0)
+        self.tune("long-cut", "classify", "--seq-len", 16, data="long-tokens", steps=1)
+        self.assertEqual(self.steps("long-cut")[0]["loss"], self.steps("long")[0]["loss"])
+        self.assertEqual(fsdp_cli.run("fsdp-download", [*made, "--max-length", 16, "--pad-token-id", 5]).code, 0)
+        self.assertIn("the padding 5, and those of the model end before the padding 311", self.tune("x", "classify", "--seq-len", 16, data="long-tokens", code=2).err)
+
+    def test_formats_of_language_models_are_refused(self):
+        for name in ("gguf", "megatron"):
+            output = self.folder / f"as-{name}"
+            result = fsdp_cli.run("fsdp-ckpt-convert", [HEADS / "classifier", output, "--to", name])
+            self.assertEqual(result.code, 2, str(result))
+            self.assertIn("scores texts", result.err)
+            self.assertFalse(output.exists())
+
     def test_what_is_refused(self):
         bad = {"no-label": ([{"text": "boat"}], "has no 'label'"), "range": ([{"text": "boat", "label": 3}], "the labels are 0 to 2"),
                "name": ([{"text": "boat", "label": "cars"}], "the labels are boats, colours, weather"),
@@ -286,7 +341,7 @@ class Heads(fsdp_cli.Case):
         self.data["mixed"] = self.write("mixed", [{"text": "boat", "label": 0}, {"text": "red", "label": "a"}])
         self.assertIn("'label' is a name, and of the samples before not", self.tune("x", "classify", data="mixed", model=DPO / "base", code=4).err)
         self.data["one"] = self.write("one", [{"text": "boat", "label": 0}])
-        self.assertIn("there is one: LABEL_0", self.tune("x", "classify", data="one", model=DPO / "base", code=2).err)
+        self.assertIn("there is one (blanks part those of --labels): LABEL_0", self.tune("x", "classify", data="one", model=DPO / "base", code=2).err)
         for options, words in ((["--objective", "dpo"], "--head has no tokens"), (["--labels", "a", "b"], "and the model has boats"),
                                (["--center-rewards-coefficient", 1], "belongs to --head reward"), (["--stream"], "--stream"), (["--prompt", "boat"], "--prompt"),
                                (["--data-form", "messages"], "--data-form")):
@@ -302,7 +357,7 @@ class Heads(fsdp_cli.Case):
         broken = self.folder / "broken"
         self.data["two"] = self.write("two", self.texts[:2])
         for field, value, words in (("id2label", {"0": "a", "2": "b"}, "has no name for 1"), ("id2label", {"0": "a", "1": "a"}, "two labels are called 'a'"),
-                                    ("problem_type", "multi_label_classification", "problem_type"), ("id2label", {"0": "a", "1": "b"}, "'score.weight' has shape [3, 20], the model needs [2, 20]")):
+                                    ("problem_type", "multi_label_classification", "problem_type"), ("problem_type", "regression", "is regression"), ("id2label", {"0": "a", "1": "b"}, "'score.weight' has shape [3, 20], the model needs [2, 20]")):
             shutil.copytree(HEADS / "classifier", broken, dirs_exist_ok=True)
             config = json.loads((HEADS / "classifier" / "config.json").read_text())
             (broken / "config.json").write_text(json.dumps({**config, field: value}))

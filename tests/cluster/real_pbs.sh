@@ -125,10 +125,10 @@ continued() { [[ $(cat limit.o* | grep -c "start by") -ge 2 ]]; }
 wait_for 300 continued || show_and_fail "the second job does not start"
 end_chain limit.o*
 
-# general NAME STEPS OPTIONS...: sets job to pbs/train.pbs as run NAME; its output goes to the folder NAME.
+# general NAME STEPS OPTIONS...: sets job to pbs/train.pbs as run NAME, on the data `data`; its output goes to the folder NAME.
 general() {
     mkdir -p "$1"
-    (cd "$1" && RUN_NAME=$1 FSDP_SITE=${FSDP_PBS_SITE:-$shared/site.sh} MODEL=mingpt DATA=$DATA_DIR/train.h5 RANKS_PER_NODE=1 \
+    (cd "$1" && RUN_NAME=$1 FSDP_SITE=${FSDP_PBS_SITE:-$shared/site.sh} MODEL=mingpt DATA=${data:-$DATA_DIR/train.h5} RANKS_PER_NODE=1 \
         bash "$FSDP_SOURCE/pbs/train.pbs" --num-layers 2 --num-heads 2 --embed-size 32 --max-steps "$2" --save-every 50 "${@:3}") \
         >submitted 2>&1 || skip "pbs/train.pbs is refused: $(<submitted) (see FSDP_PBS_SITE)"
     job=$(tail -n 1 submitted)
@@ -165,6 +165,15 @@ for steps in 200 1000 5000 25000; do # more steps on a machine so fast that it i
     same_losses calm-$steps rerun-$steps --steps $steps
     if says_often sweep-$steps "submitting again" 2 && { [[ -s qrerun.err ]] || says_often rerun-$steps "start by" 2; }; then break; fi
     [[ $steps != 25000 ]] || fail "no job was stopped"
+done
+
+echo "-- preferences: an objective and a head, as docs/preferences.md and docs/heads.md submit them"
+for objective in "--objective dpo" "--head reward"; do
+    name=prefers${objective//[^a-z]/}
+    # shellcheck disable=SC2086 # two words
+    data=$FSDP_SOURCE/data/preferences/chess.jsonl general "$name" 3 --seq-len 64 $objective
+    expect 300 "$name" "ended with code 0" 1
+    expect 1 "$name" "preferences of up to" 1
 done
 
 echo "-- the general job at the end of its walltime: saved in the seconds that PBS gives, submitted again"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs slurm/train.sh in a real, small Slurm, started with bash and a site file: to completion; in a container (a stand-in for
-# apptainer) from copies on the nodes, stopped by a signal, requeued and finished with the same losses; as an array; with --export.
+# apptainer) from copies on the nodes, stopped by a signal, requeued and finished with the same losses; as an array; on preferences; with --export.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -72,6 +72,14 @@ wait_for 300 over || show_and_fail "the array is still there"
 for task in 0 1; do
     [[ $(scontrol show job "${job}_$task") == *Restarts=$task* ]] || show_and_fail "task $task was not started $((task + 1)) times"
     [[ $(state "${job}_$task") == COMPLETED ]] || show_and_fail "task $task ended as $(state "${job}_$task")"
+done
+
+# docs/preferences.md and docs/heads.md, on a cluster: the job takes the objective and the head as it takes any option.
+for objective in "--objective dpo" "--head reward"; do
+    # shellcheck disable=SC2086 # two words
+    DATA=$FSDP_SOURCE/data/preferences/chess.jsonl every=2 submit "prefers${objective//[^a-z]/}" 3 $objective
+    finish "$objective"
+    grep -q "preferences of up to" "train-$job.out" || show_and_fail "no preferences: $objective"
 done
 
 # Variables go along, whatever SBATCH_EXPORT says; a job that has next to none of them gives its own to the ranks.

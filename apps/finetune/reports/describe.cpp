@@ -169,14 +169,15 @@ void describe_training(const RunSetup& setup, const ModelRuntime& runtime, const
   if (const auto& quantize = runtime.decoder().options.quantize; quantize.enabled())
     log.info("weights   " + quantization_text(quantize) + " in the matrices of the blocks");
   if (lora.enabled()) {
-    log.info(fmt::format(
-        "adapters  {} of rank {}, alpha {:g}{}, of {}{}",
-        lora.dora     ? "DoRA"
-        : lora.rslora ? "rsLoRA"
-                      : "LoRA",
-        lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
-        fmt::join(lora_targets(setup.config, lora), " "),
-        lora.modules_to_save.empty() ? "" : fmt::format("   and whole {}", fmt::join(lora.modules_to_save, " "))));
+    auto whole = lora.modules_to_save;
+    if (setup.config.has_scores() && std::ranges::count(whole, "score") == 0) whole.emplace_back("score");
+    log.info(fmt::format("adapters  {} of rank {}, alpha {:g}{}, of {}{}",
+                         lora.dora     ? "DoRA"
+                         : lora.rslora ? "rsLoRA"
+                                       : "LoRA",
+                         lora.rank, lora.alpha, lora.dropout > 0 ? fmt::format(", dropout {:g}", lora.dropout) : "",
+                         fmt::join(lora_targets(setup.config, lora), " "),
+                         whole.empty() ? "" : fmt::format("   and whole {}", fmt::join(whole, " "))));
   }
   log.info(fmt::format("trained   {} of {} parameters ({:.2f} %){}{}", format_count(trained), format_count(all),
                        100.0 * static_cast<double>(trained) / static_cast<double>(all),

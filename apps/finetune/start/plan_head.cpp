@@ -30,32 +30,13 @@ std::vector<std::string> labels_of_data(const TrainOptions& options, const std::
   return open_token_file(source.path)->notes().labels;
 }
 
-/// The pad_token in tokenizer_config.json. \return none for a tokenizer without one
-std::optional<std::int32_t> padding_of_tokenizer(const TokenizerChoice& choice) {
-  const auto file = std::filesystem::path(choice.name) / "tokenizer_config.json";
-  std::error_code error;
-  if (choice.tokenizer == nullptr || !std::filesystem::is_regular_file(file, error)) return std::nullopt;
-  constexpr std::uint64_t kLongest = 16 << 20;
-  const auto json = parse_json_or_discard(read_text_file(file, kLongest), file.string());
-  auto token = json.is_object() ? json.value("pad_token", nlohmann::json()) : nlohmann::json();
-  if (token.is_object()) token = token.value("content", nlohmann::json());
-  return token.is_string() ? choice.tokenizer->named_id(token.get_ref<const std::string&>()) : std::nullopt;
-}
+}  // namespace
 
-/// \return the id that ends a text and is none of it: the model's padding, else the tokenizer's, else the end mark, as
-/// TRL chooses it; -1: none
-std::int64_t padding_of(const RunSetup& setup) {
-  if (setup.config.traits.padding_id >= 0) return setup.config.traits.padding_id;
-  auto id = padding_of_tokenizer(setup.tokenizer);
-  if (!id && setup.tokenizer.tokenizer != nullptr) id = setup.tokenizer.tokenizer->eos_id();
-  return id ? static_cast<std::int64_t>(*id) : -1;
-}
-
-void check_own_head(const RunSetup& setup) {
-  const auto& own = setup.config.labels;
-  const auto& asked = setup.options.conversations.labels;
-  const bool is_reward = own.size() == 1;
-  switch (setup.options.objective.head) {
+void check_own_head(const ModelConfig& config, const TrainOptions& options) {
+  const auto& own = config.labels;
+  const auto& asked = options.conversations.labels;
+  const bool is_reward = head_of(config) == HeadKind::reward;
+  switch (options.objective.head) {
     case HeadKind::next_token:
       throw UsageError(is_reward
                            ? "the model gives a text one number: train it by --head reward"
@@ -70,11 +51,14 @@ void check_own_head(const RunSetup& setup) {
   }
 }
 
-}  // namespace
-
 void plan_head(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stop_wanted) {
   const auto& options = setup.options;
-  if (setup.config.has_scores()) return check_own_head(setup);
+  const auto padding = padding_of_texts(setup.config, setup.tokenizer.name, setup.tokenizer.tokenizer.get());
+  if (setup.config.has_scores()) {
+    check_own_head(setup.config, options);
+    setup.config.pad_token_id = padding;
+    return;
+  }
   if (!options.objective.has_scores()) return;
   if (setup.restart)
     throw UsageError(
@@ -89,13 +73,15 @@ void plan_head(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     }
     if (labels.size() < 2)
       throw UsageError(labels.empty() ? "--train-data names no labels: give --labels"
-                                      : "--head classify tells labels apart, and there is one: " + labels.front());
+                                      : "--head classify tells labels apart, and there is one (blanks part those of "
+                                        "--labels): " +
+                                            labels.front());
     if (std::ssize(labels) > setup.config.vocab_size)
       throw UsageError(fmt::format("{} labels, and there can be as many as the model has tokens, {}", labels.size(),
                                    setup.config.vocab_size));
     log.info(fmt::format("labels    {}: {}", labels.size(), list_of_labels(labels)));
   }
-  add_score_head(setup.config, std::move(labels), padding_of(setup));
+  add_score_head(setup.config, std::move(labels), padding);
 }
 
 }  // namespace fsdp::detail

@@ -13,4 +13,7 @@ namespace fsdp::detail {
 /// \throws UsageError for a head that the model's own contradicts; what find_labels() throws
 void plan_head(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stop_wanted);
 
+/// \pre the model has a head of scores \throws UsageError for options that ask for another one, or for other labels
+void check_own_head(const ModelConfig& config, const TrainOptions& options);
+
 }  // namespace fsdp::detail

@@ -525,9 +525,11 @@ std::int64_t scores_of_adapter(const std::filesystem::path& given) {
   const auto source = open_source(is_run ? directory : weights_of(directory));
   for (const auto& tensor : source->tensors()) {
     const auto name = without_wrappers(tensor.name);
-    if ((name == kScoreWeight || name.ends_with("." + std::string(kScoreWeight))) && tensor.shape.size() == 2 &&
-        name.find("optim") == std::string::npos)
-      return tensor.shape[0];
+    if (!name.ends_with("." + std::string(kScoreWeight)) || tensor.shape.size() != 2 || name.starts_with("optim"))
+      continue;
+    if (tensor.shape[0] >= 1 && tensor.shape[0] <= kMostLabels) return tensor.shape[0];
+    throw FormatError(fmt::format("{}: '{}' has {} rows, expected one for each label, 1 to {}", directory.string(),
+                                  tensor.name, tensor.shape[0], kMostLabels));
   }
   return 0;
 }

@@ -146,8 +146,15 @@ void config_detail::validate(const ModelConfig& config, const std::string& sourc
 
 ModelConfig model_config_from_json(const nlohmann::json& json, const std::string& source) {
   if (!json.is_object()) throw FormatError(source + ": a JSON object was expected");
-  if (const auto text = text_model_config(json, source); !text.is_null())
+  if (const auto text = text_model_config(json, source); !text.is_null()) {
+    ModelConfig outer;
+    read_score_head(outer, json, source);
+    if (outer.has_scores())
+      throw FormatError(source +
+                        ": is a multimodal model that scores texts, which is not supported: save its language model by "
+                        "itself, as Gemma3TextForSequenceClassification");
     return model_config_from_json(text, source + ", text_config");
+  }
   auto config = sizes_from_json(json, source);
   read_token_ids(config, json, source);
   read_score_head(config, json, source);
@@ -188,6 +195,7 @@ ModelConfig read_model_config(const std::filesystem::path& directory_or_file) {
   if (!is_file && !std::filesystem::exists(path, ignored)) refuse_checkpoint(directory_or_file);
   auto config =
       read_fields(path, [&](const nlohmann::json& json) { return model_config_from_json(json, path.string()); });
+  config.score_is_new = false;  // what a run notes of its base; weights beside a file have all that it describes
   const auto generation = path.parent_path() / "generation_config.json";
   if (path.filename() == "config.json" && std::filesystem::exists(generation, ignored))
     read_fields(generation, [&](const nlohmann::json& json) { read_token_ids(config, json, generation.string()); });

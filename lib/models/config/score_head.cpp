@@ -58,10 +58,10 @@ std::vector<std::string> labels_of(const nlohmann::json& json, const std::string
 }
 
 /// transformers takes another loss for these, and an export would say what was not trained.
-void refuse_other_problem(const nlohmann::json& json, const std::string& source) {
+void refuse_other_problem(const nlohmann::json& json, std::size_t labels, const std::string& source) {
   const auto problem = field_or(json, "problem_type", std::string(), source);
-  if (problem == "multi_label_classification")
-    throw FormatError(source + ": field 'problem_type' is multi_label_classification, and a text has one label here");
+  if (problem == "multi_label_classification" || (problem == "regression" && labels > 1))
+    throw FormatError(source + ": field 'problem_type' is " + problem + ", and a text has one label here");
 }
 
 }  // namespace
@@ -81,6 +81,10 @@ void add_score_head(ModelConfig& config, std::vector<std::string> labels, std::i
 }
 
 void read_score_head(ModelConfig& config, const nlohmann::json& json, const std::string& source) {
+  // A language model may get a head, and has its padding then. Negative numbers are no tokens' to transformers.
+  const auto padding = json.find("pad_token_id");
+  if (padding != json.end() && padding->is_number_integer())
+    config.pad_token_id = std::max<std::int64_t>(-1, field_or<std::int64_t>(json, "pad_token_id", -1, source));
   if (const auto own = json.find(kOwnField); own != json.end()) {
     if (!own->is_object()) throw FormatError(source + ": field 'scores' is no object");
     const auto names = own->find("labels");
@@ -91,9 +95,8 @@ void read_score_head(ModelConfig& config, const nlohmann::json& json, const std:
     config.pad_token_id = field_or<std::int64_t>(*own, "pad_token_id", -1, source);
     config.score_is_new = field_or(*own, "is_new", false, source);
   } else if (is_of_scores(json)) {
-    refuse_other_problem(json, source);
     config.labels = labels_of(json, source);
-    config.pad_token_id = field_or<std::int64_t>(json, "pad_token_id", -1, source);
+    refuse_other_problem(json, config.labels.size(), source);
   }
   if (const auto problem = problem_of(config.labels); !problem.empty()) throw FormatError(source + ": " + problem);
 }

@@ -70,6 +70,10 @@ void log_answers(const TokenizeReport& report, const Logger& log) {
   if (report.equal > 0) log.warning(equal_line(report));
   if (report.has_preferences && report.cut_documents > 0)
     log.warning(format_count_of(report.cut_documents, "preference") + " with a side that was cut to its end");
+  if (report.has_scores && !report.has_preferences && report.cut_documents > 0)
+    log.warning(fmt::format("{} of {} are longer than their place, and are cut before their label",
+                            format_count(report.cut_documents), format_count_of(report.documents, "text")),
+                Remedy::of_seq_len);
   if (!report.learns_turn_ends) log.warning(turn_end_line(report), Remedy::of_chat_template);
 }
 

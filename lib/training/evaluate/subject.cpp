@@ -85,7 +85,7 @@ void add_adapter(EvaluationSubject& subject, const std::filesystem::path& adapte
   if (subject.checkpoint != nullptr)
     throw RequestError(fmt::format("an adapter is for a folder of weights, {} is a checkpoint", subject.path.string()));
   if (const auto scores = subject.config.has_scores() ? 0 : scores_of_adapter(adapter); scores > 0)
-    add_score_head(subject.config, unnamed_labels(scores), subject.config.traits.padding_id);
+    add_score_head(subject.config, unnamed_labels(scores), subject.config.pad_token_id);
   auto plan = plan_adapter_of_model(adapter, subject.config, subject.quantize);
   subject.lora = std::move(plan.lora);
   if (subject.lora.vocabulary > 0) subject.config.vocab_size = subject.lora.vocabulary;

@@ -238,6 +238,8 @@ void add_vocabulary(Entries& entries, const GgufVocabulary& vocabulary, bool is_
 }  // namespace
 
 std::string gguf_architecture(const ModelConfig& config) {
+  if (config.has_scores())
+    throw RequestError("GGUF files hold language models, and this model scores texts: Hugging Face's format keeps it");
   std::string architecture(facts_of(config).gguf);
   if (architecture.empty())
     throw RequestError(fmt::format("GGUF files are not written of models of the family {}", facts_of(config).type));

@@ -21,6 +21,7 @@
 #include "lib/models/config/family.hpp"
 #include "lib/models/config/score_head.hpp"
 #include "lib/tokenizers/files/open_tokenizer.hpp"
+#include "lib/tokenizers/files/padding.hpp"
 #include "lib/tokenizers/sentencepiece/sentencepiece_tokenizer.hpp"
 
 namespace fsdp {
@@ -116,12 +117,18 @@ void add_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, co
 /// The fields that a head of scores adds to a config.json, which may be that of the language model that a run began
 /// with, or that an adapter was merged into; null without such a head.
 nlohmann::json score_fields(const std::optional<ModelConfig>& known, const nlohmann::json& config,
-                            const std::string& file, const Source& source) {
+                            const std::string& file, const Source& source, const Conversion& options) {
   const auto score = std::ranges::find(source.tensors(), kScoreWeight, &SourceTensor::name);
   const bool is_known = known && known->has_scores();
   if (!is_known && (score == source.tensors().end() || score->shape.size() != 2)) return nullptr;
   auto model = is_known ? *known : model_config_from_json(config, file);
-  if (!model.has_scores()) add_score_head(model, unnamed_labels(score->shape[0]), model.traits.padding_id);
+  if (!model.has_scores()) add_score_head(model, unnamed_labels(score->shape[0]), model.pad_token_id);
+  if (model.pad_token_id < 0) {
+    auto name = options.tokenizer;
+    if (name.empty()) name = tokenizer_of(options.input, nullptr, options.changes.merge_adapter).name;
+    const auto id = name.empty() ? std::nullopt : padding_of(name, *open_tokenizer(name));
+    if (id) model.pad_token_id = *id;
+  }
   const auto whole = hf_config(model);
   nlohmann::json fields;
   for (const auto* name : {"architectures", "id2label", "label2id", "pad_token_id"}) {
@@ -133,8 +140,8 @@ nlohmann::json score_fields(const std::optional<ModelConfig>& known, const nlohm
 /// Updates config.json for the written tensors: their type, whether matrices are in 4 bits, and whether an adapter has
 /// parted head and embedding. Spells the rope
 /// parameters of transformers 5 so that transformers 4 reads them, too.
-void adapt_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const SourceChanges& input,
-                  const Source& source) {
+void adapt_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, const Conversion& options,
+                  const SourceChanges& input, const Source& source) {
   auto file = config_of(hf);
   if (!file) return;
   auto& config = file->json;
@@ -149,7 +156,8 @@ void adapt_config(HfTargetOptions& hf, const std::optional<ModelConfig>& model, 
                        Remedy::map_to_gpt2);
   const bool changed = spell_rope_for_all(config, file->name) || is_text;
   const auto before = config;
-  if (const auto fields = score_fields(model, config, file->name, source); !fields.is_null()) config.update(fields);
+  if (const auto fields = score_fields(model, config, file->name, source, options); !fields.is_null())
+    config.update(fields);
   if (input.dequantize || !input.merge_adapter.empty()) config.erase("quantization_config");
   if (source.info().unties_head) config["tie_word_embeddings"] = false;
   for (const auto& tensor : source.tensors()) {
@@ -347,7 +355,7 @@ std::unique_ptr<Target> make_hf_target(WriteRequest& request) {
   if (options.max_shard_bytes) hf.max_shard_bytes = *options.max_shard_bytes;
   const auto model = known_model(original, options.changes);
   add_config(hf, model, changes, *request.source, log);
-  adapt_config(hf, model, changes, *request.source);
+  adapt_config(hf, model, options, changes, *request.source);
   request.source = under_embedding_name(request.source, hf);
   check_fits(hf, options, request.numbers, log);
   add_tokenizer(hf, model, original, *request.source, options, log);

@@ -47,6 +47,10 @@ class HfAsMegatron final : public DecoratedSource {
  public:
   HfAsMegatron(std::shared_ptr<const Source> source, const ModelConfig& config, bool masters)
       : DecoratedSource(std::move(source)), config_(config) {
+    if (config_.has_scores())
+      throw RequestError(
+          "Megatron-core's checkpoints are written of language models, and this model scores texts: Hugging Face's "
+          "format keeps it");
     if (!facts_of(config_).in_megatron)
       throw RequestError(fmt::format("Megatron-core's checkpoints are written of the kinds {}; this is none of them",
                                      fmt::join(types_with(&FamilyFacts::in_megatron), ", ")));
