@@ -116,7 +116,7 @@ class Slow(fsdp_cli.Case):
         finally:
             goes_on = False
             thread.join()
-        self.assertIn("it computes ", line)
+        self.assertRegex(line, "it computes |longer for its samples")  # what it did most of the time when it was stopped
         fsdp_cli.wait_for(process, log, lambda: "keeps up again" in log.read_text())
         self.stop(process, log)
 

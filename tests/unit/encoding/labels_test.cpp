@@ -33,8 +33,8 @@ TEST_SUITE("encoding/labels") {
                                        {18446744073709551615u, "18446744073709551615"},
                                        {"maybe", "the labels are no, yes, perhaps"},
                                        {nullptr, "'label' is null"},
-                                       {0.5, "expected the number or the name"},
-                                       {Json::array({1}), "expected the number or the name"}}) {
+                                       {0.5, "expected the whole number or the name"},
+                                       {Json::array({1}), "expected the whole number or the name"}}) {
       CHECK_THROWS_WITH_AS(fsdp::number_of_label({{"label", label}}, labels), doctest::Contains(words),
                            fsdp::FormatError);
     }
