@@ -128,7 +128,7 @@ class Fits(families_cli.Case):
 
     def test_models_that_are_not_known_pass_through(self):
         config = json.loads((folder_of(BASE) / "config.json").read_text())
-        changes = {"type": {"model_type": "mamba"}, "class": {"architectures": ["Qwen3ForSequenceClassification"]}, "field": {"clip_qkv": 8.0}}
+        changes = {"type": {"model_type": "mamba"}, "class": {"architectures": ["Qwen3ForTokenClassification"]}, "field": {"clip_qkv": 8.0}}
         for name, change in changes.items():
             with self.subTest(name):
                 folder = self.folder / f"unknown-{name}"

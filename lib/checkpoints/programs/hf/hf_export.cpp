@@ -120,7 +120,8 @@ nlohmann::json score_fields(const std::optional<ModelConfig>& known, const nlohm
                             const std::string& file, const Source& source, const Conversion& options) {
   const auto score = std::ranges::find(source.tensors(), kScoreWeight, &SourceTensor::name);
   const bool is_known = known && known->has_scores();
-  if (!is_known && (score == source.tensors().end() || score->shape.size() != 2)) return nullptr;
+  const bool is_merged = !options.changes.merge_adapter.empty() && score != source.tensors().end();
+  if (!is_known && (!is_merged || score->shape.size() != 2)) return nullptr;
   auto model = is_known ? *known : model_config_from_json(config, file);
   if (!model.has_scores()) add_score_head(model, unnamed_labels(score->shape[0]), model.pad_token_id);
   if (model.pad_token_id < 0) {
