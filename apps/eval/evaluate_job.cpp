@@ -141,12 +141,14 @@ EvaluationInput open_evaluation_data(ProcessGroup& world, const EvaluateOptions&
   std::vector<std::filesystem::path> files;
   for (auto& subject : subjects) {
     if (input.texts) open_subject_tokenizer(subject, options.data + " holds texts: it");
-    const bool asks_for_padding = subject.config.has_scores() && subject.config.pad_token_id < 0;
-    if (asks_for_padding && !subject.tokenizer_name.empty()) open_subject_tokenizer(subject, "a text's padding");
+    const bool has_scores = subject.config.has_scores();
+    if (has_scores && subject.config.pad_token_id < 0 && !subject.tokenizer_name.empty())
+      open_subject_tokenizer(subject, "a text's padding");
     how.tokenizer_name = subject.tokenizer_name;
     how.tokenizer = subject.tokenizer.get();
     how.conversations.labels = subject.config.labels;
-    how.conversations.padding_id = padding_of_texts(subject.config, subject.tokenizer_name, how.tokenizer);
+    if (has_scores)
+      how.conversations.padding_id = padding_of_texts(subject.config, subject.tokenizer_name, how.tokenizer);
     // Each node has a temporary folder of its own.
     auto& group = scratch ? *node : world;
     files.push_back(input.texts ? prepare_tokens(group, options.data, how, log, [&] { return signal.received() != 0; })
@@ -302,7 +304,7 @@ class EvaluateJob {
   void check_scored(const EvaluationSubject& subject) const {
     const auto& o = options_;
     const bool writes = o.prompt || !o.prompts.empty() || o.chat || !o.chess.empty() || o.tasks.any();
-    const bool is_reward = subject.config.labels.size() == 1;
+    const bool is_reward = head_of(subject.config) == HeadKind::reward;
     const auto what = subject.path.string() + (is_reward ? " gives a text one number" : " is a classifier");
     if (writes) throw UsageError(what + ": --prompt, --prompts, --chat, --chess and --tasks need a model that writes");
     if (!o.reference.empty()) throw UsageError(what + ", which needs no --reference");

@@ -12,13 +12,12 @@
 #include "lib/base/types/error.hpp"
 #include "lib/documents/data_files.hpp"
 #include "lib/documents/documents.hpp"
+#include "lib/models/config/score_head.hpp"
 
 namespace fsdp {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::int64_t kMost = 1 << 16;  // as many as a model can have
 
 const Json& label_of(const Json& record) {
   const auto label = record.find(kLabelKey);
@@ -32,7 +31,8 @@ const Json& label_of(const Json& record) {
 std::optional<std::int64_t> number_in(const Json& label) {
   if (label.is_boolean()) return label.get<bool>() ? 1 : 0;
   if (!label.is_number_integer()) return std::nullopt;
-  if (label.is_number_unsigned() && label.get<std::uint64_t>() > static_cast<std::uint64_t>(kMost)) return kMost;
+  if (label.is_number_unsigned() && label.get<std::uint64_t>() > static_cast<std::uint64_t>(kMostLabels))
+    return kMostLabels;
   return label.get<std::int64_t>();
 }
 
@@ -48,11 +48,14 @@ std::int32_t number_of_label(const nlohmann::ordered_json& record, const std::ve
   const auto& name = label.get_ref<const std::string&>();
   const auto found = std::ranges::find(labels, name);
   if (found != labels.end()) return static_cast<std::int32_t>(found - labels.begin());
+  throw FormatError(fmt::format("'label' is '{}', and the labels are {}", name, list_of_labels(labels)));
+}
+
+std::string list_of_labels(const std::vector<std::string>& labels) {
   constexpr std::ptrdiff_t kShown = 8;
   const auto shown = std::min(kShown, std::ssize(labels));
-  throw FormatError(fmt::format("'label' is '{}', and the labels are {}{}", name,
-                                fmt::join(labels.begin(), labels.begin() + shown, ", "),
-                                shown < std::ssize(labels) ? ", ..." : ""));
+  return fmt::format("{}{}", fmt::join(labels.begin(), labels.begin() + shown, ", "),
+                     shown < std::ssize(labels) ? ", ..." : "");
 }
 
 std::vector<std::string> find_labels(const std::vector<std::filesystem::path>& inputs, const std::string& field,
@@ -66,29 +69,28 @@ std::vector<std::string> find_labels(const std::vector<std::filesystem::path>& i
   for (std::string text; stream.next(text);) {
     if (stop_wanted && stop_wanted()) throw RuntimeFailure("stopped while labels were being read");
     const auto refuse = [&](const std::string& problem) { throw FormatError(stream.where() + ": " + problem); };
-    Json record;
+    Json label;
     try {
-      record = PythonJson(text).parse();
+      const auto record = PythonJson(text).parse();
       if (!record.is_object()) throw FormatError("holds no object {...}");
-      const auto& label = label_of(record);
-      if (const auto number = number_in(label)) {
-        if (*number < 0 || *number >= kMost)
-          refuse(fmt::format("'label' is {}, expected 0 to {}", label.dump(), kMost - 1));
-        largest = std::max(largest, *number);
-      } else {
-        names.insert(label.get<std::string>());
-      }
+      label = label_of(record);
     } catch (const nlohmann::json::exception& error) {
       refuse(detail::no_json(text, error.what()));
     } catch (const FormatError& error) {
-      if (std::string_view(error.what()).starts_with(stream.where())) throw;
       refuse(error.what());
+    }
+    const auto number = number_in(label);
+    if (number && (*number < 0 || *number >= kMostLabels))
+      refuse(fmt::format("'label' is {}, expected 0 to {}", label.dump(), kMostLabels - 1));
+    if (number) {
+      largest = std::max(largest, *number);
+    } else {
+      names.insert(label.get<std::string>());
     }
     if (first.empty()) first = stream.where();
     if (largest >= 0 && !names.empty())
-      refuse("'label' is a " + std::string(number_in(record[kLabelKey]) ? "number" : "name") +
-             ", and of the samples before not");
-    if (std::ssize(names) > kMost) refuse(fmt::format("there are more than {} labels", kMost));
+      refuse("'label' is a " + std::string(number ? "number" : "name") + ", and of the samples before not");
+    if (std::ssize(names) > kMostLabels) refuse(fmt::format("there are more than {} labels", kMostLabels));
   }
   if (first.empty()) throw FormatError((inputs.empty() ? "" : inputs.front().string()) + ": holds no labels");
   if (largest < 0) {
@@ -101,9 +103,7 @@ std::vector<std::string> find_labels(const std::vector<std::filesystem::path>& i
       std::ranges::stable_sort(sorted, {}, [](const std::string& name) { return name.size(); });
     return sorted;
   }
-  std::vector<std::string> numbered;
-  for (std::int64_t i = 0; i <= largest; ++i) numbered.push_back("LABEL_" + std::to_string(i));
-  return numbered;
+  return unnamed_labels(largest + 1);
 }
 
 }  // namespace fsdp

@@ -16,6 +16,9 @@ inline constexpr const char* kLabelKey = "label";
 /// \throws FormatError for a label that is missing or none of `labels`
 std::int32_t number_of_label(const nlohmann::ordered_json& record, const std::vector<std::string>& labels);
 
+/// "a, b, c, ...": the first labels, for messages.
+std::string list_of_labels(const std::vector<std::string>& labels);
+
 /// The names of the labels in files of samples of the form `label`. Names are sorted; numbers 0, 1, ... get the names
 /// that transformers gives them, LABEL_0, LABEL_1, ... \param field  key or column of the texts; empty: `text`
 /// \param stop_wanted  polled

@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import fsdp_cli
 import h5py
 import numpy
 import safetensors.numpy
+import trl_cli
 
 RECIPES = pathlib.Path(os.environ["FSDP_FIXTURES"]) / "recipes"
 HEADS, DPO = RECIPES / "heads", RECIPES / "dpo"
@@ -136,7 +136,8 @@ class Heads(fsdp_cli.Case):
     def test_steps_of_an_adapter_are_trls(self):
         start = self.folder / "start"
         shutil.copytree(HEADS / "lora", start, dirs_exist_ok=True)
-        (start / "adapter_model.safetensors").write_bytes(self.initial_adapter())
+        score = safetensors.numpy.load_file(HEADS / "reward" / "model.safetensors")["score.weight"]
+        trl_cli.write_initial_adapter(start / "adapter_model.safetensors", EXPECTED["reward_lora"]["trained"].items(), EXPECTED["seed"], {"score.weight": score})
         self.tune("lora", "reward", "--adapter", start, "--save-final-hf", self.folder / "hf-lora", "--save-final-adapter", self.folder / "adapter", steps=5)
         self.check("lora", EXPECTED["reward_lora"]["steps"])
         trained = safetensors.numpy.load_file(HEADS / "lora" / "adapter_model.safetensors")
@@ -151,31 +152,6 @@ class Heads(fsdp_cli.Case):
         of_run = self.evaluate(self.run_directory("lora"), "plain")
         for report in (beside, of_run):
             self.assertLess(abs(report["reward_margin"] - merged["reward_margin"]), SCORE)
-
-    @staticmethod
-    def initial_adapter():
-        """lora_A by the fixtures' counter-based numbers, lora_B of zeros, the score of the model, under peft's names."""
-        mask = (1 << 64) - 1
-
-        def number(name, i):
-            h = 0xcbf29ce484222325
-            for byte in name.encode():
-                h = ((h ^ byte) * 0x100000001b3) & mask
-            z = (h + EXPECTED["seed"] * 0x9e3779b97f4a7c15 + i + 0x9e3779b97f4a7c15) & mask
-            z = ((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9) & mask
-            z = ((z ^ (z >> 27)) * 0x94d049bb133111eb) & mask
-            return ((z ^ (z >> 31)) >> 40) / (1 << 24)
-
-        score = safetensors.numpy.load_file(HEADS / "reward" / "model.safetensors")["score.weight"]
-        header, data = {}, b""
-        for name, shape in EXPECTED["reward_lora"]["trained"].items():
-            values = [(2 * number(name, i) - 1) * shape[1] ** -0.5 if "lora_A" in name else 0.0 for i in range(shape[0] * shape[1])]
-            packed = score.tobytes() if "score" in name else struct.pack(f"<{len(values)}f", *values)
-            name = "score.weight" if "score" in name else name
-            header["base_model.model." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
-            data += packed
-        text = json.dumps(header).encode()
-        return struct.pack("<Q", len(text)) + text + data
 
     def test_any_ranks_strategies_and_layouts_train_alike(self):
         # The later --batch-size counts; micro-batches of one row are accumulated. A step has four rows, or six.

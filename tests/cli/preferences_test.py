@@ -8,6 +8,7 @@ import shutil
 import struct
 
 import fsdp_cli
+import trl_cli
 
 DPO = pathlib.Path(os.environ["FSDP_FIXTURES"]) / "recipes" / "dpo"
 EXPECTED = json.loads((DPO / "expected.json").read_text())
@@ -66,34 +67,9 @@ class Preferences(fsdp_cli.Case):
     def test_ten_steps_of_an_adapter_are_trls(self):
         start = self.folder / "start"
         shutil.copytree(DPO / "lora", start, dirs_exist_ok=True)
-        (start / "adapter_model.safetensors").write_bytes(self.initial_adapter())
+        trl_cli.write_initial_adapter(start / "adapter_model.safetensors", EXPECTED["lora"]["trained"], EXPECTED["seed"])
         self.tune("lora", "--adapter", start)
         self.check("lora", EXPECTED["lora"]["steps"])
-
-    @staticmethod
-    def initial_adapter():
-        """lora_A by the fixtures' counter-based numbers, lora_B of zeros, under peft's names."""
-        mask = (1 << 64) - 1
-
-        def number(name, i):
-            h = 0xcbf29ce484222325
-            for byte in name.encode():
-                h = ((h ^ byte) * 0x100000001b3) & mask
-            z = (h + EXPECTED["seed"] * 0x9e3779b97f4a7c15 + i + 0x9e3779b97f4a7c15) & mask
-            z = ((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9) & mask
-            z = ((z ^ (z >> 27)) * 0x94d049bb133111eb) & mask
-            return ((z ^ (z >> 31)) >> 40) / (1 << 24)
-
-        header, data = {}, b""
-        for name, shape in EXPECTED["lora"]["trained"]:
-            count = shape[0] * shape[1]
-            amplitude = shape[1] ** -0.5
-            values = [(2 * number(name, i) - 1) * amplitude if "lora_A" in name else 0.0 for i in range(count)]
-            packed = struct.pack(f"<{count}f", *values)
-            header["base_model.model." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
-            data += packed
-        text = json.dumps(header).encode()
-        return struct.pack("<Q", len(text)) + text + data
 
     def test_losses_against_another_reference_are_trls(self):
         kinds = EXPECTED["losses_against_another_reference"]["kinds"]

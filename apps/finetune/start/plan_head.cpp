@@ -53,13 +53,14 @@ void check_own_head(const ModelConfig& config, const TrainOptions& options) {
 
 void plan_head(ProcessGroup& world, RunSetup& setup, const Logger& log, const std::function<bool()>& stop_wanted) {
   const auto& options = setup.options;
+  const bool has_own = setup.config.has_scores();
+  if (has_own) check_own_head(setup.config, options);
+  if (!options.objective.has_scores()) return;
   const auto padding = padding_of_texts(setup.config, setup.tokenizer.name, setup.tokenizer.tokenizer.get());
-  if (setup.config.has_scores()) {
-    check_own_head(setup.config, options);
+  if (has_own) {
     setup.config.pad_token_id = padding;
     return;
   }
-  if (!options.objective.has_scores()) return;
   if (setup.restart)
     throw UsageError(
         "--head gives a new head to the weights in a folder, and a checkpoint goes on with its own: "

@@ -1,12 +1,10 @@
 #include "lib/training/data/head_targets.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/remedy.hpp"
+#include "lib/encoding/labels.hpp"
 #include "lib/tokenizers/files/padding.hpp"
 
 namespace fsdp {
@@ -20,13 +18,6 @@ std::string id_words(std::int64_t id) { return id < 0 ? "no padding" : fmt::form
 HeadKind head_of(const ModelConfig& config) {
   if (!config.has_scores()) return HeadKind::next_token;
   return config.labels.size() == 1 ? HeadKind::reward : HeadKind::classify;
-}
-
-std::string list_of_labels(const std::vector<std::string>& labels) {
-  constexpr std::ptrdiff_t kShown = 8;
-  const auto shown = std::min(kShown, std::ssize(labels));
-  return fmt::format("{}{}", fmt::join(labels.begin(), labels.begin() + shown, ", "),
-                     shown < std::ssize(labels) ? ", ..." : "");
 }
 
 std::int64_t padding_of_texts(const ModelConfig& config, const std::string& tokenizer_name,

@@ -23,7 +23,4 @@ void check_targets(const TokenLoader& rows, const ModelConfig& config, std::int6
 /// it; -1: none. \param tokenizer  may be null
 std::int64_t padding_of_texts(const ModelConfig& config, const std::string& tokenizer_name, const Tokenizer* tokenizer);
 
-/// "a, b, c, ...": the first labels, for messages.
-std::string list_of_labels(const std::vector<std::string>& labels);
-
 }  // namespace fsdp

@@ -118,8 +118,7 @@ std::filesystem::path encode(const std::filesystem::path& data, TextOptions opti
   how.field = options.field;
   how.conversations = options.conversations;
   // Other samples are cut as they are read. A preference whose cut side has no target is left out.
-  const auto form = options.conversations.form;
-  if (form == DataForm::preference || form == DataForm::label) how.max_length = options.row_inputs;
+  if (options.cuts_samples()) how.max_length = options.row_inputs;
   how.max_rows = options.max_rows;
   how.split = options.split;
   how.threads = usable_cores();

@@ -41,6 +41,11 @@ struct TextOptions {
   bool check_origin = false;             ///< refuse token files of another tokenizer; needs `model`
   bool tokenizer_is_sure = false;        ///< the tokenizer is the model's own, not a default
   bool quiet = false;
+
+  /// True for samples that are cut to row_inputs as they are encoded, because what is learned of them is at their end.
+  bool cuts_samples() const {
+    return conversations.form == DataForm::preference || conversations.form == DataForm::label;
+  }
 };
 
 /// The column by which Parquet and Arrow streams are told to be token files or texts: the one that was asked for by its

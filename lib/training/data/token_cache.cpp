@@ -49,8 +49,7 @@ std::uint64_t token_fingerprint(const std::vector<fs::path>& files, const TextOp
   hash.add_samples(options.tokenizer_name, options.field, options.conversations);
   hash.add(std::to_string(options.max_rows));
   if (options.split.is_on()) hash.add(fmt::format("split {} {}", options.split.share, options.split.held_out));
-  const auto form = options.conversations.form;
-  if (form == DataForm::preference || form == DataForm::label) hash.add(fmt::format("of {} ids", options.row_inputs));
+  if (options.cuts_samples()) hash.add(fmt::format("of {} ids", options.row_inputs));
   if (options.layout == TextLayout::stream) hash.add(fmt::format("rows of {}", options.row_inputs));
   return hash.value();
 }

@@ -12,30 +12,13 @@
 #include "lib/base/text/text_format.hpp"
 #include "lib/base/types/elapsed.hpp"
 #include "lib/base/types/index.hpp"
+#include "lib/training/data/dealt_rows.hpp"
 #include "lib/training/objectives/reference.hpp"
 #include "lib/training/step/sequence_losses.hpp"
 
 namespace fsdp {
 
 namespace {
-
-/// This rank's rows of the round that begins at `first`. The last round is dealt out evenly, so that no rank computes a
-/// whole micro-batch while the others have nothing.
-std::vector<std::int64_t> rows_of_rank(const DataRanks& ranks, std::int64_t first, std::int64_t count) {
-  const auto [begin, end] = ranks.share(count);
-  std::vector<std::int64_t> rows(end - begin);
-  std::iota(rows.begin(), rows.end(), first + begin);
-  return rows;
-}
-
-/// The rows or documents of the file that a micro-batch holds, in the order of its sequences.
-std::vector<std::int64_t> records_in(const TokenLoader& reader, const std::vector<std::int64_t>& rows) {
-  std::vector<std::int64_t> records;
-  for (const auto row : rows) {
-    for (const auto record : reader.records_of(row)) records.push_back(record);
-  }
-  return records;
-}
 
 /// Bytes of the text of all targets: run by run of them that of the run and the id before it, less that of this id. A
 /// beginning may lose a space that the vocabulary puts before every text.

@@ -14,6 +14,7 @@
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/tensor/sequences.hpp"
+#include "lib/training/data/dealt_rows.hpp"
 
 namespace fsdp {
 namespace {
@@ -77,12 +78,8 @@ std::optional<std::vector<double>> sequence_log_probs(ModelRuntime& runtime, con
   for (std::int64_t first = 0; first < rows.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
     const auto count = std::min(per_round, rows.num_rows() - first);
-    const auto [begin, end] = ranks.share(count);
-    std::vector<std::int64_t> numbers, records;
-    for (auto row = first + static_cast<std::int64_t>(begin); row < first + static_cast<std::int64_t>(end); ++row) {
-      numbers.push_back(row);
-      for (const auto record : rows.records_of(row)) records.push_back(record);
-    }
+    const auto numbers = rows_of_rank(ranks, first, count);
+    const auto records = records_in(rows, numbers);
     auto batch = rows.read(numbers);
     send_to(runtime.ops(), batch);
     const Recorder recorder;

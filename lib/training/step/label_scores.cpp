@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "lib/base/types/index.hpp"
+#include "lib/training/data/dealt_rows.hpp"
 #include "lib/training/objectives/reference.hpp"
 #include "lib/training/step/sequence_losses.hpp"
 
@@ -46,12 +47,8 @@ LabelScores label_scores(ModelRuntime& runtime, const TokenLoader& rows, std::in
   const auto per_round = micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < rows.num_rows(); first += per_round) {
     const auto count = std::min(per_round, rows.num_rows() - first);
-    const auto [begin, end] = ranks.share(count);
-    std::vector<std::int64_t> numbers, records;
-    for (auto row = first + static_cast<std::int64_t>(begin); row < first + static_cast<std::int64_t>(end); ++row) {
-      numbers.push_back(row);
-      for (const auto record : rows.records_of(row)) records.push_back(record);
-    }
+    const auto numbers = rows_of_rank(ranks, first, count);
+    const auto records = records_in(rows, numbers);
     auto batch = rows.read(numbers);
     const auto targets = targets_of_texts(batch);
     send_to(runtime.ops(), batch);
