@@ -1,6 +1,7 @@
 #pragma once
 // Runs CUDA thread blocks as fibers of an OS thread; see emulated_cuda.hpp.
 #include <ucontext.h>
+#include <array>
 
 #include <algorithm>
 #include <csetjmp>
@@ -21,6 +22,7 @@ struct dim3 {
 namespace emulated {
 
 enum class Order : std::uint8_t { forward, backward, shuffled };
+inline constexpr std::array kOrders{Order::forward, Order::backward, Order::shuffled};
 
 struct Fiber {
   std::jmp_buf place{};  ///< position of a fiber that has begun

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 
 namespace fsdp {
 namespace {

@@ -84,7 +84,7 @@ std::u32string title(char32_t c) {
 }
 
 /// The small letters for character i of a text.
-std::u32string lower(const std::u32string& text, std::size_t i) {
+std::u32string lower_at(const std::u32string& text, std::size_t i) {
   constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2, kDottedI = 0x130;
   if (text[i] == kDottedI) return U"i\u0307";
   if (text[i] != kSigma) return {small(text[i])};
@@ -108,26 +108,27 @@ std::u32string upper(const std::u32string& text) {
 
 std::u32string lower(const std::u32string& text) {
   std::u32string out;
-  for (std::size_t i = 0; i < text.size(); ++i) out += lower(text, i);
+  for (std::size_t i = 0; i < text.size(); ++i) out += lower_at(text, i);
   return out;
 }
 
 std::u32string capitalize(const std::u32string& text) {
   std::u32string out;
-  for (std::size_t i = 0; i < text.size(); ++i) out += i == 0 ? title(text[i]) : lower(text, i);
+  for (std::size_t i = 0; i < text.size(); ++i) out += i == 0 ? title(text[i]) : lower_at(text, i);
   return out;
 }
 
 std::u32string title(const std::u32string& text) {
   std::u32string out;
-  for (std::size_t i = 0; i < text.size(); ++i) out += i > 0 && is_cased(text[i - 1]) ? lower(text, i) : title(text[i]);
+  for (std::size_t i = 0; i < text.size(); ++i)
+    out += i > 0 && is_cased(text[i - 1]) ? lower_at(text, i) : title(text[i]);
   return out;
 }
 
 std::u32string swapcase(const std::u32string& text) {
   std::u32string out;
   for (std::size_t i = 0; i < text.size(); ++i)
-    out += is_upper(text[i]) ? lower(text, i) : is_lower(text[i]) ? upper(text[i]) : std::u32string{text[i]};
+    out += is_upper(text[i]) ? lower_at(text, i) : is_lower(text[i]) ? upper(text[i]) : std::u32string{text[i]};
   return out;
 }
 

@@ -12,7 +12,7 @@ using test::words;
 
 namespace {
 
-std::string recipes() { return std::string(FSDP_FIXTURE_DIR) + "/recipes/peft/"; }
+std::string recipes() { return FSDP_FIXTURE_DIR "/recipes/peft/"; }
 
 struct Growing : test::Runs {
   Growing() {

@@ -33,7 +33,7 @@ std::string shown(const YamlValue& value) {
       return value.text;
   }
 }
-std::string read(const std::string& text) { return shown(read_yaml(text)); }
+std::string read_shown(const std::string& text) { return shown(read_yaml(text)); }
 
 void expect_error(const std::string& text, const std::string& fact) {
   INFO(text.substr(0, 200));
@@ -92,24 +92,24 @@ TEST_SUITE("formats/yaml_value") {
                                                                  {"# x\n", "null"}};
     for (const auto& [text, value] : cases) {
       INFO(text);
-      CHECK(read(text) == value);
+      CHECK(read_shown(text) == value);
     }
   }
 
   TEST_CASE("lists, mappings, texts over lines, comments, a byte order mark") {
-    CHECK(read("a:\n- 1\n- [2, x]\n-\nb: {c: d, e: }\n") == "{a: [1, [2, \"x\"], null], b: {c: \"d\", e: null}}");
-    CHECK(read("\xEF\xBB\xBF# first\n---\na: b # not c\nd: e#f\n...\n") == "{a: \"b\", d: \"e#f\"}");
-    CHECK(read("a: |\n  x\n   y\nb: >-\n  x\n  y\nc: x\n  y\r\n") == "{a: \"x\n y\n\", b: \"x y\", c: \"x y\"}");
+    CHECK(read_shown("a:\n- 1\n- [2, x]\n-\nb: {c: d, e: }\n") == "{a: [1, [2, \"x\"], null], b: {c: \"d\", e: null}}");
+    CHECK(read_shown("\xEF\xBB\xBF# first\n---\na: b # not c\nd: e#f\n...\n") == "{a: \"b\", d: \"e#f\"}");
+    CHECK(read_shown("a: |\n  x\n   y\nb: >-\n  x\n  y\nc: x\n  y\r\n") == "{a: \"x\n y\n\", b: \"x y\", c: \"x y\"}");
     const auto root = read_yaml("a: 1\n\nb:\n  - c: 2\n");
     CHECK(root.entries[1].line == 3);
     CHECK(root.entries[1].value.items[0].entries[0].line == 4);
   }
 
   TEST_CASE("aliases and merge keys") {
-    CHECK(read("a: &x [1]\nb: *x\n") == "{a: [1], b: [1]}");
-    CHECK(read("a: &x {p: 1, q: 2}\nb:\n  q: 3\n  <<: *x\n") == "{a: {p: 1, q: 2}, b: {q: 3, p: 1}}");
-    CHECK(read("- &x {p: 1}\n- &y {p: 2, q: 2}\n- {<<: [*x, *y]}\n") == "[{p: 1}, {p: 2, q: 2}, {p: 1, q: 2}]");
-    CHECK(read("'<<': 1") == "{<<: 1}");
+    CHECK(read_shown("a: &x [1]\nb: *x\n") == "{a: [1], b: [1]}");
+    CHECK(read_shown("a: &x {p: 1, q: 2}\nb:\n  q: 3\n  <<: *x\n") == "{a: {p: 1, q: 2}, b: {q: 3, p: 1}}");
+    CHECK(read_shown("- &x {p: 1}\n- &y {p: 2, q: 2}\n- {<<: [*x, *y]}\n") == "[{p: 1}, {p: 2, q: 2}, {p: 1, q: 2}]");
+    CHECK(read_shown("'<<': 1") == "{<<: 1}");
     expect_error("a: *x\n", "line 1: *x");
     expect_error("a: &x [*x]\n", "line 1: *x");
     expect_error("a: 1\n<<: 3\n", "line 2: <<");
@@ -149,6 +149,6 @@ TEST_SUITE("formats/yaml_value") {
     for (int i = 0; i < 200; ++i) deep += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
     expect_error(deep, "levels");
     expect_error(std::string(2 << 20, 'x'), "1 MiB");
-    CHECK(read(std::string(100'000, '1')).size() == 100'002);  // too long for a number: a text
+    CHECK(read_shown(std::string(100'000, '1')).size() == 100'002);  // too long for a number: a text
   }
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/checkpoints/model/adapter_plan.hpp"
 #include "lib/checkpoints/model/base_weights.hpp"
 #include "lib/checkpoints/model/model_source.hpp"

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "lib/base/types/error.hpp"
+#include "lib/base/types/remedy.hpp"
 #include "lib/compute/ops/nf4.hpp"
 #include "lib/models/config/quantize_config.hpp"
 

@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
 
-#include <array>
 #include <limits>
 
 #include "lib/compute/ops/ops.hpp"
@@ -13,11 +12,10 @@
 #include "tests/support/fp8_checks.hpp"
 
 using namespace fsdp;
+using emulated::kOrders;
 using emulated::Order;
 
 namespace {
-
-constexpr std::array kOrders{Order::forward, Order::backward, Order::shuffled};
 
 template <typename Check>
 void in_all_orders(const Check& check) {

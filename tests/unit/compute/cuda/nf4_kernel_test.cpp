@@ -6,7 +6,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
-#include <array>
 #include <stdexcept>
 
 #include "lib/compute/ops/nf4.hpp"
@@ -15,11 +14,10 @@
 #include "tests/support/tensor_compare.hpp"
 
 using namespace fsdp;
+using emulated::kOrders;
 using emulated::Order;
 
 namespace {
-
-constexpr std::array kOrders{Order::forward, Order::backward, Order::shuffled};
 
 at::Tensor dequantized(const Nf4Matrix& m, at::ScalarType dtype, Order order) {
   return test::EmulatedOps(order).dequantize(m, dtype);
