@@ -5,7 +5,8 @@ preferences, order and number of cores, in float32.
 The contenders take turns, --reps times. Theirs is one process with all cores, with the log-probabilities of the reference computed before
 the first step (precompute_ref_log_probs; otherwise each step has a second forward), and a malloc that keeps its memory; ours two ranks of half
 of the cores each. The ratio is formed turn by turn, so a machine that drifts slows both. A step is --pairs preferences, a prompt of 48 to 96
-words and answers of 16 to 96. Losses of the last step are printed.
+words and answers of 16 to 96; of packed rows here it is one row on each rank, and the time of an epoch, the second, is divided by its preferences.
+Printed are the mean losses of the first epoch, whose steps are the same ones where rows are not packed.
 
 Needs trl 1.16.0 (pip install --target DIR --no-deps trl==1.16.0 and what it imports, then FSDP_TRL=DIR); skipped without.
 """
@@ -29,9 +30,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 if os.environ.get("FSDP_TRL"):
     sys.path.insert(0, os.environ["FSDP_TRL"])
 MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_attention_heads=8, num_key_value_heads=8)
-WARMUP, RANK, LENGTH = 2, 16, 512
+WARMUP, RANK, LENGTH = 2, 16, 256
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-METHODS = {"full": [], "lora": ["--lora-rank", str(RANK), "--lora-alpha", str(2 * RANK)]}
+ADAPTER = ["--lora-rank", str(RANK), "--lora-alpha", str(2 * RANK)]
+METHODS = {"full": [], "full-packed": ["--pack"], "lora": ADAPTER, "lora-packed": ["--pack", *ADAPTER]}
 
 
 def make_inputs(folder, steps, pairs):
@@ -71,7 +73,7 @@ def peer(folder, method, steps, pairs):
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     options = {}
-    if method == "lora":
+    if method.startswith("lora"):
         from peft import LoraConfig
         options["peft_config"] = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=TARGETS, task_type="CAUSAL_LM")
     config = DPOConfig(output_dir=os.path.join(folder, "trl"), per_device_train_batch_size=pairs, gradient_accumulation_steps=1, max_steps=steps, learning_rate=1e-4,
@@ -82,7 +84,7 @@ def peer(folder, method, steps, pairs):
     trainer = DPOTrainer(model=model, args=config, train_dataset=data, processing_class=AutoTokenizer.from_pretrained(folder), callbacks=[Clock()], **options)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    print("PEER_JSON " + json.dumps(dict(seconds=statistics.median(seconds[WARMUP:]), loss=losses, rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)))
+    print("PEER_JSON " + json.dumps(dict(seconds=statistics.median(seconds[WARMUP:]) / pairs, loss=statistics.mean(losses), rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)))
 
 
 def run_peer(folder, method, args):
@@ -95,9 +97,9 @@ def run_peer(folder, method, args):
 
 
 def run_ours(folder, method, work, args):
-    ranks = 2
+    ranks, packs = 2, "--pack" in METHODS[method]
     command = [args.mpiexec, "-n", str(ranks), args.program, "--model", folder, "--train-data", os.path.join(folder, "pairs.jsonl"), "--objective", "dpo", "--no-shuffle",
-               "--seq-len", str(LENGTH), "--batch-size", str(args.pairs // ranks), "--max-steps", str(args.steps), "--lr", "1e-4", "--lr-schedule", "constant",
+               "--seq-len", str(LENGTH), "--batch-size", str(1 if packs else args.pairs // ranks), "--max-epochs", str(2 if packs else 1), "--lr", "1e-4", "--lr-schedule", "constant",
                "--warmup-steps", "0", "--warmup-ratio", "0", "--weight-decay", "0", "--clip-grad-norm", "1.0", "--out-dir", work, "--run-name", method, "--no-save",
                "--quiet", "--device", "cpu", *METHODS[method]]
     env = dict(os.environ, OMP_NUM_THREADS=str(max(1, len(os.sched_getaffinity(0)) // ranks)))
@@ -106,16 +108,18 @@ def run_ours(folder, method, work, args):
         sys.exit("fsdp-finetune failed: " + done.stderr)
     with open(os.path.join(work, method, "metrics.jsonl"), encoding="utf-8") as file:
         records = [r for r in map(json.loads, file) if "grad_norm" in r]
-    return dict(seconds=statistics.median(r["step_seconds"] for r in records[WARMUP:]), loss=[r["loss"] for r in records],
-                rss=ranks * records[-1]["peak_rss_bytes"] / 1048576)
+    first = records[:len(records) // 2] if packs else records
+    seconds = [r["step_seconds"] for r in records]
+    per_pair = sum(seconds[len(first):]) / (args.steps * args.pairs) if packs else statistics.median(seconds[WARMUP:]) / args.pairs
+    return dict(seconds=per_pair, loss=statistics.mean(r["loss"] for r in first), rss=ranks * records[-1]["peak_rss_bytes"] / 1048576)
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
-    ap.add_argument("--methods", default="full,lora")
+    ap.add_argument("--methods", default=",".join(METHODS))
     ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
-    ap.add_argument("--steps", type=int, default=6)
+    ap.add_argument("--steps", type=int, default=8)
     ap.add_argument("--pairs", type=int, default=4)
     ap.add_argument("--program", default=os.environ.get("FSDP_FINETUNE", os.path.join(ROOT, "build/bin/fsdp-finetune")))
     ap.add_argument("--mpiexec", default=os.environ.get("FSDP_MPIEXEC", "mpiexec"))
@@ -127,15 +131,15 @@ def main():
         print(f"skipped: {', '.join(missing)} is not installed (see the head of this file)")
         sys.exit(77)
     print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
-    print(f"{'method':<8} {'theirs s/step':>13} {'ours s/step':>11}   {'times as fast':<20} {'RSS MB, theirs':>14} {'ours':>6}   loss of the last step")
+    print(f"{'method':<12} {'theirs s/pair':>13} {'ours s/pair':>11}   {'times as fast':<20} {'RSS MB, theirs':>14} {'ours':>6}   mean loss")
     with tempfile.TemporaryDirectory() as work:
         folder = os.path.join(work, "model")
         make_inputs(folder, args.steps, args.pairs)
         for method in args.methods.split(","):
             turns = [(run_peer(folder, method, args), run_ours(folder, method, work, args)) for _ in range(args.reps)]
-            print(f"{method:<8} {statistics.median(t['seconds'] for t, _ in turns):13.2f} {statistics.median(o['seconds'] for _, o in turns):11.2f}   "
+            print(f"{method:<12} {statistics.median(t['seconds'] for t, _ in turns):13.2f} {statistics.median(o['seconds'] for _, o in turns):11.2f}   "
                   f"{spread([t['seconds'] / o['seconds'] for t, o in turns]):<20} {max(t['rss'] for t, _ in turns):14.0f} {max(o['rss'] for _, o in turns):6.0f}   "
-                  f"theirs {turns[0][0]['loss'][-1]:.4f}, ours {turns[0][1]['loss'][-1]:.4f}", flush=True)
+                  f"theirs {turns[0][0]['loss']:.4f}, ours {turns[0][1]['loss']:.4f}", flush=True)
     return None
 
 

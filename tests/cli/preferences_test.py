@@ -178,10 +178,31 @@ class Preferences(fsdp_cli.Case):
 
     def test_packed_rows_have_the_same_pairs(self):
         self.tune("padded", steps=2, objective=("--objective", "dpo", "--total-batch-size", 4))
-        self.tune("packed", "--pack", "--seq-len", 60, "--total-batch-size", 1, "--batch-size", 1, steps=2)
+        packed = self.tune("packed", "--pack", "--seq-len", 60, "--total-batch-size", 1, "--batch-size", 1, steps=2)
+        self.assertRegex(packed.err, r"shared    \d+ tokens of prompts are computed once for both sides")
         for got, want in zip(self.steps("packed"), self.steps("padded")):
             self.assertLess(abs(got["loss"] - want["loss"]), LOSS)
             self.assertLess(abs(got["grad_norm"] / want["grad_norm"] - 1), NORM)
+            for name in ("logps_chosen", "logps_rejected", "entropy"):
+                self.assertLess(abs(got["means"][name] - want["means"][name]), LOGPS)
+
+    def test_entropy_is_that_of_all_targets(self):
+        try:
+            import torch
+            import transformers
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        model = transformers.AutoModelForCausalLM.from_pretrained(DPO / "base", dtype=torch.float64)
+        entropies = []
+        for pair in json.loads((DPO / "tokenised.json").read_text())["plain"]:
+            for side in ("chosen_ids", "rejected_ids"):
+                prompt, answer = pair["prompt_ids"], pair[side]
+                with torch.no_grad():
+                    log_probs = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)[len(prompt) - 1:-1]
+                entropies.extend((-(log_probs.exp() * log_probs).sum(-1)).tolist())
+        self.tune("entropy", steps=1)
+        first = self.steps("entropy")[0]
+        self.assertLess(abs(first["means"]["entropy"] - sum(entropies) / len(entropies)), 1e-5)  # float32 on one side
 
     def test_a_restart_reads_the_same_reference(self):
         self.tune("whole", steps=6)

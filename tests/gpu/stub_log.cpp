@@ -127,6 +127,14 @@ Touches of_cross_entropy(const CrossEntropy& a) {
   return all;
 }
 
+Touches of_entropies(const Entropies& a) {
+  Touches all;
+  for (int round = 0; round < 2; ++round) touch(all, a.logits_NV, a.rows * a.width * size_of(a.type));
+  touch(all, a.targets_N, 4 * a.rows);
+  touch(all, a.entropies_N, 4 * a.rows);
+  return all;
+}
+
 Touches of_sum_losses(const CrossEntropy& a) {
   Touches all;
   touch(all, a.losses_N, 4 * a.rows);
@@ -315,6 +323,7 @@ std::vector<Touched> touched_by(const std::string& name, const void* pass) {
                                                                    {"embed_backward", reader(of_embed_backward)},
                                                                    {"embed", reader(of_embed)},
                                                                    {"cross_entropy", reader(of_cross_entropy)},
+                                                                   {"entropies", reader(of_entropies)},
                                                                    {"sum_losses", reader(of_sum_losses)},
                                                                    {"sum_squares", reader(of_sum_squares)},
                                                                    {"total_sum", reader(of_total_sum)},

@@ -4,6 +4,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/where.h>
@@ -31,6 +32,12 @@ inline LossTruth loss_truth(const at::Tensor& logits_NV, const Targets& targets,
   const auto sum = (losses * weights).sum();
   const auto grads = torch::autograd::grad({sum * scale}, {x});
   return {sum.item<double>(), (weights * ids.ge(0)).sum().item<double>(), grads[0]};
+}
+
+/// The entropy of each row's softmax in float64, 0 where its target is ignored.
+inline at::Tensor entropy_truth(const at::Tensor& logits_NV, const at::Tensor& ids_N, std::int64_t vocab) {
+  const auto log_probs = at::log_softmax(logits_NV.to(at::kDouble).narrow(1, 0, vocab), 1);
+  return log_probs.exp().mul(log_probs).sum(1).neg().mul(ids_N.ge(0));
 }
 
 /// Targets of which some are ignored, with weights of both signs of which some are 0.

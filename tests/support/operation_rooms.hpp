@@ -142,6 +142,12 @@ inline std::vector<OperationCase> operation_cases() {
            return Kept{};
          };
        }},
+      {"entropies",
+       [](const Ops& ops, const Inputs& in) {
+         return [&ops, logits = in.matrix(60, 96), targets = in.ids(60)] {
+           return Kept{ops.entropies(logits, targets, 90)};
+         };
+       }},
   };
   all.insert(all.end(), others.begin(), others.end());
   return all;

@@ -10,28 +10,54 @@
 
 namespace fsdp::test {
 
-/// \param rows  number of tokens of each document in each row
+/// Own tokens of a document, and those that it shares.
+struct PackedDocument {
+  PackedDocument(std::int64_t own, std::int64_t of_the_one_before = 0) : tokens(own), shared(of_the_one_before) {}
+  std::int64_t tokens, shared;
+};
+
 /// \param length  tokens of a row
-inline std::shared_ptr<const Packing> packed(const std::vector<std::vector<std::int64_t>>& rows, std::int64_t length) {
+inline std::shared_ptr<Packing> packed_sharing(const std::vector<std::vector<PackedDocument>>& rows,
+                                               std::int64_t length) {
   auto packing = std::make_shared<Packing>();
   std::vector<std::int32_t> positions, starts;
-  const auto add = [&](std::int64_t tokens) {
+  const auto add = [&](std::int64_t tokens, std::int64_t first_position) {
     starts.push_back(static_cast<std::int32_t>(positions.size()));
     packing->longest = std::max(packing->longest, tokens);
-    for (std::int32_t t = 0; t < tokens; ++t) positions.push_back(t);
+    for (std::int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<std::int32_t>(first_position + t));
   };
+  std::vector<std::vector<PackedDocument>> whole_rows;
+  std::int64_t longest_row = 0;
+  bool shares = false;
   for (const auto& documents : rows) {
     const auto end = static_cast<std::int64_t>(positions.size()) + length;
-    for (const auto tokens : documents) {
-      packing->documents.push_back({static_cast<std::int64_t>(positions.size()), tokens});
-      add(tokens);
+    std::int64_t in_row = 0;
+    whole_rows.emplace_back();
+    for (const auto& [tokens, shared] : documents) {
+      packing->documents.push_back({static_cast<std::int64_t>(positions.size()), tokens, shared});
+      add(tokens, shared);
+      whole_rows.back().emplace_back(tokens + shared);
+      in_row += tokens + shared;
+      shares = shares || shared > 0;
     }
-    if (const auto left = end - static_cast<std::int64_t>(positions.size()); left > 0) add(left);
+    longest_row = std::max(longest_row, in_row);
+    if (const auto left = end - static_cast<std::int64_t>(positions.size()); left > 0) add(left, 0);
+  }
+  if (shares) {
+    packing->whole = packed_sharing(whole_rows, longest_row);
+    packing->whole_tokens = longest_row * static_cast<std::int64_t>(rows.size());
   }
   starts.push_back(static_cast<std::int32_t>(positions.size()));
   packing->positions_N = at::tensor(positions, at::kInt);
   packing->starts = at::tensor(starts, at::kInt);
   return packing;
+}
+
+/// \param rows  number of tokens of each document in each row
+inline std::shared_ptr<const Packing> packed(const std::vector<std::vector<std::int64_t>>& rows, std::int64_t length) {
+  std::vector<std::vector<PackedDocument>> documents;
+  for (const auto& row : rows) documents.emplace_back(row.begin(), row.end());
+  return packed_sharing(documents, length);
 }
 
 }  // namespace fsdp::test

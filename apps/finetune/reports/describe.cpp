@@ -65,6 +65,10 @@ void describe_rows(ProcessGroup& world, const RunSetup& setup, const std::string
     log.info(fmt::format("packed    {} in {}, which are {:.1f} % full; each sees itself alone{}",
                          format_count_of(rows.num_records(), "text"), format_count_of(rows.num_rows(), "row"),
                          100 * rows.fill(), of_source));
+    if (const auto shared = rows.shared_tokens(); shared > 0) {
+      log.info(fmt::format("shared    {} of prompts are computed once for both sides{}",
+                           format_count_of(shared, "token"), of_source));
+    }
   }
   if (setup.config.has_scores()) {
     log.info("targets   one score for each text, after its last token" + of_source);

@@ -138,7 +138,7 @@ class CudaOps final : public DeviceOps {
                                        std::unique_ptr<AttentionState> state, const Rotation& rotation) const override {
     const auto dtype = qkv_NC.scalar_type();
     if (s.packing == nullptr) return fused_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
-    if (packs_by_flash(traits_, s, dtype))
+    if (s.packing->whole == nullptr && packs_by_flash(traits_, s, dtype))
       return packed_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), &rotation);
     return Ops::rotary_attention_backward(grad_out_ND, qkv_NC, out_ND, s, std::move(state), rotation);
   }

@@ -41,6 +41,8 @@ const Table kTable = {
     .name = FSDP_KERNEL_ISA_NAME,
     .cross_entropy = [](Type type, const CrossEntropyArgs& a, std::int64_t b,
                         std::int64_t e) { FSDP_FOR_TYPE(cross_entropy, a, b, e) },
+    .entropies = [](Type type, const EntropyArgs& a, std::int64_t b,
+                    std::int64_t e) { FSDP_FOR_TYPE(entropies, a, b, e) },
     .add_bias = [](Type type, void* x, const void* y, const void* bias, std::int64_t dim, std::int64_t b,
                    std::int64_t e) { FSDP_FOR_TYPE(add_bias, x, y, bias, dim, b, e) },
     .column_sum = [](Type type, const void* x, float* sum, std::int64_t dim, std::int64_t b,

@@ -184,6 +184,14 @@ struct CrossEntropyArgs {
   double* loss_T = nullptr;  ///< receives each target's loss times its weight, 0 where it is ignored; null: not wanted
 };
 
+struct EntropyArgs {
+  const void* logits_TV;
+  const std::int32_t* target_T;  ///< negative: the row is left out
+  std::int64_t vocab;            ///< real columns
+  std::int64_t padded_vocab;     ///< columns in memory
+  double* entropy_T;             ///< receives the entropy of each row's softmax, 0 where it is left out
+};
+
 /// Sums over the rows whose target is not ignored, in their order.
 struct LossSum {
   double nats = 0;    ///< losses times weights
@@ -220,6 +228,7 @@ struct DropoutArgs {
 struct Table {
   const char* name;
   LossSum (*cross_entropy)(Type, const CrossEntropyArgs&, std::int64_t, std::int64_t);
+  void (*entropies)(Type, const EntropyArgs&, std::int64_t, std::int64_t);
   /// x[r, :] += y[r, :] + bias (y, bias may be null)
   void (*add_bias)(Type, void* x_TD, const void* y_TD, const void* bias_D, std::int64_t dim, std::int64_t,
                    std::int64_t);

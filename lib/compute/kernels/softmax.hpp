@@ -111,6 +111,38 @@ LossSum cross_entropy(const CrossEntropyArgs& a, std::int64_t begin, std::int64_
   return sum;
 }
 
+template <typename T>
+void entropies(const EntropyArgs& a, std::int64_t begin, std::int64_t end) {
+  // Logits further below the largest one add nothing in float32; those of -inf would add NaN.
+  constexpr float kLowest = -100.0f;
+  for (std::int64_t t = begin; t < end; ++t) {
+    const T* row = static_cast<const T*>(a.logits_TV) + t * a.padded_vocab;
+    if (a.target_T[t] < 0) {
+      a.entropy_T[t] = 0;
+      continue;
+    }
+    float top = load(row, 0);
+#pragma omp simd reduction(max : top)
+    for (std::int64_t j = 0; j < a.vocab; ++j) top = top > load(row, j) ? top : load(row, j);
+    double total = 0, moment = 0;  // partial sums as in cross_entropy()
+    for (std::int64_t first = 0; first < a.vocab; first += 4096) {
+      const std::int64_t last = first + 4096 < a.vocab ? first + 4096 : a.vocab;
+      float part = 0, part_moment = 0;
+#pragma omp simd reduction(+ : part, part_moment)
+      for (std::int64_t j = first; j < last; ++j) {
+        const float below = load(row, j) - top;
+        const float x = below < kLowest ? kLowest : below;
+        const float e = exp_approx(x);
+        part += e;
+        part_moment += e * x;
+      }
+      total += static_cast<double>(part);
+      moment += static_cast<double>(part_moment);
+    }
+    a.entropy_T[t] = std::log(total) - moment / total;
+  }
+}
+
 // Softmax of scores [rows, leading] with a window or a score cap; see Band.
 
 /// Columns [first, end) that are not masked in a row.

@@ -179,6 +179,16 @@ struct CrossEntropy {
   std::int64_t rows;
 };
 
+struct Entropies {
+  Type type;
+  const void* logits_NV;
+  const std::int32_t* targets_N;  ///< negative: the row is left out
+  float* entropies_N;             ///< of each row's softmax, 0 where it is left out
+  bool packed;
+  int vocab, width;
+  std::int64_t rows;
+};
+
 /// Softmax of a block of queries over the keys [first key of the block, ...) that at least one of them attends to, and
 /// its backward. There is one matrix [rows, keys] for each key/value head of each sequence, with row stride `stride`.
 /// Row r is query r / group of query head r % group. It attends to the `window` columns up to first_column + r / group.
@@ -217,6 +227,7 @@ struct DropoutKeys {
   X(embed, Embed)                    \
   X(embed_backward, EmbedBackward)   \
   X(cross_entropy, CrossEntropy)     \
+  X(entropies, Entropies)            \
   X(sum_squares, SumSquares)         \
   X(total_sum, TotalSum)             \
   X(decide_step, DecideStep)         \

@@ -262,6 +262,9 @@ class Ops {
   ///   \pre the targets then have neither weights nor groups, and grad_scale is 0
   void cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& targets, std::int64_t vocab,
                      const GradScale& grad_scale, at::Tensor* losses_N = nullptr) const;
+  /// Computes the entropy of the softmax over the first `vocab` columns of each row, 0 where its target is negative:
+  /// float64 on the host, float32 on a device.
+  at::Tensor entropies(const at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab) const;
   /// Adds sums.pending to the host's fields. Waits for the device: synchronize() its back end first.
   void fetch(StepSums& sums) const;
 

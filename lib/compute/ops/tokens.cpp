@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/special_entr.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -332,6 +333,27 @@ void Ops::cross_entropy(StepSums& sums, at::Tensor& logits_NV, const Targets& ta
   grad.mul_(grad_scale.on_device.defined() ? weights_N1.mul(grad_scale.on_device) : weights_N1.mul(grad_scale.value));
   logits_NV.zero_();
   logits_NV.narrow(1, 0, vocab).copy_(grad);
+}
+
+at::Tensor Ops::entropies(const at::Tensor& logits_NV, const at::Tensor& targets_N, std::int64_t vocab) const {
+  const auto counted = work_.rows(1, {&logits_NV});
+  const auto n = logits_NV.size(0), width = logits_NV.size(1);
+  if (cpu_ != nullptr) {
+    auto entropies_N = at::empty({n}, at::TensorOptions(logits_NV.device()).dtype(at::kDouble));
+    const kernels::EntropyArgs args{logits_NV.const_data_ptr(), targets_N.const_data_ptr<std::int32_t>(), vocab, width,
+                                    entropies_N.mutable_data_ptr<double>()};
+    launch(n, 1,
+           [&](std::int64_t first, std::int64_t last) { cpu_->entropies(kernel_type(logits_NV), args, first, last); });
+    return entropies_N;
+  }
+  if (const auto* fused = fused_for({&logits_NV})) {
+    auto entropies_N = at::empty({n}, logits_NV.options().dtype(at::kFloat));
+    const auto* logits = address_of(logits_NV);
+    fused->entropies({kernel_type(logits_NV), logits, ids_of(targets_N), floats_in(entropies_N),
+                      are_packed(width, {logits}), static_cast<int>(vocab), static_cast<int>(width), n});
+    return entropies_N;
+  }
+  return at::special_entr(log_softmax(logits_NV.narrow(1, 0, vocab)).exp_()).sum(1).mul_(targets_N.ge(0));
 }
 
 void Ops::fetch(StepSums& sums) const {

@@ -17,15 +17,21 @@
 namespace fsdp {
 
 /// Documents packed into the rows of a micro-batch. A token attends to its own document only, whose positions start at
-/// 0.
+/// 0. Documents that begin alike can share the tokens of their beginning, which are then computed once.
 struct Packing {
   struct Document {
-    std::int64_t first, length;  ///< its tokens: [first, first + length) of the micro-batch, in one row
+    std::int64_t first, length;  ///< its own tokens: [first, first + length) of the micro-batch, in one row
+    /// It begins with so many of the first tokens of the document before it, which is in the same row and shares none.
+    std::int64_t shared = 0;
   };
   std::vector<Document> documents;  ///< in order of `first`, none empty; tokens between documents are padding
   at::Tensor positions_N;           ///< int32: position of each token in its document; 0 for padding
   at::Tensor starts;                ///< int32: first tokens of documents and padding, in order, followed by N
-  std::int64_t longest = 0;         ///< tokens of the longest document or padding
+  std::int64_t longest = 0;         ///< own tokens of the longest document or padding
+  /// The same documents, each with copies of the tokens that it shares, in as many rows. Without positions. Null: no
+  /// document shares any.
+  std::shared_ptr<const Packing> whole = nullptr;
+  std::int64_t whole_tokens = 0;  ///< N of `whole`
 };
 
 /// The ids that follow each token, and what they weigh in the loss.
@@ -76,6 +82,8 @@ class JointLoss {
   virtual ~JointLoss() = default;
   /// Names of the sums that join() adds to beside the loss.
   virtual std::vector<std::string> sums() const { return {}; }
+  /// Name of the sum to which the entropies of all targets' predictions are added; null: they are not computed.
+  virtual const char* entropy_sum() const { return nullptr; }
   /// Adds the loss and its count to `sums`. Nothing may wait for the device.
   /// \param nats_S  float64: losses of the targets of each sequence, times their weights
   /// \return the derivative of the loss by nats_S, float64 [S]

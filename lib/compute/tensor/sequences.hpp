@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// Tokens [first, first + length) of the micro-batch.
+/// Tokens [first, first + length) of the micro-batch, without those that it shares.
 using Sequence = Packing::Document;
 
 /// The sequences in order; tokens between them are padding.

@@ -45,7 +45,7 @@ class HeadLayer final : public DecoderHead {
     const auto targets = step.batch.targets();
     at::Tensor losses_N;  // of a joint loss
     chunks_.forward(p, step.batch, x_ND, [&](std::int64_t first, at::Tensor& logits_NV) {
-      if (step.batch.joint != nullptr) return look(step.batch, first, logits_NV, losses_N);
+      if (step.batch.joint != nullptr) return look(step, first, logits_NV, losses_N);
       add_loss(*step.sums, targets, first, logits_NV, 0.0);
     });
     if (losses_N.defined()) join(step, losses_N);
@@ -59,7 +59,7 @@ class HeadLayer final : public DecoderHead {
     StepSums of_slopes;  // a joint loss is added by join(): what its slopes make of the losses is no loss
     detail::LogitChunks::Body before;
     if (is_joint) {
-      before = [&](std::int64_t first, at::Tensor& logits_NV) { look(step.batch, first, logits_NV, losses_N); };
+      before = [&](std::int64_t first, at::Tensor& logits_NV) { look(step, first, logits_NV, losses_N); };
     }
     const auto body = [&](std::int64_t first, at::Tensor& logits_NV) {
       if (is_joint && first == 0) targets.weights_N = join(step, losses_N);
@@ -84,7 +84,8 @@ class HeadLayer final : public DecoderHead {
   }
 
   /// Keeps the losses of a chunk's targets.
-  void look(const MicroBatch& batch, std::int64_t first, at::Tensor& logits_NV, at::Tensor& losses_N) const {
+  void look(const StepContext& step, std::int64_t first, at::Tensor& logits_NV, at::Tensor& losses_N) const {
+    const auto& batch = step.batch;
     const auto count = logits_NV.size(0);
     const Targets targets(batch.targets_N.narrow(0, first, count));
     at::Tensor part_N;
@@ -93,6 +94,8 @@ class HeadLayer final : public DecoderHead {
     } else {
       StepSums unweighted;  // and thus of no use
       ops_.cross_entropy(unweighted, logits_NV, targets, chunks_.vocabulary(), 0.0, &part_N);
+      if (const auto* name = batch.joint->entropy_sum())
+        step.sums->add(name, ops_.entropies(logits_NV, targets.ids_N, chunks_.vocabulary()).sum(at::kDouble));
     }
     if (!losses_N.defined()) losses_N = at::empty({batch.rows * batch.length}, part_N.options());
     losses_N.narrow(0, first, count).copy_(part_N);

@@ -53,6 +53,11 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
     auto packing = lay_out_documents(documents_of_rows(documents_, rows.size()), tokens_);
     packing->positions_N = at::empty({batch.num_targets}, options);
     packing->starts = at::empty(packing->starts.sizes(), options);
+    if (packing->whole != nullptr) {
+      auto whole = std::make_shared<Packing>(*packing->whole);
+      whole->starts = at::empty(whole->starts.sizes(), options);
+      packing->whole = std::move(whole);
+    }
     batch.packing = std::move(packing);
   }
   set_sample_keys(batch, sample_keys);
@@ -211,25 +216,11 @@ double attention_weight(const MemoryRequest& request, const DocumentLengths& doc
   const bool narrow = sharding.param_dtype.value_or(sharding.precision) != at::kFloat;
   if (request.gpu && narrow) return static_cast<double>(documents.size());
   double weight = 0;
-  for (const auto length : documents) {
-    const auto tokens = static_cast<double>(length);
-    weight += tokens + (request.gpu || length <= kShortRow ? tokens * tokens : 0.0);
+  for (const auto& document : documents) {
+    const auto tokens = static_cast<double>(document.whole());
+    weight += tokens + (request.gpu || document.whole() <= kShortRow ? tokens * tokens : 0.0);
   }
   return weight;
-}
-
-/// \return twice the average number of positions that a token attends to: the length of a row, or the length of its
-/// document averaged over tokens
-double attended_length(const MemoryRequest& request) {
-  if (request.documents.empty()) return static_cast<double>(request.tokens_per_row);
-  double squares = 0, tokens = 0;
-  for (const auto& row : request.documents) {
-    for (const auto length : row) {
-      squares += static_cast<double>(length) * static_cast<double>(length);
-      tokens += static_cast<double>(length);
-    }
-  }
-  return squares / tokens;
 }
 
 AxisCounts minus(const AxisCounts& a, const AxisCounts& b) {
@@ -250,8 +241,10 @@ void count_flops(const MemoryRequest& request, const BatchPlan& batches, const M
           ? static_cast<double>((config.num_layers + policy.checkpoint_every - 1) / policy.checkpoint_every) /
                 static_cast<double>(config.num_layers)
           : 0.0;
-  const auto per_token = flops_per_token(config, std::llround(attended_length(request)), runtime.decoder().parameters,
-                                         runtime.trainable());
+  const double attended =
+      request.documents.empty() ? static_cast<double>(request.tokens_per_row) : attended_length(request.documents);
+  const auto per_token =
+      flops_per_token(config, std::llround(attended), runtime.decoder().parameters, runtime.trainable());
   prediction.useful_flops = tokens * per_token.total();
   prediction.flops = tokens * (per_token.total() + recomputed * per_token.recomputable);
 }
@@ -355,8 +348,8 @@ std::vector<DocumentLengths> documents_to_predict(const MemoryRequest& request, 
     // A packed row of preferences has an even number of documents.
     const auto step =
         request.options.objective.has_preferences() ? std::min(kShortRow, request.tokens_per_row / 2) : kShortRow;
-    for (auto left = request.tokens_per_row; left > 0; left -= documents.back())
-      documents.push_back(std::min(step, left));
+    for (auto left = request.tokens_per_row; left > 0; left -= documents.back().tokens)
+      documents.emplace_back(std::min(step, left));
     if (request.options.objective.has_preferences() && documents.size() % 2 != 0) documents.pop_back();
     return {documents};
   }

@@ -42,7 +42,7 @@ struct StepReport {
   bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;   ///< asked to stop during the step: nothing was updated
 
-  /// A sum that the objective or a layer adds to beside the loss, divided by `weight`.
+  /// A sum that the objective or a layer adds to beside the loss, divided by `weight`; of entropies by `tokens`.
   struct Mean {
     std::string name;
     double value = 0;

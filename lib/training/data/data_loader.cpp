@@ -21,7 +21,9 @@
 
 namespace fsdp {
 
-std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+namespace {
+
+std::shared_ptr<Packing> lay_out_own(const std::vector<DocumentLengths>& rows, std::int64_t length) {
   auto packing = std::make_shared<Packing>();
   std::vector<std::int32_t> starts;
   const auto begin = [&](std::int64_t first, std::int64_t tokens) {
@@ -36,9 +38,10 @@ std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& r
   for (std::size_t row = 0; row < rows.size(); ++row) {
     auto first = static_cast<std::int64_t>(row) * length;
     const auto end = first + length;
-    for (const auto tokens : rows[row]) {
+    for (const auto& document : rows[row]) {
+      const auto tokens = document.tokens;
       if (tokens < 1 || first + tokens > end) throw std::invalid_argument("make_packing: a document leaves its row");
-      packing->documents.push_back({first, tokens});
+      packing->documents.push_back({first, tokens, document.shared});
       begin(first, tokens);
       first += tokens;
     }
@@ -50,6 +53,32 @@ std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& r
   return packing;
 }
 
+/// Documents with copies of the tokens that they share. \return nothing where none does
+std::shared_ptr<const Packing> lay_out_whole(std::vector<DocumentLengths> rows, std::int64_t& tokens) {
+  std::int64_t longest = 0;
+  bool shares = false;
+  for (auto& row : rows) {
+    std::int64_t in_row = 0;
+    for (auto& document : row) {
+      shares = shares || document.shared > 0;
+      document = document.whole();
+      in_row += document.tokens;
+    }
+    longest = std::max(longest, in_row);
+  }
+  if (!shares) return nullptr;
+  tokens = std::ssize(rows) * longest;
+  return lay_out_own(rows, longest);
+}
+
+}  // namespace
+
+std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+  auto packing = lay_out_own(rows, length);
+  packing->whole = lay_out_whole(rows, packing->whole_tokens);
+  return packing;
+}
+
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
   auto packing = lay_out_documents(rows, length);
   packing->positions_N = at::empty({std::ssize(rows) * length}, at::kInt);
@@ -57,7 +86,8 @@ std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, 
   // Padding gets position 0: a row may have more padding than the model has positions.
   std::fill_n(positions, packing->positions_N.numel(), 0);
   for (const auto& document : packing->documents) {
-    std::iota(positions + document.first, positions + document.first + document.length, 0);
+    std::iota(positions + document.first, positions + document.first + document.length,
+              static_cast<std::int32_t>(document.shared));
   }
   return packing;
 }
@@ -220,10 +250,30 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
   sizes.reserve(count / sides_);
+  if (has_preferences()) find_shared_tokens();
   for (std::int64_t i = 0; has_preferences() && i < num_preferences() && preference(i) < count / 2; ++i)
-    sizes.push_back(pairs_of(2 * preference(i)) + pairs_of(2 * preference(i) + 1));
+    sizes.push_back(own_pairs_of(2 * preference(i)) + own_pairs_of(2 * preference(i) + 1));
   for (std::int64_t i = 0; !has_preferences() && i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
+}
+
+void TokenLoader::find_shared_tokens() {
+  shared_.reserve(static_cast<std::size_t>(num_records() / 2));
+  std::vector<std::int32_t> chosen, rejected;
+  std::vector<std::uint8_t> counts;
+  for (std::int64_t i = 0; i < num_records(); i += 2) {
+    chosen.resize(static_cast<std::size_t>(pairs_of(i)) + 1);
+    rejected.resize(static_cast<std::size_t>(pairs_of(i + 1)) + 1);
+    counts.resize(rejected.size());
+    tokens_->read(i, chosen);
+    tokens_->read(i + 1, rejected);
+    tokens_->read_loss_mask(i + 1, counts);
+    // The last inputs of both sides have targets, and are in no token that is shared.
+    const auto most = std::min(chosen.size(), rejected.size()) - 1;
+    std::size_t shared = 0;
+    while (shared < most && chosen[shared] == rejected[shared] && counts[shared + 1] == 0) ++shared;
+    shared_.push_back(static_cast<std::int32_t>(std::min(shared, most - 1)));
+  }
 }
 
 void TokenLoader::keep_part(const Split& split) {
@@ -261,9 +311,19 @@ std::int64_t TokenLoader::pairs_of(std::int64_t record) const {
   return std::max<std::int64_t>(0, std::min(tokens_->length(record), pairs_ + 1) - 1);
 }
 
+std::int64_t TokenLoader::shared_tokens_of(std::int64_t record) const {
+  return shared_.empty() || record % 2 == 0 ? 0 : element(shared_, record / 2);
+}
+
+std::int64_t TokenLoader::shared_tokens() const {
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < num_records(); ++i) tokens += shared_tokens_of(i);
+  return tokens;
+}
+
 double TokenLoader::fill() const {
   std::int64_t pairs = 0;
-  for (std::int64_t i = 0; i < num_records(); ++i) pairs += pairs_of(i);
+  for (std::int64_t i = 0; i < num_records(); ++i) pairs += own_pairs_of(i);
   return static_cast<double>(pairs) / static_cast<double>(num_rows() * row_tokens_);
 }
 
@@ -271,7 +331,7 @@ DocumentLengths TokenLoader::lengths_in(std::int64_t number) const {
   if (!is_packed()) return {has_documents() ? std::max<std::int64_t>(1, pairs_of(number % num_rows())) : pairs_};
   DocumentLengths lengths;
   for (const auto document : documents_of(number % num_rows(), number / num_rows()))
-    lengths.push_back(pairs_of(document));
+    lengths.emplace_back(own_pairs_of(document), shared_tokens_of(document));
   return lengths;
 }
 
@@ -285,13 +345,9 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
 
 double TokenLoader::attended_length() const {
   if (!is_packed()) return static_cast<double>(tokens_per_row());
-  double squares = 0, tokens = 0;
-  for (std::int64_t i = 0; i < num_records(); ++i) {
-    const auto length = static_cast<double>(pairs_of(i));
-    squares += length * length;
-    tokens += length;
-  }
-  return tokens > 0 ? squares / tokens : 0;
+  DocumentLengths documents;
+  for (std::int64_t i = 0; i < num_records(); ++i) documents.emplace_back(own_pairs_of(i), shared_tokens_of(i));
+  return fsdp::attended_length({documents});
 }
 
 bool TokenLoader::has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const {
@@ -366,8 +422,11 @@ void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::in
   if (ids.size() < 2) return;
   std::vector<std::uint8_t> counts(ids.size());
   tokens_->read_loss_mask(document, counts);
-  std::copy(ids.begin(), ids.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
-  batch.num_targets += set_targets(ids, counts, batch.targets_N.data_ptr<std::int32_t>() + token);
+  const auto shared = static_cast<std::size_t>(shared_tokens_of(document));
+  const auto own = std::span<const std::int32_t>(ids).subspan(shared);
+  std::copy(own.begin(), own.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
+  batch.num_targets += set_targets(own, std::span<const std::uint8_t>(counts).subspan(shared),
+                                   batch.targets_N.data_ptr<std::int32_t>() + token);
 }
 
 void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
@@ -383,12 +442,14 @@ std::vector<std::int64_t> TokenLoader::fill_packed(const std::vector<std::int64_
   std::vector<DocumentLengths> lengths;
   batch.length = 1;
   for (const auto row : rows) {
+    std::int64_t in_row = 0;
     lengths.emplace_back();
     for (const auto document : documents_of(row % num_rows(), row / num_rows())) {
       documents.push_back(document);
-      lengths.back().push_back(pairs_of(document));
+      lengths.back().emplace_back(own_pairs_of(document), shared_tokens_of(document));
+      in_row += lengths.back().back().tokens;
     }
-    batch.length = std::max(batch.length, std::reduce(lengths.back().begin(), lengths.back().end()));
+    batch.length = std::max(batch.length, in_row);
   }
   if (step_ > 1) batch.length = tokens_per_row();  // one size, so that a GPU's allocator reuses its blocks
   make_padding(batch);
@@ -459,6 +520,18 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   return batch;
 }
 
+double attended_length(const std::vector<DocumentLengths>& rows) {
+  double positions = 0, tokens = 0;
+  for (const auto& row : rows) {
+    for (const auto& document : row) {
+      const auto own = static_cast<double>(document.tokens);
+      positions += own * (own + 2 * static_cast<double>(document.shared));
+      tokens += own;
+    }
+  }
+  return tokens > 0 ? positions / tokens : 0;
+}
+
 std::vector<DocumentLengths> documents_of_rows(const std::vector<DocumentLengths>& documents, std::size_t rows) {
   std::vector<DocumentLengths> of_rows;
   for (std::size_t r = 0; r < rows; ++r) of_rows.push_back(documents[r % documents.size()]);
@@ -476,6 +549,11 @@ void send_to(const Ops& ops, MicroBatch& batch) {
   auto packing = std::make_shared<Packing>(*batch.packing);
   packing->positions_N = ops.to_device(packing->positions_N);
   packing->starts = ops.to_device(packing->starts);
+  if (packing->whole != nullptr) {
+    auto whole = std::make_shared<Packing>(*packing->whole);
+    whole->starts = ops.to_device(whole->starts);
+    packing->whole = std::move(whole);
+  }
   batch.packing = std::move(packing);
 }
 

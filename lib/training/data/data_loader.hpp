@@ -16,8 +16,15 @@ namespace fsdp {
 
 // Layout of documents that share the rows of a micro-batch.
 
-/// Tokens of each document of a row, in order; the documents follow each other from the beginning of the row.
-using DocumentLengths = std::vector<std::int64_t>;
+/// A document in a row: Packing::Document without its place.
+struct DocumentLength {
+  DocumentLength(std::int64_t own, std::int64_t of_the_one_before = 0) : tokens(own), shared(of_the_one_before) {}
+  std::int64_t whole() const { return tokens + shared; }
+
+  std::int64_t tokens, shared;
+};
+/// The documents of a row, in order; they follow each other from the beginning of the row.
+using DocumentLengths = std::vector<DocumentLength>;
 
 /// Computes where documents and padding lie, without positions. On the host.
 /// \param rows    none empty; the sum of a row is at most `length`
@@ -26,6 +33,9 @@ using DocumentLengths = std::vector<std::int64_t>;
 std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length);
 /// lay_out_documents() and the positions of all tokens.
 std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length);
+
+/// Twice the number of positions that a token attends to, in the mean over the tokens of all rows; 0 without tokens.
+double attended_length(const std::vector<DocumentLengths>& rows);
 
 /// Limits for the length of a sequence, in tokens: neither is negative.
 struct SequenceLimit {
@@ -62,7 +72,8 @@ class DataLoader {
 /// shorter than the longest one of its micro-batch is padded on the right; padding has no targets.
 /// Packed documents: several documents in a row, one after the other, each as above. They are packed here, or share
 /// rows in the file, which are then equal in every epoch.
-/// Preferences: a row is both sides of one, the chosen first: two sequences, or when packed all sides of several.
+/// Preferences: a row is both sides of one, the chosen first: two sequences, or when packed all sides of several, of
+/// which each rejected one shares the tokens of the prompt.
 /// Ids that the file's loss mask leaves out are inputs only.
 class TokenLoader final : public DataLoader {
  public:
@@ -119,6 +130,8 @@ class TokenLoader final : public DataLoader {
   /// Ids of the first `records` records beyond the end of their sequence; they are neither input nor target. Of all
   /// rows of a stream also those of its end that are in none.
   std::int64_t ids_left_out(std::int64_t records) const;
+  /// Tokens of prompts that packed preferences share, which are computed once for both sides.
+  std::int64_t shared_tokens() const;
   /// Share of the tokens of packed rows that belong to documents; the rest is padding.
   double fill() const;
   /// Tokens that attention covers: the length of a row; for packed rows the mean length of a document, weighted by
@@ -144,6 +157,11 @@ class TokenLoader final : public DataLoader {
   void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
   /// Pairs of a row or document that are read.
   std::int64_t pairs_of(std::int64_t record) const;
+  /// Pairs that are computed for it: all but those that it shares.
+  std::int64_t own_pairs_of(std::int64_t record) const { return pairs_of(record) - shared_tokens_of(record); }
+  /// Tokens that a rejected side shares with the chosen one: they have the same ids and predict nothing that counts.
+  std::int64_t shared_tokens_of(std::int64_t record) const;
+  void find_shared_tokens();
   /// \param counts  buffer for the loss mask
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
@@ -161,6 +179,7 @@ class TokenLoader final : public DataLoader {
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
   std::vector<double> reference_;      ///< by document; empty: there is none
   std::vector<std::int64_t> kept_;     ///< preferences whose sides have targets; empty: all of them
+  std::vector<std::int32_t> shared_;   ///< tokens that both sides of each preference share; empty: none
   std::int64_t sides_ = 1;             ///< documents of a row: of preferences 2
   std::int64_t most_;                  ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;

@@ -86,7 +86,8 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
   const auto [first_group, groups] = loss.groups();
   for (std::size_t i = 0; i < loss.named.size(); ++i) {
     if (i >= first_group && i < first_group + 2 * groups) continue;
-    result.means.push_back({loss.named[i].name, sums[3 + i] * share_of(sums[1])});
+    const auto& name = loss.named[i].name;
+    result.means.push_back({name, sums[3 + i] * share_of(objective, name, sums[1], sums[2])});
   }
   result.seconds = seconds_since(start);
   return result;

@@ -15,6 +15,7 @@ class WithoutValues final : public JointLoss {
  public:
   explicit WithoutValues(const Objective& objective) : objective_(objective) {}
   std::vector<std::string> sums() const override { return objective_.sums(); }
+  const char* entropy_sum() const override { return objective_.entropy_sum(); }
   at::Tensor join(const MicroBatch&, const at::Tensor& nats_S, StepSums&) const override { return nats_S; }
 
  private:
@@ -41,6 +42,11 @@ StepCounts Objective::weigh(MicroBatch& batch) const {
 
 at::Tensor Objective::join(const MicroBatch&, const at::Tensor&, StepSums&) const {
   throw std::logic_error("an objective that joins sequences without join()");
+}
+
+double share_of(const Objective& objective, std::string_view sum, double count, double targets) {
+  const auto* entropies = objective.entropy_sum();
+  return share_of(entropies != nullptr && sum == entropies ? targets : count);
 }
 
 StepSums sums_of(const Objective& objective, const Engine& engine) {

@@ -2,6 +2,7 @@
 // Objectives: functions of rows that training minimizes.
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/compute/tensor/layer.hpp"
@@ -18,7 +19,7 @@ namespace fsdp {
 /// This class is the next token's objective: the loss is the sum of all targets' losses, the count is their number.
 class Objective : public JointLoss {
  public:
-  /// \see JointLoss::sums(). A step reports each of them divided by the count.
+  /// \see JointLoss::sums(). A step reports each of them divided by the count, entropies by the number of targets.
   std::vector<std::string> sums() const override { return {}; }
 
   /// True if targets weigh other than 1, so that weigh() is called.
@@ -40,6 +41,8 @@ class Objective : public JointLoss {
 
 /// The factor of a sum over so much weight in its mean.
 inline double share_of(double weight) { return weight > 0 ? 1.0 / weight : 0.0; }
+/// The same of one of the sums that stand beside the loss.
+double share_of(const Objective& objective, std::string_view sum, double count, double targets);
 
 /// The sums of a step, all 0: of the loss, of the model's layers, then of the objective.
 StepSums sums_of(const Objective& objective, const Engine& engine);

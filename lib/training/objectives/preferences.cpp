@@ -15,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-constexpr const char *kChosenLogps = "logps_chosen", *kRejectedLogps = "logps_rejected";
+constexpr const char *kChosenLogps = "logps_chosen", *kRejectedLogps = "logps_rejected", *kEntropy = "entropy";
 
 }  // namespace
 
@@ -34,8 +34,10 @@ PreferenceObjective::PreferenceObjective(ObjectiveOptions options) : options_(st
 }
 
 std::vector<std::string> PreferenceObjective::sums() const {
-  return {kChosenReward, kRejectedReward, kRewardMargin, kRewardAccuracy, kChosenLogps, kRejectedLogps};
+  return {kChosenReward, kRejectedReward, kRewardMargin, kRewardAccuracy, kChosenLogps, kRejectedLogps, kEntropy};
 }
+
+const char* PreferenceObjective::entropy_sum() const { return kEntropy; }
 
 StepCounts PreferenceObjective::weigh(MicroBatch& batch) const {
   const auto sequences = sequences_of(batch);

@@ -25,6 +25,7 @@ class PreferenceObjective final : public Objective {
   explicit PreferenceObjective(ObjectiveOptions options);
 
   std::vector<std::string> sums() const override;
+  const char* entropy_sum() const override;
   bool has_weights() const override { return true; }
   bool joins_sequences() const override { return true; }
   bool needs_counts() const override { return options_.sft_weight > 0; }

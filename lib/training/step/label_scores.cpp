@@ -25,7 +25,7 @@ struct TextTarget {
 std::vector<TextTarget> targets_of_texts(const MicroBatch& batch) {
   std::vector<TextTarget> targets;
   const auto* ids = batch.targets_N.const_data_ptr<std::int32_t>();
-  for (const auto& [first, length] : sequences_of(batch)) {
+  for (const auto& [first, length, shared] : sequences_of(batch)) {
     auto token = first + length - 1;
     while (token >= first && ids[token] < 0) --token;
     if (token < first) throw std::logic_error("a text without a label");

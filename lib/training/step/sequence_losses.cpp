@@ -45,7 +45,7 @@ void forward_logits(ModelRuntime& runtime, const MicroBatch& batch, const Logits
 
 std::vector<SequenceLoss> sequence_losses(ModelRuntime& runtime, const MicroBatch& batch) {
   std::vector<SequenceLoss> sequences;
-  for (const auto& [first, length] : sequences_of(batch)) sequences.push_back({first, length});
+  for (const auto& [first, length, shared] : sequences_of(batch)) sequences.push_back({first, length});
   std::vector<StepSums> sums(sequences.size());
   forward_logits(runtime, batch, [&](std::int64_t first, at::Tensor& logits_NV) {
     add_losses(runtime.ops(), batch, first, logits_NV, runtime.decoder().config.outputs(), sequences, sums);

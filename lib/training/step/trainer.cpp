@@ -227,7 +227,9 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
   const auto [first_group, groups] = sums.groups();
   for (std::size_t i = 0; i < sums.named.size(); ++i) {
     if (i >= first_group && i < first_group + 2 * groups) continue;
-    report.means.push_back({sums.named[i].name, without_sign(outcome.named[i] * share)});
+    const auto& name = sums.named[i].name;
+    const auto per_sum = share_of(*options_.objective, name, report.weight, static_cast<double>(report.tokens));
+    report.means.push_back({name, without_sign(outcome.named[i] * per_sum)});
   }
   for (std::size_t i = 0; i < groups; ++i) {
     const auto nats = outcome.named[first_group + i], weight = outcome.named[first_group + groups + i];

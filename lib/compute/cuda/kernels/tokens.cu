@@ -186,6 +186,41 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy(fused::CrossEntrop
   }
 }
 
+/// One thread block for each row: log(sum of e^x) - sum of e^x x / sum of e^x, x being logits less the largest one.
+template <typename T>
+__global__ void __launch_bounds__(kLossThreads) entropies(fused::Entropies a) {
+  // Logits further below the largest one add nothing in float32; those of -inf would add NaN.
+  constexpr float kLowest = -100.0f;
+  __shared__ SoftmaxSum room[kMaxWarps];
+  __shared__ float moments[kMaxWarps];
+  const long long row = blockIdx.x;
+  if (a.targets_N[row] < 0) {
+    if (threadIdx.x == 0) a.entropies_N[row] = 0.0f;
+    return;
+  }
+  const auto* logits = static_cast<const T*>(a.logits_NV) + row * a.width;
+  const int step = static_cast<int>(blockDim.x) * 8, mine_from = static_cast<int>(threadIdx.x) * 8;
+  SoftmaxSum mine{-INFINITY, 0.0f};
+  float x[8];
+  for (int at = mine_from; at < a.vocab; at += step) {
+    load_eight(x, logits + at, a.vocab - at, a.packed);
+    add_eight(mine, x, a.vocab - at);
+  }
+  const auto all = block_join(mine, room);
+  float moment = 0;
+  for (int at = mine_from; at < a.vocab; at += step) {
+    load_eight(x, logits + at, a.vocab - at, a.packed);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float below = x[k] - all.largest;
+      const float kept = below < kLowest ? kLowest : below;
+      if (at + k < a.vocab) moment += exp2f(kept * kLog2E) * kept;
+    }
+  }
+  moment = block_sum(moment, moments);
+  if (threadIdx.x == 0) a.entropies_N[row] = logf(all.sum) - moment / all.sum;
+}
+
 /// One thread block: adds the weighted losses of rows, and the weights of rows that are not ignored.
 __global__ void __launch_bounds__(kLossThreads) sum_losses(fused::CrossEntropy a) {
   __shared__ double room[2][kMaxWarps];
@@ -248,6 +283,14 @@ void LaunchedKernels::cross_entropy(const fused::CrossEntropy& a) const {
   });
   check_launch();
   launch(sum_losses, dim3{1, 1, 1}, threads_for(a.rows), stream(), a);
+  check_launch();
+}
+
+void LaunchedKernels::entropies(const fused::Entropies& a) const {
+  with_type(a.type, [&](auto type) {
+    const dim3 grid{static_cast<unsigned>(a.rows), 1, 1};
+    launch(cuda::entropies<decltype(type)>, grid, threads_for((a.vocab + 7) / 8), stream(), a);
+  });
   check_launch();
 }
 

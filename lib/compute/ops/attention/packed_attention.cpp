@@ -1,4 +1,5 @@
-// Attention, and packed attention that computes each document as a row of its own.
+// Attention, and packed attention that computes each document as a row of its own. Documents that share tokens are made
+// whole first: attention is a small part of the work, and every kernel takes whole documents.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -20,11 +21,50 @@ void clear_padding(const at::Tensor& x, const Packing& packing) {
   const auto clear_to = [&](std::int64_t next) {
     if (next > end) x.narrow(0, end, next - end).zero_();
   };
-  for (const auto& [first, length] : packing.documents) {
-    clear_to(first);
-    end = first + length;
+  for (const auto& document : packing.documents) {
+    clear_to(document.first);
+    end = document.first + document.length;
   }
   clear_to(x.size(0));
+}
+
+enum class Shared { copies, zeros };
+
+/// \param x  rows of tokens as they are packed. \return rows of Packing::whole. \param shared  what they have where a
+/// document shares a token of the one before it
+at::Tensor whole_of(const at::Tensor& x, const Packing& packing, Shared shared) {
+  auto whole = at::empty({packing.whole_tokens, x.size(1)}, x.options());
+  for (std::size_t i = 0; i < packing.documents.size(); ++i) {
+    const auto& document = packing.documents[i];
+    const auto to = tokens_of(whole, packing.whole->documents[i]);
+    to.narrow(0, document.shared, document.length).copy_(tokens_of(x, document));
+    if (document.shared == 0) continue;
+    const auto beginning = to.narrow(0, 0, document.shared);
+    shared == Shared::zeros ? beginning.zero_()
+                            : beginning.copy_(x.narrow(0, packing.documents[i - 1].first, document.shared));
+  }
+  clear_padding(whole, *packing.whole);
+  return whole;
+}
+
+/// \return of rows of Packing::whole those that are packed
+at::Tensor packed_of(const at::Tensor& whole, const Packing& packing, std::int64_t tokens) {
+  auto x = at::empty({tokens, whole.size(1)}, whole.options());
+  for (std::size_t i = 0; i < packing.documents.size(); ++i) {
+    const auto& document = packing.documents[i];
+    tokens_of(x, document)
+        .copy_(tokens_of(whole, packing.whole->documents[i]).narrow(0, document.shared, document.length));
+  }
+  clear_padding(x, packing);
+  return x;
+}
+
+/// The shape of attention of Packing::whole.
+AttentionShape whole_shape(const AttentionShape& shape) {
+  auto whole = shape;
+  whole.packing = shape.packing->whole.get();
+  whole.query_length = shape.packing->whole_tokens / shape.rows;
+  return whole;
 }
 
 }  // namespace
@@ -51,13 +91,30 @@ AttentionShape Ops::shape_of(const AttentionShape& shape, const Packing::Documen
 
 at::Tensor Ops::attention(const at::Tensor& qkv_NC, const AttentionShape& shape,
                           std::unique_ptr<AttentionState>* state) const {
-  return shape.packing == nullptr ? row_attention(qkv_NC, shape, state) : packed_attention(qkv_NC, shape, state);
+  if (shape.packing == nullptr) return row_attention(qkv_NC, shape, state);
+  const auto& packing = *shape.packing;
+  if (packing.whole == nullptr) return packed_attention(qkv_NC, shape, state);
+  const auto whole_ND = packed_attention(whole_of(qkv_NC, packing, Shared::copies), whole_shape(shape), state);
+  return packed_of(whole_ND, packing, qkv_NC.size(0));
 }
 
 at::Tensor Ops::attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC, const at::Tensor& out_ND,
                                    const AttentionShape& shape, std::unique_ptr<AttentionState> state) const {
-  return shape.packing == nullptr ? row_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state))
-                                  : packed_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  if (shape.packing == nullptr) return row_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  const auto& packing = *shape.packing;
+  if (packing.whole == nullptr) return packed_attention_backward(grad_out_ND, qkv_NC, out_ND, shape, std::move(state));
+  // A shared token's output is that of the document before, so its copies give gradients to keys and values alone.
+  const auto whole_NC = packed_attention_backward(
+      whole_of(grad_out_ND, packing, Shared::zeros), whole_of(qkv_NC, packing, Shared::copies),
+      whole_of(out_ND, packing, Shared::copies), whole_shape(shape), std::move(state));
+  auto grad_qkv_NC = packed_of(whole_NC, packing, qkv_NC.size(0));
+  for (std::size_t i = 1; i < packing.documents.size(); ++i) {
+    const auto shared = packing.documents[i].shared;
+    if (shared == 0) continue;
+    grad_qkv_NC.narrow(0, packing.documents[i - 1].first, shared)
+        .add_(whole_NC.narrow(0, packing.whole->documents[i].first, shared));
+  }
+  return grad_qkv_NC;
 }
 
 at::Tensor Ops::rotary_attention_backward(const at::Tensor& grad_out_ND, const at::Tensor& qkv_NC,

@@ -28,7 +28,8 @@ class RopeCache {
     auto longest = end;
     if (batch.packing != nullptr) {
       longest = 0;
-      for (const auto& document : batch.packing->documents) longest = std::max(longest, document.length);
+      for (const auto& document : batch.packing->documents)
+        longest = std::max(longest, document.shared + document.length);
     }
     return {up_to(end, longest), detail::token_positions(batch)};
   }

@@ -122,7 +122,7 @@ TEST_SUITE("cuda/attention in blocks") {
     const auto in = block_inputs(s);
     const auto got = emulated_attention(Order::shuffled, in, s);
     auto covered = at::zeros({s.rows * s.query_length}, at::kBool);
-    for (const auto& [first, length] : packing->documents) {
+    for (const auto& [first, length, shared] : packing->documents) {
       covered.narrow(0, first, length).fill_(true);
       const auto want = attention_truth(in.qkv.narrow(0, first, length), in.grad_out.narrow(0, first, length),
                                         banded({1, length, 4, 8, 2}, 8, 3));

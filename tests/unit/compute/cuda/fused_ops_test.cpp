@@ -361,6 +361,24 @@ TEST_SUITE("cuda/fused operations") {
     for_all(compare, kVocabularies);
   }
 
+  TEST_CASE("entropies of predictions, without padding and ignored targets; impossible ones add nothing") {
+    const auto compare = [](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      const auto targets = weighted_targets(s.rows, s.dim).ids_N;
+      const auto want = entropy_truth(logits, targets, s.dim);
+      for (const auto order : {Order::forward, Order::shuffled}) {
+        const auto got = EmulatedOps(order).entropies(logits, targets, s.dim);
+        CHECK((got - want).abs().max().item<double>() < 1e-5);  // float32 sums of terms of up to 11
+      }
+    };
+    for_all(compare);
+    for_all(compare, kVocabularies);
+    auto logits = at::full({1, 50}, -std::numeric_limits<float>::infinity());
+    logits.narrow(1, 10, 4).fill_(2);
+    CHECK(EmulatedOps(Order::forward).entropies(logits, at::zeros({1}, at::kInt), 50).item<double>() ==
+          doctest::Approx(std::log(4.0)));
+  }
+
   TEST_CASE("losses of groups, alone and beside other sums") {
     for_all([](at::ScalarType type, Size s) {
       const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);

@@ -153,6 +153,33 @@ TEST_SUITE("kernels/softmax") {
     });
   }
 
+  TEST_CASE("entropies: odd vocabularies, padding, ignored targets, certain, equal and impossible ones") {
+    for_tables_and_types([](const Table& table, Type type) {
+      for (const std::int64_t vocab : {1, 7, 17, 257, 5000}) {
+        INFO(isa(table), ' ', name_of(type), " V ", vocab);
+        const std::int64_t padded = vocab + 7;
+        auto logits = random_array(type, 5 * padded, 3, 4.0);
+        for (std::int64_t j = 0; j < vocab; ++j) {
+          logits.set(2 * padded + j, j == 0 ? 80.0 : -80.0);
+          logits.set(3 * padded + j, 12.5);
+          logits.set(4 * padded + j, j % 2 == 0 ? 1.0 : -std::numeric_limits<double>::infinity());
+        }
+        const std::vector<std::int32_t> targets{0, -1, 0, 0, 0};
+        std::vector<double> got(5);
+        table.entropies(type, {logits.data(), targets.data(), vocab, padded, got.data()}, 0, 5);
+        double total = 0, want = 0;
+        for (std::int64_t j = 0; j < vocab; ++j) total += std::exp(logits[j]);
+        for (std::int64_t j = 0; j < vocab; ++j) want -= std::exp(logits[j]) / total * (logits[j] - std::log(total));
+        // Partial sums in float32 of at most 4096 terms of up to 9, and exp within 2 ulp.
+        CHECK(std::abs(got[0] - want) < 2e-5);
+        CHECK(got[1] == 0);
+        CHECK(std::abs(got[2]) < 1e-6);
+        CHECK(std::abs(got[3] - std::log(static_cast<double>(vocab))) < 2e-5);
+        CHECK(std::abs(got[4] - std::log(static_cast<double>((vocab + 1) / 2))) < 2e-5);
+      }
+    });
+  }
+
   TEST_CASE("cross_entropy: a NaN or infinite logit shows in the loss") {
     for_tables_and_types([](const Table& table, Type type) {
       for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {

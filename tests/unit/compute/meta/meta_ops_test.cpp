@@ -82,6 +82,10 @@ TEST_SUITE("memory/meta_ops") {
     shape.dropout = 0.1;
     shape.dropout_place = {at::zeros({2}, at::kLong), 3};
     check_bytes(shape);
+    shape.dropout = 0;
+    const auto sharing = packed_sharing({{20, {8, 15}, 5}, {30, {10, 3}}}, 40);
+    shape.packing = sharing.get();
+    check_bytes(shape);
   }
 
   TEST_CASE("attention of long rows: ATen's threads need memory for their own products, here 7 % of the total") {

@@ -180,7 +180,7 @@ TEST_SUITE("ops/attention") {
           const auto got = run_attention(*ops, qkv, grad_out, s);
           CHECK(same_bits(ops->attention(qkv, s, nullptr), got.out_ND));
           auto covered = at::zeros({s.rows * s.query_length}, at::kBool);
-          for (const auto& [first, length] : packing->documents) {
+          for (const auto& [first, length, shared] : packing->documents) {
             covered.narrow(0, first, length).fill_(true);
             if (dropout > 0) continue;  // dropout masks depend on the row
             AttentionShape alone{1, length, 4, 8, 2};
@@ -199,18 +199,19 @@ TEST_SUITE("ops/attention") {
 
   TEST_CASE("packed documents: with dropout the backward is the derivative of the forward") {
     at::manual_seed(8);
-    const auto packing = packed({{5, 4}, {6}}, 10);
-    AttentionShape s{2, 10, 2, 4, 0, 0.3, {at::randint(0, 1 << 30, {2}, at::kLong), 5}};
-    s.packing = packing.get();
-    const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
-    const auto direction = at::randn_like(qkv);
-    const auto value = [&, g = grad_out](const at::Tensor& x) {
-      return (forward(x, s).to(at::kDouble) * g).sum().item<double>();
-    };
-    constexpr double kStep = 1e-2;
-    const auto slope = (value(qkv + kStep * direction) - value(qkv - kStep * direction)) / (2 * kStep);
-    const auto got = (ours(qkv, grad_out, s).grad_qkv.to(at::kDouble) * direction).sum().item<double>();
-    CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
+    for (const auto& packing : {packed_sharing({{5, 4}, {6}}, 10), packed_sharing({{5, {3, 4}}, {6, {2, 1}}}, 10)}) {
+      AttentionShape s{2, 10, 2, 4, 0, 0.3, {at::randint(0, 1 << 30, {2}, at::kLong), 5}};
+      s.packing = packing.get();
+      const auto [qkv, grad_out] = random_inputs(s, at::kFloat);
+      const auto direction = at::randn_like(qkv);
+      const auto value = [&, g = grad_out](const at::Tensor& x) {
+        return (forward(x, s).to(at::kDouble) * g).sum().item<double>();
+      };
+      constexpr double kStep = 1e-2;
+      const auto slope = (value(qkv + kStep * direction) - value(qkv - kStep * direction)) / (2 * kStep);
+      const auto got = (ours(qkv, grad_out, s).grad_qkv.to(at::kDouble) * direction).sum().item<double>();
+      CHECK(got == doctest::Approx(slope).epsilon(2e-3));  // the step's cubic term
+    }
   }
 
   TEST_CASE("packed documents cost as much as separate ones: masked blocks are not multiplied") {

@@ -243,6 +243,18 @@ TEST_SUITE("ops") {
     });
   }
 
+  TEST_CASE("entropies of predictions, without padding and ignored targets") {
+    for_all([](at::ScalarType type, Size s) {
+      const auto logits = randn({s.rows, s.dim + 5}, type).mul_(3);
+      const auto targets = weighted_targets(s.rows, s.dim).ids_N;
+      const auto want = entropy_truth(logits, targets, s.dim);
+      for (const Ops* ops : {&host_ops(), static_cast<const Ops*>(&kPlain)}) {
+        const auto got = ops->entropies(logits, targets, s.dim);
+        CHECK(at::allclose(got.to(at::kDouble), want, 0, 1e-5));  // float32 sums of terms of up to 9
+      }
+    });
+  }
+
   TEST_CASE("threads: one and three give equal results") {
     at::manual_seed(2);
     const auto x = randn({700, 257}), grad = randn({700, 257}), gamma = randn({257}), beta = randn({257});

@@ -134,6 +134,43 @@ TEST_SUITE("train/data_loader") {
     CHECK(first == second);
   }
 
+  TEST_CASE("packed preferences: a rejected side begins at the last token of the prompt that it shares") {
+    const TempDir dir;
+    auto of_preferences = notes();
+    of_preferences.has_preferences = of_preferences.masked = true;
+    const auto file = dir / "preferences.h5";
+    const auto writer = write_token_documents(file, of_preferences);
+    const auto add = [&](const Ids& ids, std::size_t prompt) {
+      std::vector<std::uint8_t> mask(ids.size(), 1);
+      std::fill_n(mask.begin(), prompt, std::uint8_t{0});
+      writer->add(ids, mask);
+    };
+    add({1, 2, 3, 10, 11}, 3);  // the prompt is 1, 2, 3, of which 3 predicts another id in each side
+    add({1, 2, 3, 20}, 3);
+    add({4, 5, 6}, 1);  // no common prompt
+    add({7, 8}, 1);
+    add({9, 5, 6}, 1);  // both answers begin with 5: a target of both
+    add({9, 5, 7}, 1);
+    writer->finish();
+    TokenLoader loader(file, {8, 100}, 50);
+    loader.pack({1, false});
+    CHECK(loader.num_rows() == 1);
+    CHECK(loader.shared_tokens() == 2);
+    const auto batch = loader.read({0});
+    CHECK(batch.num_targets == 2 + 1 + 2 + 1 + 2 + 2);
+    CHECK(ids_of(batch.ids_N) == Ids{1, 2, 3, 10, 3, 4, 5, 7, 9, 5, 9, 5});
+    CHECK(ids_of(batch.targets_N) == Ids{-1, -1, 10, 11, 20, 5, 6, 8, 5, 6, 5, 7});
+    CHECK(ids_of(batch.packing->positions_N) == Ids{0, 1, 2, 3, 2, 0, 1, 0, 0, 1, 0, 1});
+    CHECK(batch.packing->documents[1].shared == 2);
+    CHECK(batch.packing->whole_tokens == 14);
+    REQUIRE(batch.packing->whole != nullptr);
+    CHECK(ids_of(batch.packing->whole->starts) == Ids{0, 4, 7, 9, 10, 12, 14});
+    CHECK(loader.lengths_in(0)[1].tokens == 1);
+    CHECK(loader.lengths_in(0)[1].shared == 2);
+    // Of 12 tokens, the one of the branch attends to two more: (16 + 5 + 4 + 1 + 4 + 4) / 12.
+    CHECK(loader.attended_length() == doctest::Approx(34.0 / 12));
+  }
+
   TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {
     const TempDir dir;
     const auto file = write_rows(dir / "rows.h5", 3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});

@@ -43,7 +43,7 @@ void write_text(const std::filesystem::path& file, const std::string& text) { st
 
 double square_sum(const fsdp::DocumentLengths& row) {
   double sum = 0;
-  for (const auto length : row) sum += static_cast<double>(length * length);
+  for (const auto& document : row) sum += static_cast<double>(document.tokens * document.tokens);
   return sum;
 }
 
