@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/base/types/error.hpp"
+#include "lib/training/objectives/pair_losses.hpp"
 
 namespace fsdp {
 namespace {
@@ -20,7 +21,9 @@ std::vector<WeightedDpoLoss> parse_dpo_losses(const std::string& text) {
   std::istringstream words(text);
   for (std::string word; std::getline(words, word, ',');) {
     const auto colon = word.find(':');
-    WeightedDpoLoss loss{parse_value(kDpoLossNames, word.substr(0, colon), "--dpo-loss")};
+    const auto name = word.substr(0, colon);
+    WeightedDpoLoss loss{find_dpo_loss(name)};
+    if (loss.loss == nullptr) throw UsageError("--dpo-loss is '" + name + "', choose from " + choices_of(dpo_losses()));
     if (colon != std::string::npos) {
       const auto* last = word.data() + word.size();
       const auto read = std::from_chars(word.data() + colon + 1, last, loss.weight);
@@ -42,14 +45,13 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
   t.add_choice(
       "objective", kObjectiveNames, o.kind,
       "what is minimized: next-token (the loss of each token), or of preferences (chosen and rejected answers) "
-      "dpo, which compares with a reference, orpo, simpo or cpo, which need none (docs/preferences.md)",
+      "dpo, which compares with a reference, orpo, simpo or cpo, which need none, or kto of judged answers, with a "
+      "reference (docs/preferences.md)",
       {.at_restart = saved});
-  t.add_parsed("dpo-loss", [&o](const std::string& text) { o.dpo_losses = parse_dpo_losses(text); },
-               "loss of dpo: " + choices_of(kDpoLossNames) + "; a weighted sum as sigmoid:0.8,hinge:0.2",
-               {.default_text = "sigmoid",
-                .choices = choices_of(kDpoLossNames),
-                .at_restart = saved,
-                .depends_on = "objective"});
+  t.add_parsed(
+      "dpo-loss", [&o](const std::string& text) { o.dpo_losses = parse_dpo_losses(text); },
+      "loss of dpo: " + choices_of(dpo_losses()) + "; a weighted sum as sigmoid:0.8,hinge:0.2",
+      {.default_text = "sigmoid", .choices = choices_of(dpo_losses()), .at_restart = saved, .depends_on = "objective"});
   t.add("dpo-beta", o.beta,
         "factor of the log-probabilities of preferences: how closely dpo stays to the reference; of orpo the weight of "
         "the odds ratio",
@@ -64,8 +66,14 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
         {.default_text = "", .range = {.from = 0}, .any_sign = true, .at_restart = saved, .depends_on = "objective"});
   t.add("simpo-gamma", o.simpo_gamma, "margin between the rewards of simpo",
         {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
+  t.add_choice("kto-loss", kKtoLossNames, o.kto_loss, "loss of kto", {.at_restart = saved, .depends_on = "objective"});
+  t.add("desirable-weight", o.desirable_weight, "weight of the losses of answers that are wanted, of kto",
+        {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
+  t.add("undesirable-weight", o.undesirable_weight, "weight of the losses of answers that are not wanted, of kto",
+        {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
   t.add("reference", o.reference,
-        "model with which dpo compares: a directory, a checkpoint, ORG/NAME in the Hugging Face cache, or a file of "
+        "model with which dpo and kto compare: a directory, a checkpoint, ORG/NAME in the Hugging Face cache, or a "
+        "file of "
         "fsdp-eval --log-probs; default: the weights that the run begins with, without adapters",
         {.path = PathKind::folder, .at_restart = saved, .depends_on = "objective"});
   t.section("Scores of texts");
@@ -92,11 +100,12 @@ void check_objective_options(TrainOptions& options) {
   const bool writes_text = !options.prompt.empty() || !validation.sample_prompts.empty() ||
                            !validation.games.data.empty() || !validation.tasks.names.empty();
   const auto is = [&](ObjectiveKind kind) { return o.kind == kind; };
-  const auto uses = [&](DpoLoss loss) {
-    return is(ObjectiveKind::dpo) && std::ranges::count(o.dpo_losses, loss, &WeightedDpoLoss::loss) > 0;
-  };
+  const bool takes_smoothing = is(ObjectiveKind::dpo) && std::ranges::any_of(o.dpo_losses, [](const auto& part) {
+                                 return part.loss->takes_smoothing;
+                               });
   const bool is_usual_loss =
-      o.dpo_losses.size() == 1 && o.dpo_losses.front().loss == DpoLoss::sigmoid && o.dpo_losses.front().weight == 1;
+      o.dpo_losses.empty() || (o.dpo_losses.size() == 1 && o.dpo_losses.front().loss == &dpo_losses().front() &&
+                               o.dpo_losses.front().weight == 1);
   const auto& chat = options.conversations;
   const bool is_classifier = o.head == HeadKind::classify;
   const auto form = is_classifier ? DataForm::label : DataForm::preference;
@@ -104,16 +113,27 @@ void check_objective_options(TrainOptions& options) {
   const bool has_form = chat.form == DataForm::automatic || chat.form == form;
   for (const auto& [given, fits, message] :
        {std::tuple(!is_usual_loss, is(ObjectiveKind::dpo), "--dpo-loss belongs to --objective dpo"),
-        std::tuple(o.beta != usual.beta, o.compares_answers(),
-                   "--dpo-beta belongs to --objective dpo, orpo, simpo or cpo"),
+        std::tuple(o.beta != usual.beta, o.compares_answers() || o.judges_answers(),
+                   "--dpo-beta belongs to --objective dpo, orpo, simpo, cpo or kto"),
+        std::tuple(o.kto_loss != usual.kto_loss || o.desirable_weight != usual.desirable_weight ||
+                       o.undesirable_weight != usual.undesirable_weight,
+                   o.judges_answers(),
+                   "--kto-loss, --desirable-weight and --undesirable-weight belong to --objective kto"),
+        std::tuple(o.judges_answers(), !options.pack,
+                   "--objective kto reads one answer from each row: leave --pack out"),
+        std::tuple(o.judges_answers(),
+                   chat.form == DataForm::automatic || chat.form == DataForm::prompt_completion ||
+                       chat.form == DataForm::preference,
+                   "--objective kto reads prompt-completion with 'label', or preferences, and --data-form asks for "
+                   "something else: leave it out"),
         std::tuple(o.sft_weight >= 0, o.compares_answers(),
                    "--sft-weight belongs to --objective dpo, orpo, simpo or cpo"),
-        std::tuple(o.label_smoothing != 0, uses(DpoLoss::robust) || uses(DpoLoss::exo_pair),
+        std::tuple(o.label_smoothing != 0, takes_smoothing,
                    "--label-smoothing belongs to --dpo-loss robust or exo_pair"),
         std::tuple(o.simpo_gamma != usual.simpo_gamma, is(ObjectiveKind::simpo),
                    "--simpo-gamma belongs to --objective simpo"),
-        std::tuple(!o.reference.empty(), o.has_reference(), "--reference belongs to --objective dpo"),
-        std::tuple(o.has_scores(), !o.compares_answers(),
+        std::tuple(!o.reference.empty(), o.has_reference(), "--reference belongs to --objective dpo or kto"),
+        std::tuple(o.has_scores(), !o.compares_answers() && !o.judges_answers(),
                    "--objective compares answers, and --head has no tokens to give"),
         std::tuple(!chat.labels.empty(), is_classifier, "--labels belongs to --head classify"),
         std::tuple(o.center_rewards != 0, o.head == HeadKind::reward,
@@ -121,23 +141,25 @@ void check_objective_options(TrainOptions& options) {
         std::tuple(
             reads_samples, has_form,
             "--objective and --head say what samples are, and --data-form asks for something else: leave it out"),
-        std::tuple(o.compares_answers(), chat.train_on == TrainOn::answers,
-                   "--train-on all: preferences are learned by their answers"),
+        std::tuple(o.compares_answers() || o.judges_answers(), chat.train_on == TrainOn::answers,
+                   "--train-on all: preferences and judged answers are learned by their answers"),
         std::tuple(
-            chat.max_prompt_length > 0 || chat.truncation != Truncation::keep_start, o.has_preferences(),
-            "--max-prompt-length and --truncation are for preferences: they go with --objective dpo, orpo, simpo "
-            "or cpo"),
+            chat.max_prompt_length > 0 || chat.truncation != Truncation::keep_start,
+            o.has_preferences() || o.judges_answers(),
+            "--max-prompt-length and --truncation are for preferences: they go with --objective dpo, orpo, simpo, cpo "
+            "or kto"),
         std::tuple(
             o.has_scores(), !writes_text,
             "--val-chess, --val-tasks, --prompt and --sample-prompt need a model that writes text: --head has none")}) {
     if (given && !fits) throw UsageError(message);
   }
   options.conversations.head = o.head;
-  if (!reads_samples) return;
+  options.conversations.judged = o.judges_answers();
+  if (!reads_samples && !o.judges_answers()) return;
   if (options.stream) throw UsageError("--stream joins texts, and each sample has an answer of its own: leave it out");
   if (options.optimizer.child_tuning.mode == ChildTuning::task_driven)
     throw UsageError("--child-tuning d measures the loss of tokens, and --objective has another one: use f");
-  options.conversations.form = form;
+  if (reads_samples) options.conversations.form = form;
 }
 
 }  // namespace fsdp

@@ -202,8 +202,10 @@ constexpr std::array kAdvice{
     Advice{"profiling.enable-profiling profiler-steps", "give --trace FILE"},
     Advice{"checkpoint.load-step", "give --restart-checkpoint-file, latest or a path"},
     Advice{"job.config-file config-file", "give --config FILE, as --print-config writes it"},
-    Advice{"rl trl vllm reward-model process-reward-model ebft",
-           "training here is supervised: preferences and rewards are not available"},
+    Advice{"rl", "give --objective dpo, orpo, simpo, cpo or kto (docs/preferences.md)"},
+    Advice{"reward-model", "give --head reward (docs/heads.md)"},
+    Advice{"trl vllm process-reward-model ebft",
+           "no answers are written in training: --objective and --head reward learn from those in the data"},
     Advice{"tensor-parallel-size context-parallel-size expert-parallel-size dp-shard-size dp-replicate-size "
            "sequence-parallel-degree",
            "ranks share the parameters: give --sharding, and --shard-group-size to a hybrid"},

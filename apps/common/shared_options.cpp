@@ -53,11 +53,13 @@ void add_conversation_options(OptionTable& t, ConversationOptions& o, const std:
                {.at_restart = saved});
   t.add_choice("pairs", kPairEncodingNames, o.pairs,
                "encoding of a prompt and its completion: joint (as one text) or separate", {.at_restart = saved});
-  t.add("max-prompt-length", o.max_prompt_length, "tokens at the end of a preference's prompt that are kept; 0: all",
+  t.add("max-prompt-length", o.max_prompt_length,
+        "tokens at the end of a preference's or judged answer's prompt that are kept; 0: all",
         {.range = {.from = 0}, .unit = "tokens", .at_restart = saved});
-  t.add_choice("truncation", kTruncationNames, o.truncation,
-               "part of a preference's side that is kept where it is too long: keep-start or keep-end",
-               {.at_restart = saved});
+  t.add_choice(
+      "truncation", kTruncationNames, o.truncation,
+      "part of a preference's side or a judged answer that is kept where it is too long: keep-start or keep-end",
+      {.at_restart = saved});
   t.add_choice("marks", kMarkNames, o.marks,
                "encoding of a special token's name inside a message, prompt or completion: tokens (as this token) or "
                "plain (as characters)",

@@ -126,6 +126,9 @@ void add_options(OptionTable& t, Arguments& arguments) {
         "key or column that holds the texts or messages; default: text, or Moves in Parquet files without text");
   t.section("Conversations and completions");
   add_conversation_options(t, o.conversations, "form");
+  t.add("judged", o.conversations.judged,
+        "samples are judged answers for --objective kto: prompt, completion and label, or preferences, of which each "
+        "side is one");
   add_score_options(t, o.conversations);
   t.section("What the documents are");
   t.add(
@@ -304,6 +307,8 @@ void choose_pieces(Arguments& arguments) {
 /// Lets a head of scores read its samples, and finds the labels and the padding. \throws UsageError
 void choose_head(TokenizeOptions& options, const Tokenizer& tokenizer, const Logger& log) {
   auto& samples = options.conversations;
+  if (samples.judged && samples.head != HeadKind::next_token)
+    throw UsageError("--judged is for --objective kto, whose model predicts tokens: leave it or --head out");
   const bool is_classifier = samples.head == HeadKind::classify;
   if (!samples.labels.empty() && !is_classifier) throw UsageError("--labels belongs to --head classify");
   if (samples.padding_id >= 0 && samples.head == HeadKind::next_token)

@@ -453,13 +453,13 @@ class EvaluateJob {
     report["data"] = options_.data;
     if (!options_.log_probs.empty()) report["log_probs"] = options_.log_probs;
     add_to_json(result, report);
-    report["preferences_left_out"] = reader.preferences_left_out();
+    report["preferences_left_out"] = reader.samples_left_out();
     report["ids_not_scored"] = data.ids_not_scored;
     if (world_.rank() == 0 && data.ids_not_scored > 0) {
       log_.warning(fmt::format("{} beyond the longest sequence are not scored; {} left out, since a side has no token "
                                "of its answer there",
                                format_count_of(data.ids_not_scored, "token"),
-                               format_count_of(reader.preferences_left_out(), "preference")),
+                               format_count_of(reader.samples_left_out(), "preference")),
                    Remedy::of_seq_len);
     }
     loss_is_finite_ = loss_is_finite_ && std::isfinite(result.margin.value);

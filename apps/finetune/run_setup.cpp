@@ -156,14 +156,24 @@ class DataOpener {
                     " holds no preferences, which --objective and --head ask for: samples with 'chosen' and "
                     "'rejected'");
     }
+    if (loader.is_judged() != options_.objective.judges_answers()) {
+      throw UsageError(loader.is_judged()
+                           ? option + " " + data + " holds judged answers: --objective kto learns them"
+                           : option + " " + data +
+                                 " holds no judged answers, which --objective kto asks for: fsdp-download tokens "
+                                 "--judged writes them");
+    }
     const auto& cut = options_.conversations;
     if (file == data && (cut.max_prompt_length > 0 || cut.truncation != Truncation::keep_start))
       throw UsageError("--max-prompt-length and --truncation cut texts: " + data +
                        " is a token file, so give them to fsdp-download tokens");
-    if (const auto left_out = loader.preferences_left_out(); left_out > 0)
+    if (const auto left_out = loader.samples_left_out(); left_out > 0) {
+      const auto samples = loader.is_judged() ? format_count_of(loader.num_records(), "answer")
+                                              : format_count_of(loader.num_records() / 2, "preference");
       log_.warning(fmt::format("{} of {} of {} are left out: a side is cut before its first target",
-                               format_count(left_out), format_count_of(loader.num_records() / 2, "preference"), data),
+                               format_count(left_out), samples, data),
                    Remedy::of_seq_len);
+    }
     const auto chat_template = loader.tokens().notes().chat_template;
     if (trained && !chat_template.empty()) setup_.chat_template = chat_template;
     run_agreed(world_, [&] {
@@ -271,8 +281,9 @@ void open_data(ProcessGroup& world, RunSetup& setup, const Logger& log, const st
     auto rows = opener.open(source.path, "--train-data", &source);
     sources.push_back({source.name.empty() ? name_of_source(source.path) : source.name, source.path, std::move(rows)});
   }
-  if (options.objective.has_preferences() && sources.size() > 1)
-    throw UsageError("--objective with preferences reads one source: put them into one file or folder");
+  if ((options.objective.has_preferences() || options.objective.judges_answers()) && sources.size() > 1)
+    throw UsageError(
+        "--objective with preferences or judged answers reads one source: put them into one file or folder");
   weigh_sources(options.sources, options.mix_temperature, sources);
   // The order of the words on a command line decides nothing: of sources that are equally due the first by name is
   // next.

@@ -301,6 +301,7 @@ std::unique_ptr<Documents> open_records(const DataPiece& piece, const DataSelect
     fields = {"label", "?" + (selection.field.empty() ? std::string("text") : selection.field), "?messages"};
   } else {
     fields = {"prompt", "completion", "?system"};
+    if (selection.judged) fields.emplace_back("label");
   }
   for (const auto* name : kUnsaidBeside) fields.push_back("!" + std::string(name));
   for (const auto* name : kLossBeside) fields.push_back("?" + std::string(name));
@@ -338,7 +339,7 @@ bool DocumentStream::next(std::string& text) {
     if (next_piece_ == pieces_.size()) return false;
     const auto& piece = pieces_[next_piece_++];
     documents_ = form() == DataForm::text ? open_documents(piece, selection_.field)
-                                          : open_records(piece, {form(), selection_.field});
+                                          : open_records(piece, {form(), selection_.field, selection_.judged});
   }
   --documents_left_;
   return true;

@@ -20,7 +20,8 @@ namespace fsdp {
 /// Selects the keys or columns of a file that are read.
 struct DataSelection {
   DataForm form = DataForm::text;
-  std::string field;  ///< key or column of texts or messages; empty: the usual one
+  std::string field;    ///< key or column of texts or messages; empty: the usual one
+  bool judged = false;  ///< `label` is read beside prompt and completion
 };
 
 /// Returns the form of the samples of a file, never automatic. A form that `selection` names is taken. Otherwise a

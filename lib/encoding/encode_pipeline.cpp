@@ -1,5 +1,7 @@
 #include "lib/encoding/encode_pipeline.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -74,6 +76,22 @@ bool has_target(const std::vector<std::uint8_t>& mask) {
   return std::find(mask.begin() + (mask.empty() ? 0 : 1), mask.end(), std::uint8_t{1}) != mask.end();
 }
 
+/// 1 for an answer that is wanted, else 0.
+std::int32_t judgement_of(const nlohmann::ordered_json& record) {
+  const auto label = record.find(kLabelKey);
+  if (label == record.end()) throw FormatError(fmt::format("has no '{}', the judgement of the answer", kLabelKey));
+  if (label->is_boolean()) return label->get<bool>() ? 1 : 0;
+  if (label->is_number_integer() && (*label == 0 || *label == 1)) return label->get<std::int32_t>();
+  throw FormatError(fmt::format("'{}' holds {}, expected true for an answer that is wanted, or false", kLabelKey,
+                                label->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+}
+
+/// Puts a judgement after the last id, which then predicts nothing.
+void add_judgement(MaskedIds& masked, std::int32_t judgement) {
+  masked.ids.push_back(judgement);
+  masked.mask.push_back(0);
+}
+
 constexpr std::size_t kBatch_bytes = 256 << 10;
 constexpr std::size_t kBatch_documents = 1024;
 constexpr std::size_t kMostBytesInFlight = std::size_t{256} << 20;
@@ -110,18 +128,23 @@ void DocumentEncoder::encode_record(const std::string& sample, DataForm form, En
   const bool is_pair = form != DataForm::messages;
   if (options_.messages_field == "messages" && form != DataForm::preference) check_form(record, form);
   if (form == DataForm::preference && !record.contains("chosen")) check_form(record, form);
-  const auto unread =
-      unread_keys(record, is_pair ? std::string() : options_.messages_field, form == DataForm::preference);
+  auto unread = unread_keys(record, is_pair ? std::string() : options_.messages_field, form == DataForm::preference);
+  const bool has_judgement = options_.judged && form == DataForm::prompt_completion;
+  if (has_judgement) std::erase(unread, kLabelKey);
   out.elsewhere = options_.split.is_on() && !options_.split.reads(what_is_read(record, unread));
   if (out.elsewhere) return;
   out.unread = unread;
   if (form == DataForm::preference) {
-    auto [chosen, rejected] = conversations_.encode_preference(record);
+    auto [chosen, rejected] =
+        options_.judged ? conversations_.encode_sides(record) : conversations_.encode_preference(record);
     out.masked = std::move(chosen);
     out.rejected = std::move(rejected);
+    out.label = 1;
   } else {
-    out.masked =
-        is_pair ? conversations_.encode_pair(record) : conversations_.encode_messages(record, options_.messages_field);
+    if (has_judgement) out.label = judgement_of(record);
+    out.masked = has_judgement ? conversations_.encode_answer(record)
+                 : is_pair     ? conversations_.encode_pair(record)
+                               : conversations_.encode_messages(record, options_.messages_field);
   }
 }
 
@@ -138,14 +161,15 @@ void DocumentEncoder::cut(MaskedIds& masked, EncodedSample& out) const {
     out.cut += static_cast<std::int64_t>(count);
   };
   const auto most_of_prompt = static_cast<std::size_t>(options_.max_prompt_length);
-  if (out.rejected && most_of_prompt > 0) {
+  const bool is_compared = out.rejected || options_.judged;
+  if (is_compared && most_of_prompt > 0) {
     const auto prompt = static_cast<std::size_t>(std::find(mask.begin(), mask.end(), std::uint8_t{1}) - mask.begin());
     if (prompt > most_of_prompt) remove(0, prompt - most_of_prompt);
   }
   auto most = static_cast<std::size_t>(options_.max_length);
   if (most > 1 && options_.head != HeadKind::next_token) --most;  // for the target
   if (most == 0 || ids.size() <= most) return;
-  const bool keeps_end = out.rejected && options_.truncation == Truncation::keep_end;
+  const bool keeps_end = is_compared && options_.truncation == Truncation::keep_end;
   remove(keeps_end ? 0 : most, ids.size() - most);
 }
 
@@ -181,6 +205,10 @@ EncodedSample DocumentEncoder::encode(const std::string& sample, DataForm form, 
     return out;
   }
   if (masked) out.counts = has_target(mask) && (!out.rejected || has_target(out.rejected->mask));
+  if (options_.judged) {
+    add_judgement(out.masked, out.label);
+    if (out.rejected) add_judgement(*out.rejected, 0);
+  }
   return out;
 }
 

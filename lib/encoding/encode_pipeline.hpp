@@ -37,6 +37,7 @@ struct EncodeOptions {
   HeadKind head = HeadKind::next_token;
   std::vector<std::string> labels = {};
   std::int64_t padding_id = -1;
+  bool judged = false;
 };
 
 struct EncodedSample {
@@ -45,7 +46,7 @@ struct EncodedSample {
   bool elsewhere = false;             ///< the sample is in the other part of a split, and not encoded
   bool counts = true;                 ///< some id is a target; samples without a target are to be left out
   std::int64_t cut = 0;               ///< ids beyond max_length
-  std::int32_t label = 0;             ///< of a text with a label
+  std::int32_t label = 0;             ///< of a text with a label, or of a judged answer
   std::vector<std::string> unread;    ///< keys of a record that nothing reads
 };
 

@@ -61,6 +61,7 @@ void Fingerprint::add_samples(const std::string& tokenizer, const std::string& f
   add(fmt::format("{} {} {} {}", name_of(kDataFormNames, chat.form), chat.train_on == TrainOn::all,
                   chat.marks == MarksInTexts::plain_text, chat.pairs == PairEncoding::separate));
   add(fmt::format("{} {}", chat.max_prompt_length, chat.truncation == Truncation::keep_end));
+  if (chat.judged) add("judged");
   if (chat.head != HeadKind::next_token) {
     add(fmt::format("{} {}", name_of(kHeadNames, chat.head), chat.padding_id));
     for (const auto& label : chat.labels) add(label);

@@ -68,17 +68,22 @@ void check_scores(const TokenizeOptions& options, const DocumentStream& stream, 
   if (chat.head == HeadKind::classify && chat.labels.empty()) throw RequestError("no labels are named");
 }
 
-void check_preferences(const TokenizeOptions& options, const DocumentStream& stream, const TokenizeReport& report) {
+void check_answers(const TokenizeOptions& options, const DocumentStream& stream, const TokenizeReport& report) {
+  if (report.judged && (stream.has(DataForm::text) || stream.has(DataForm::messages)))
+    throw RequestError(
+        "judged answers are samples with 'prompt', 'completion' and 'label', or preferences, and some files hold "
+        "others");
   for (const auto other : {DataForm::text, DataForm::messages, DataForm::prompt_completion}) {
-    if (stream.has(other))
+    if (!report.judged && stream.has(other))
       throw RequestError("some files hold preferences and others do not: encode them apart", Remedy::of_form);
   }
+  const std::string what = report.judged ? "judged answers" : "preferences";
   if (report.is_packed || report.shares_rows)
-    throw RequestError("a preference is two documents beside each other, which rows do not hold: write documents");
+    throw RequestError(what + " are documents beside each other, which rows do not hold: write documents");
   if (options.conversations.train_on == TrainOn::all)
-    throw RequestError("preferences are learned by their answers, and all ids were to count");
+    throw RequestError(what + " are learned by their answers, and all ids were to count");
   if (options.corpus != nullptr)
-    throw RequestError("copies are found in texts, conversations and completions, and not in preferences");
+    throw RequestError("copies are found in texts, conversations and completions, and not in " + what);
 }
 
 /// Notes in the report the form of the samples and of the output.
@@ -91,8 +96,9 @@ void choose_layout(const TokenizeOptions& options, const DocumentStream& stream,
   report.masked = !texts_only && (options.conversations.train_on == TrainOn::answers ||
                                   options.conversations.head != HeadKind::next_token);
   report.has_scores = options.conversations.head != HeadKind::next_token;
-  report.has_preferences = stream.has(DataForm::preference);
-  if (report.has_preferences) check_preferences(options, stream, report);
+  report.judged = options.conversations.judged;
+  report.has_preferences = stream.has(DataForm::preference) && !report.judged;
+  if (report.has_preferences || report.judged) check_answers(options, stream, report);
   if (report.has_scores) {
     check_scores(options, stream, report);
   } else if (stream.has(DataForm::label)) {
@@ -127,6 +133,7 @@ DocumentEncoder make_encoder(const TokenizeOptions& options, const Tokenizer& to
   how.head = chat.head;
   how.labels = chat.labels;
   how.padding_id = chat.padding_id;
+  how.judged = chat.judged;
   return {tokenizer, rules, how};
 }
 
@@ -141,6 +148,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::filesystem::path& file, 
   notes.chat_template = report.chat_template;
   notes.masked = report.masked;
   notes.has_preferences = report.has_preferences;
+  notes.judged = report.judged;
   if (const auto& chat = options.conversations; chat.head != HeadKind::next_token) {
     notes.head = name_of(kHeadNames, chat.head);
     notes.labels = chat.labels;
@@ -300,7 +308,8 @@ bool encode_with_others(const Job& job, const DocumentEncoder& encoder, detail::
                         TokenizeReport& report) {
   using Join = detail::PieceFolder::Join;
   const auto& options = job.options;
-  const detail::PieceEncoder pieces(encoder, {options.conversations.form, options.field}, options.threads,
+  const detail::PieceEncoder pieces(encoder, {options.conversations.form, options.field, options.conversations.judged},
+                                    options.threads,
                                     {job.tokenizer.vocab_size(), report.masked, options.corpus != nullptr});
   folder.all_done();
   const auto before = folder.bytes_done();
@@ -399,7 +408,8 @@ TokenizeReport tokenize(const TokenizeOptions& options, const Tokenizer& tokeniz
   report.companions = std::move(found.companions);
   report.unread = std::move(found.unread);
   check_output_is_no_input(options, report.files);
-  DocumentStream stream(report.files, {options.conversations.form, options.field}, options.max_rows);
+  DocumentStream stream(report.files, {options.conversations.form, options.field, options.conversations.judged},
+                        options.max_rows);
   choose_layout(options, stream, report);
   const auto encoder = make_encoder(options, tokenizer, stream, report);
   report.learns_turn_ends = encoder.learns_turn_ends();

@@ -86,6 +86,7 @@ struct TokenizeReport {
   bool masked = false;              ///< not all ids count
   bool has_scores = false;          ///< each document ends with the one target of a head of scores
   bool has_preferences = false;     ///< documents are pairs of a chosen and a rejected one
+  bool judged = false;              ///< documents are answers, each with a judgement
   std::int64_t equal = 0;           ///< preferences whose sides are equal, which are written
   bool learns_turn_ends = true;     ///< false: no mark after an answer counts
   std::int64_t counted_tokens = 0;  ///< tokens that the loss counts

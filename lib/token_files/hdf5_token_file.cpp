@@ -214,6 +214,7 @@ class Hdf5TokenFile : public TokenFile {
     notes.chat_template = text_attribute(handle_, "chat_template");
     notes.train_on = text_attribute(handle_, "train_on");
     notes.has_preferences = integer_attribute(handle_, "preferences") == 1;
+    notes.judged = integer_attribute(handle_, "judged") == 1;
     notes.head = text_attribute(handle_, "head");
     notes.labels = labels_of(text_attribute(handle_, "labels"));
     if (!notes.head.empty()) notes.padding_id = integer_attribute(handle_, "pad_token_id");

@@ -23,6 +23,7 @@ struct TokenFileNotes {
   std::string chat_template = {};        ///< name of the chat template; empty: the texts are no conversations
   std::string train_on = {};             ///< "answers" or "all"; empty: the texts are no conversations
   bool has_preferences = false;          ///< documents 2 i and 2 i + 1 are the chosen and the rejected side of a pair
+  bool judged = false;                   ///< the last id of a document is 1 where its answer is wanted, else 0
   std::string head = {};                 ///< HeadKind of a model with scores, whose one target ends each document
   std::vector<std::string> labels = {};  ///< names of the targets of a classifier
   std::int64_t padding_id = -1;          ///< with a head: ids at the end of texts that were left out; -1: none were

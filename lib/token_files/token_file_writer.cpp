@@ -175,6 +175,7 @@ void TokenFileOutput::create(const TokenFileNotes& notes) {
   if (!notes.chat_template.empty()) put_attribute("chat_template", notes.chat_template);
   if (!notes.train_on.empty()) put_attribute("train_on", notes.train_on);
   if (notes.has_preferences) put_attribute("preferences", 1);
+  if (notes.judged) put_attribute("judged", 1);
   if (!notes.head.empty()) {
     put_attribute("head", notes.head);
     put_attribute("pad_token_id", notes.padding_id);

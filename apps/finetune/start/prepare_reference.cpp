@@ -119,7 +119,7 @@ class ReferenceJob {
     const auto largest_id = static_cast<std::int32_t>(std::stol(digest.substr(digest.find(' '))));
     const auto& given = options().objective.reference;
     if (given.ends_with(".npy")) {
-      run_agreed(world_, [&] { rows.set_reference(read_log_probs(given, rows.num_records(), hash)); });
+      run_agreed(world_, [&] { rows.set_reference(read_log_probs(given, rows.num_references(), hash)); });
       return;
     }
     const fs::path entry = text_of_root(world_, [&] {
@@ -132,7 +132,7 @@ class ReferenceJob {
     });
     if (!is_kept(rows, entry, hash)) return rows.set_reference(compute(rows, entry, path, hash, largest_id));
     log_.info("reference " + entry.string());
-    run_agreed(world_, [&] { rows.set_reference(read_log_probs(entry, rows.num_records(), hash)); });
+    run_agreed(world_, [&] { rows.set_reference(read_log_probs(entry, rows.num_references(), hash)); });
   }
 
   /// True when the cache has the numbers; a damaged file counts as none. Collective.
@@ -140,7 +140,7 @@ class ReferenceJob {
     bool is_whole = false;
     if (world_.rank() == 0 && TokenCache::holds(entry)) {
       try {
-        read_log_probs(entry, rows.num_records(), hash);
+        read_log_probs(entry, rows.num_references(), hash);
         is_whole = true;
       } catch (const Error& error) {
         log_.warning(std::string(error.what()) + ". They are computed again");
@@ -172,7 +172,9 @@ class ReferenceJob {
       if (world_.rank() == 0) write_log_probs(entry, *log_probs, hash);
     });
     log_.info(fmt::format("reference {}   {} in {:.1f} s   {}", path,
-                          format_count_of(rows.num_rows(), rows.is_packed() ? "row" : "preference"),
+                          format_count_of(rows.num_rows(), rows.is_packed()   ? "row"
+                                                           : rows.is_judged() ? "answer"
+                                                                              : "preference"),
                           seconds_since(start), entry.string()));
     return *std::move(log_probs);
   }

@@ -53,7 +53,10 @@ class JointLoss;
 /// Sums over the rows of a step on all ranks by which losses are divided, known before the first forward.
 struct StepCounts {
   double count = 0;   ///< divides the loss
-  double tokens = 0;  ///< targets of a second mean that is part of the loss
+  double tokens = 0;  ///< what a second mean is over, which is part of the loss: targets, or sequences
+  /// Mean log-probability of answers to other prompts than their own, less that by the reference, at least 0: how far
+  /// the model is from the reference. For a loss that takes it
+  double divergence = 0;
 };
 
 /// Rows of tokens that go through the model together. A sequence is a row, or a document of a packed row.
@@ -70,8 +73,11 @@ struct MicroBatch {
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
   at::Tensor weights_N = {};                         ///< as Targets::weights_N
   at::Tensor groups_N = {};                          ///< as Targets::groups_N: of a mixture the sources
-  at::Tensor reference_S = {};       ///< float64: log-probability of each sequence by a reference. Undefined: none
-  at::Tensor targets_S = {};         ///< float64: targets of each sequence, for a joint loss
+  at::Tensor reference_S = {};  ///< float64: log-probability of each sequence by a reference. Undefined: none
+  at::Tensor targets_S = {};    ///< float64: targets of each sequence, for a joint loss
+  at::Tensor desirable_S = {};  ///< float64: 1 for an answer that is wanted, else 0. Undefined: not judged
+  /// Each prompt with the answer of another sample, for StepCounts::divergence: one sequence for each here.
+  std::shared_ptr<MicroBatch> mismatched = nullptr;
   const JointLoss* joint = nullptr;  ///< the loss is a function of those of the sequences. Null: it is their sum
   StepCounts of_step = {};           ///< of the step that the micro-batch belongs to
 };

@@ -15,7 +15,7 @@ MemoryMeasurement measure_memory(ProcessGroup& world, const MemoryRequest& reque
   const auto batches = plan_batches(options, request.job.ranks);
   ModelRuntime runtime(world, request.config, options.sharding, device, plan_step(options, batches));
   const RandomLoader reader(kSteps * batches.rows_per_step, request.tokens_per_row, request.config.vocab_size,
-                            request.documents, options.objective.has_preferences());
+                            request.documents, options.objective.has_preferences(), options.objective.judges_answers());
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.schedule = plan_schedule(options, kSteps);

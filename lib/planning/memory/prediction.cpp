@@ -1,6 +1,7 @@
 #include "lib/planning/memory/prediction.hpp"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +27,10 @@ namespace {
 class MetaLoader final : public DataLoader {
  public:
   /// \param sides  sequences of a row, where it is not packed
-  MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents, std::int64_t sides)
-      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)), sides_(sides) {}
+  /// \param is_judged  rows are judged answers
+  MetaLoader(std::int64_t num_rows, std::int64_t tokens, std::vector<DocumentLengths> documents, std::int64_t sides,
+             bool is_judged)
+      : num_rows_(num_rows), tokens_(tokens), documents_(std::move(documents)), sides_(sides), is_judged_(is_judged) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -37,6 +40,7 @@ class MetaLoader final : public DataLoader {
   std::int64_t tokens_;
   std::vector<DocumentLengths> documents_;
   std::int64_t sides_;
+  bool is_judged_;
 };
 
 MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
@@ -59,6 +63,11 @@ MicroBatch MetaLoader::read(const std::vector<std::int64_t>& rows,
       packing->whole = std::move(whole);
     }
     batch.packing = std::move(packing);
+  }
+  if (is_judged_) {
+    batch.mismatched = std::make_shared<MicroBatch>(batch);
+    batch.mismatched->ids_N = at::empty_like(batch.ids_N);
+    batch.mismatched->targets_N = at::empty_like(batch.targets_N);
   }
   set_sample_keys(batch, sample_keys);
   return batch;
@@ -283,7 +292,8 @@ MemoryPrediction replay(const MemoryRequest& request) {
   runtime.engine().observers().add(*recorder.tape());
   WorkObserver observer(*work);
   runtime.engine().observers().add(observer);
-  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents, sides_of(request));
+  const MetaLoader loader(kSteps * batches.rows_per_step, request.tokens_per_row, request.documents, sides_of(request),
+                          options.objective.judges_answers());
   TrainerOptions trainer_options;
   trainer_options.batches = batches;
   trainer_options.optimizer = plan_optimizer(options);

@@ -383,12 +383,19 @@ MaskedIds ConversationEncoder::encode_pair(const nlohmann::ordered_json& record)
   return encode_pair(record, PromptEnd::as_many_as_alone);
 }
 
-std::array<MaskedIds, 2> ConversationEncoder::encode_preference(const nlohmann::ordered_json& record) const {
+MaskedIds ConversationEncoder::encode_answer(const nlohmann::ordered_json& record) const {
+  return encode_pair(record, PromptEnd::where_they_part);
+}
+
+std::array<MaskedIds, 2> ConversationEncoder::encode_sides(const nlohmann::ordered_json& record) const {
   if (is_message_preference(record) && !rules_.chat)
     throw FormatError("holds messages, and the first sample of the file strings");
   const auto sides = read_preference(record);
-  std::array encoded{encode_pair(sides.chosen, PromptEnd::where_they_part),
-                     encode_pair(sides.rejected, PromptEnd::where_they_part)};
+  return {encode_answer(sides.chosen), encode_answer(sides.rejected)};
+}
+
+std::array<MaskedIds, 2> ConversationEncoder::encode_preference(const nlohmann::ordered_json& record) const {
+  auto encoded = encode_sides(record);
   std::ptrdiff_t begin = std::numeric_limits<std::ptrdiff_t>::max();
   for (const auto& [ids, mask] : encoded)
     begin = std::min(begin, std::find(mask.begin(), mask.end(), std::uint8_t{1}) - mask.begin());

@@ -70,6 +70,11 @@ class ConversationEncoder {
   /// Both sides of a preference: prompt and answer, and the end mark of texts. The prompt is what its ids alone, and
   /// those of both sides, have in common; all after it are targets. Source: DPOTrainer of TRL 1.16. \throws FormatError
   std::array<MaskedIds, 2> encode_preference(const nlohmann::ordered_json& record) const;
+  /// Both sides as answers of their own, each as encode_answer() has it. \throws FormatError
+  std::array<MaskedIds, 2> encode_sides(const nlohmann::ordered_json& record) const;
+  /// A prompt and a completion, of which all ids are targets after those that the prompt alone has, too. Source:
+  /// KTOTrainer of TRL 1.16. \throws FormatError
+  MaskedIds encode_answer(const nlohmann::ordered_json& record) const;
 
  private:
   /// How many of the first ids are the prompt's.

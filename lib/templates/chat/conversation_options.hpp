@@ -78,6 +78,9 @@ struct ConversationOptions {
   HeadKind head = HeadKind::next_token;
   std::vector<std::string> labels = {};  ///< of classify, in the order of their numbers
   std::int64_t padding_id = -1;          ///< ids at the end of a text that are left out before its target; -1: none
+  /// Samples are prompts with one answer each and a `label`, or preferences, whose sides are answers with a label each:
+  /// an id that is no target follows the last one, 1 for an answer that is wanted, else 0.
+  bool judged = false;
 };
 
 }  // namespace fsdp

@@ -71,29 +71,6 @@ std::shared_ptr<const Packing> lay_out_whole(std::vector<DocumentLengths> rows, 
   return lay_out_own(rows, longest);
 }
 
-}  // namespace
-
-std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
-  auto packing = lay_out_own(rows, length);
-  packing->whole = lay_out_whole(rows, packing->whole_tokens);
-  return packing;
-}
-
-std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
-  auto packing = lay_out_documents(rows, length);
-  packing->positions_N = at::empty({std::ssize(rows) * length}, at::kInt);
-  auto* positions = packing->positions_N.data_ptr<std::int32_t>();
-  // Padding gets position 0: a row may have more padding than the model has positions.
-  std::fill_n(positions, packing->positions_N.numel(), 0);
-  for (const auto& document : packing->documents) {
-    std::iota(positions + document.first, positions + document.first + document.length,
-              static_cast<std::int32_t>(document.shared));
-  }
-  return packing;
-}
-
-namespace {
-
 constexpr std::int32_t kIgnored = -1;
 
 /// Rows of a file of rows, from `first` on.
@@ -139,6 +116,25 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 
 }  // namespace
 
+std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+  auto packing = lay_out_own(rows, length);
+  packing->whole = lay_out_whole(rows, packing->whole_tokens);
+  return packing;
+}
+
+std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+  auto packing = lay_out_documents(rows, length);
+  packing->positions_N = at::empty({std::ssize(rows) * length}, at::kInt);
+  auto* positions = packing->positions_N.data_ptr<std::int32_t>();
+  // Padding gets position 0: a row may have more padding than the model has positions.
+  std::fill_n(positions, packing->positions_N.numel(), 0);
+  for (const auto& document : packing->documents) {
+    std::iota(positions + document.first, positions + document.first + document.length,
+              static_cast<std::int32_t>(document.shared));
+  }
+  return packing;
+}
+
 std::int64_t SequenceLimit::row_inputs() const {
   return seq_len > 0 ? seq_len : std::min(TokenLoader::kDefaultDocumentIds, positions);
 }
@@ -158,40 +154,43 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
     return;
   }
   if (notes.has_preferences) sides_ = 2;
+  is_judged_ = notes.judged;
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
   if (limit.seq_len == 1)
     throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
-  const auto most_ids = limit.row_inputs();
+  most_ids_ = limit.row_inputs();
   std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, tokens_->length(i));
+  for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, num_ids_of(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
-  pairs_ = std::min(most_ids, longest) - 1;
-  row_tokens_ = sides_ * most_ids;
-  if (has_preferences()) check_preferences();
+  pairs_ = std::min(most_ids_, longest) - 1;
+  row_tokens_ = sides_ * most_ids_;
+  if (has_preferences() || is_judged_) check_samples();
   if (has_shared_rows()) check_rows(limit);
 }
 
-void TokenLoader::check_preferences() {
+void TokenLoader::check_samples() {
   const auto refuse = [&](const std::string& problem) {
-    throw FormatError(tokens_->file().string() + ": says that its documents are sides of preferences, and " + problem +
-                      ": encode the preferences again");
+    throw FormatError(tokens_->file().string() + ": says that its documents are " +
+                      (is_judged_ ? "judged answers" : "sides of preferences") + ", and " + problem + ": encode the " +
+                      (is_judged_ ? "answers" : "preferences") + " again");
   };
-  if (num_records() % 2 != 0) refuse(fmt::format("has {} documents", num_records()));
+  if (num_records() % sides_ != 0) refuse(fmt::format("has {} documents", num_records()));
   for (std::int64_t i = 0; i < num_records(); ++i) {
-    if (tokens_->length(i) < 2) refuse(fmt::format("document {} has fewer than 2 ids", i));
+    if (num_ids_of(i) < 2) refuse(fmt::format("document {} has fewer than 2 ids", i));
   }
   std::vector<std::uint8_t> counts;
   std::vector<std::int64_t> kept;
   const auto is_whole = [&](std::int64_t document) {
-    return tokens_->length(document) <= pairs_ + 1 || has_target(document, counts);
+    return num_ids_of(document) <= pairs_ + 1 || has_target(document, counts);
   };
-  for (std::int64_t i = 0; i < num_records() / 2; ++i) {
-    if (is_whole(2 * i) && is_whole(2 * i + 1)) kept.push_back(i);
+  for (std::int64_t i = 0; i < num_records() / sides_; ++i) {
+    if (is_whole(sides_ * i) && is_whole(sides_ * i + sides_ - 1)) kept.push_back(i);
   }
   if (kept.empty())
-    throw FormatError(tokens_->file().string() + ": no preference has targets on both sides within the sequence length",
+    throw FormatError(tokens_->file().string() + (is_judged_ ? ": no answer has" : ": no preference has") + " targets" +
+                          (is_judged_ ? "" : " on both sides") + " within the sequence length",
                       Remedy::of_seq_len);
-  if (std::ssize(kept) < num_records() / 2) kept_ = std::move(kept);
+  if (std::ssize(kept) < num_records() / sides_) kept_ = std::move(kept);
 }
 
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
@@ -222,15 +221,15 @@ void TokenLoader::check_rows(const SequenceLimit& limit) {
 
 std::vector<std::int64_t> TokenLoader::records_of(std::int64_t row) const {
   if (is_packed()) return documents_of(row);
-  if (!has_preferences()) return {row};
-  return {2 * preference(row), 2 * preference(row) + 1};
+  if (!has_preferences()) return {sample(row)};
+  return {2 * sample(row), 2 * sample(row) + 1};
 }
 
 std::vector<std::int64_t> TokenLoader::documents_of(std::int64_t row, std::int64_t epoch) const {
   if (packing_ && has_preferences()) {
     std::vector<std::int64_t> sides;
     for (const auto number : packing_->documents(row, epoch))
-      sides.insert(sides.end(), {2 * preference(number), 2 * preference(number) + 1});
+      sides.insert(sides.end(), {2 * sample(number), 2 * sample(number) + 1});
     return sides;
   }
   if (packing_) return packing_->documents(row, epoch);
@@ -250,9 +249,10 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
   sizes.reserve(count / sides_);
+  if (is_judged_) throw std::logic_error("judged answers are not packed");
   if (has_preferences()) find_shared_tokens();
-  for (std::int64_t i = 0; has_preferences() && i < num_preferences() && preference(i) < count / 2; ++i)
-    sizes.push_back(own_pairs_of(2 * preference(i)) + own_pairs_of(2 * preference(i) + 1));
+  for (std::int64_t i = 0; has_preferences() && i < num_samples() && sample(i) < count / 2; ++i)
+    sizes.push_back(own_pairs_of(2 * sample(i)) + own_pairs_of(2 * sample(i) + 1));
   for (std::int64_t i = 0; !has_preferences() && i < count; ++i) sizes.push_back(pairs_of(i));
   packing_.emplace(sizes, row_tokens_, order);
 }
@@ -297,18 +297,18 @@ std::int64_t TokenLoader::num_records() const {
 std::int64_t TokenLoader::num_rows() const {
   if (packing_) return packing_->num_rows();
   if (has_shared_rows()) return std::min(tokens_->num_shared_rows(), most_);
-  return has_preferences() ? num_preferences() : num_records();
+  return num_samples();
 }
 
 std::int64_t TokenLoader::num_ids(std::int64_t records) const {
   std::int64_t ids = records * tokens_->row_length();  // of rows, of which a large file has very many
-  for (std::int64_t i = 0; has_documents() && i < records; ++i) ids += tokens_->length(i);
+  for (std::int64_t i = 0; has_documents() && i < records; ++i) ids += num_ids_of(i);
   if (overlaps_ && records > 0) ids -= records - 1;
   return ids + (records == tokens_->num_records() ? end_left_out_ : 0);
 }
 
 std::int64_t TokenLoader::pairs_of(std::int64_t record) const {
-  return std::max<std::int64_t>(0, std::min(tokens_->length(record), pairs_ + 1) - 1);
+  return std::max<std::int64_t>(0, std::min(num_ids_of(record), pairs_ + 1) - 1);
 }
 
 std::int64_t TokenLoader::shared_tokens_of(std::int64_t record) const {
@@ -339,7 +339,7 @@ std::int64_t TokenLoader::ids_left_out(std::int64_t records) const {
   const auto beyond_of = [this](std::int64_t length) { return std::max<std::int64_t>(0, length - pairs_ - 1); };
   std::int64_t beyond = records == tokens_->num_records() ? end_left_out_ : 0;
   if (!has_documents()) return beyond + records * beyond_of(tokens_->row_length());
-  for (std::int64_t i = 0; i < records; ++i) beyond += beyond_of(tokens_->length(i));
+  for (std::int64_t i = 0; i < records; ++i) beyond += beyond_of(num_ids_of(i));
   return beyond;
 }
 
@@ -375,7 +375,7 @@ std::int64_t TokenLoader::documents_without_targets(std::int64_t records) const 
   std::int64_t found = 0;
   std::vector<std::uint8_t> counts;
   for (std::int64_t i = 0; i < records; ++i) {
-    if (tokens_->length(i) <= pairs_ + 1) continue;
+    if (num_ids_of(i) <= pairs_ + 1) continue;
     found += has_target(i, counts) ? 0 : 1;
   }
   return found;
@@ -415,26 +415,80 @@ void DataLoader::make_padding(MicroBatch& batch) {
   batch.targets_N = filled(kIgnored);
 }
 
-void TokenLoader::put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const {
-  std::vector<std::int32_t> ids(std::min(tokens_->length(document), pairs_ + 1));
-  tokens_->read(document, ids);
-  check_token_ids(ids, vocab_size_, tokens_->file(), {&document, 1});
+TokenLoader::DocumentIds TokenLoader::read_document(std::int64_t document) const {
+  DocumentIds read{std::vector<std::int32_t>(std::min(num_ids_of(document), pairs_ + 1)), {}};
+  tokens_->read(document, read.ids);
+  check_token_ids(read.ids, vocab_size_, tokens_->file(), {&document, 1});
+  read.counts.resize(read.ids.size());
+  tokens_->read_loss_mask(document, read.counts);
+  return read;
+}
+
+TokenLoader::DocumentIds TokenLoader::mismatched_ids(std::int64_t document) const {
+  const auto number = kept_.empty() ? document : std::ranges::lower_bound(kept_, document) - kept_.begin();
+  auto prompt = read_document(document);
+  const auto answer = read_document(sample((number > 0 ? number : num_samples()) - 1));
+  const auto begin_of = [](const DocumentIds& text) {
+    return std::ranges::find(text.counts, std::uint8_t{1}) - text.counts.begin();
+  };
+  const auto prompt_end = begin_of(prompt), answer_begin = begin_of(answer);
+  prompt.ids.resize(static_cast<std::size_t>(prompt_end));
+  prompt.counts.resize(static_cast<std::size_t>(prompt_end));
+  prompt.ids.insert(prompt.ids.end(), answer.ids.begin() + answer_begin, answer.ids.end());
+  prompt.counts.insert(prompt.counts.end(), answer.counts.begin() + answer_begin, answer.counts.end());
+  if (std::ssize(prompt.ids) > most_ids_) {
+    prompt.ids.resize(static_cast<std::size_t>(most_ids_));
+    prompt.counts.resize(static_cast<std::size_t>(most_ids_));
+  }
+  return prompt;
+}
+
+void TokenLoader::put_document(const DocumentIds& document, std::int64_t begin, MicroBatch& batch, std::int64_t token) {
+  const auto& [ids, counts] = document;
   if (ids.size() < 2) return;
-  std::vector<std::uint8_t> counts(ids.size());
-  tokens_->read_loss_mask(document, counts);
-  const auto shared = static_cast<std::size_t>(shared_tokens_of(document));
-  const auto own = std::span<const std::int32_t>(ids).subspan(shared);
+  const auto own = std::span(ids).subspan(static_cast<std::size_t>(begin));
   std::copy(own.begin(), own.end() - 1, batch.ids_N.data_ptr<std::int32_t>() + token);
-  batch.num_targets += set_targets(own, std::span<const std::uint8_t>(counts).subspan(shared),
+  batch.num_targets += set_targets(own, std::span(counts).subspan(static_cast<std::size_t>(begin)),
                                    batch.targets_N.data_ptr<std::int32_t>() + token);
 }
 
-void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+void TokenLoader::fill_padded(const std::vector<DocumentIds>& documents, MicroBatch& batch) const {
   batch.length = 1;  // a document of fewer than 2 ids has no pair, but still takes a row
-  for (const auto row : rows) batch.length = std::max(batch.length, pairs_of(row));
+  for (const auto& document : documents) batch.length = std::max(batch.length, std::ssize(document.ids) - 1);
   batch.length = padded(batch.length);
   make_padding(batch);
-  for (std::int64_t r = 0; r < batch.rows; ++r) put_document(element(rows, r), batch, r * batch.length);
+  for (std::int64_t r = 0; r < batch.rows; ++r) put_document(element(documents, r), 0, batch, r * batch.length);
+}
+
+void TokenLoader::fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
+  std::vector<DocumentIds> documents;
+  for (const auto row : rows) documents.push_back(read_document(row));
+  fill_padded(documents, batch);
+}
+
+at::Tensor TokenLoader::references_of(const std::vector<std::int64_t>& records, std::int64_t first) const {
+  auto of_records_S = at::empty({std::ssize(records)}, at::kDouble);
+  for (std::size_t i = 0; i < records.size(); ++i)
+    of_records_S.data_ptr<double>()[i] = reference_.at(static_cast<std::size_t>(first + records[i]));
+  return of_records_S;
+}
+
+void TokenLoader::add_judgements(const std::vector<std::int64_t>& documents, MicroBatch& batch) const {
+  batch.desirable_S = at::empty({std::ssize(documents)}, at::kDouble);
+  batch.mismatched = std::make_shared<MicroBatch>();
+  batch.mismatched->rows = batch.rows;
+  std::vector<DocumentIds> mismatched;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_->length(documents[i])));
+    tokens_->read(documents[i], ids);
+    if (ids.back() > 1)
+      throw FormatError(fmt::format("{}: document {} ends with {}, and a judgement is 1 or 0: encode the answers again",
+                                    tokens_->file().string(), documents[i], ids.back()));
+    batch.desirable_S.data_ptr<double>()[i] = ids.back();
+    mismatched.push_back(mismatched_ids(documents[i]));
+  }
+  fill_padded(mismatched, *batch.mismatched);
+  if (!reference_.empty()) batch.mismatched->reference_S = references_of(documents, num_records());
 }
 
 std::vector<std::int64_t> TokenLoader::fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const {
@@ -456,7 +510,7 @@ std::vector<std::int64_t> TokenLoader::fill_packed(const std::vector<std::int64_
   if (batch.rows == 0) return documents;
   batch.packing = make_packing(lengths, batch.length);
   for (std::size_t i = 0; i < documents.size(); ++i)
-    put_document(documents[i], batch, batch.packing->documents[i].first);
+    put_document(read_document(documents[i]), shared_tokens_of(documents[i]), batch, batch.packing->documents[i].first);
   return documents;
 }
 
@@ -483,11 +537,8 @@ MicroBatch TokenLoader::read(const std::vector<std::int64_t>& rows,
     batch.rows = std::ssize(records);
     has_documents() ? fill_documents(records, batch) : fill_rows(records, batch);
   }
-  if (!reference_.empty()) {
-    batch.reference_S = at::empty({std::ssize(records)}, at::kDouble);
-    for (std::size_t i = 0; i < records.size(); ++i)
-      batch.reference_S.data_ptr<double>()[i] = reference_.at(static_cast<std::size_t>(records[i]));
-  }
+  if (!reference_.empty()) batch.reference_S = references_of(records, 0);
+  if (is_judged_) add_judgements(records, batch);
   set_sample_keys(batch, sample_keys);
   return batch;
 }
@@ -511,10 +562,14 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   }
   if (!documents_.empty() && batch.rows > 0)
     batch.packing = make_packing(documents_of_rows(documents_, rows.size()), pairs_);
-  if (has_preferences_) {
+  if (has_preferences_ || is_judged_) {
     const auto sequences = batch.packing != nullptr ? std::ssize(batch.packing->documents) : batch.rows;
     batch.reference_S = at::empty({sequences}, at::kDouble);
     std::fill_n(batch.reference_S.data_ptr<double>(), sequences, 0.0);
+  }
+  if (is_judged_) {
+    batch.mismatched = std::make_shared<MicroBatch>(batch);
+    batch.desirable_S = batch.reference_S;  // none is wanted
   }
   set_sample_keys(batch, sample_keys);
   return batch;
@@ -545,6 +600,8 @@ void send_to(const Ops& ops, MicroBatch& batch) {
   if (batch.groups_N.defined()) batch.groups_N = ops.to_device(batch.groups_N);
   if (batch.reference_S.defined()) batch.reference_S = ops.to_device(batch.reference_S);
   if (batch.targets_S.defined()) batch.targets_S = ops.to_device(batch.targets_S);
+  if (batch.desirable_S.defined()) batch.desirable_S = ops.to_device(batch.desirable_S);
+  if (batch.mismatched != nullptr) send_to(ops, *batch.mismatched);
   if (batch.packing == nullptr) return;
   auto packing = std::make_shared<Packing>(*batch.packing);
   packing->positions_N = ops.to_device(packing->positions_N);

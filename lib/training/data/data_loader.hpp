@@ -74,6 +74,8 @@ class DataLoader {
 /// rows in the file, which are then equal in every epoch.
 /// Preferences: a row is both sides of one, the chosen first: two sequences, or when packed all sides of several, of
 /// which each rejected one shares the tokens of the prompt.
+/// Judged answers: a row is one; MicroBatch::desirable_S says of each whether it is wanted. In MicroBatch::mismatched
+/// its prompt has the answer before it in the data set, the first prompt the last answer.
 /// Ids that the file's loss mask leaves out are inputs only.
 class TokenLoader final : public DataLoader {
  public:
@@ -100,9 +102,15 @@ class TokenLoader final : public DataLoader {
   bool is_packed() const { return packing_.has_value() || has_shared_rows(); }
   /// True when rows are preferences.
   bool has_preferences() const { return sides_ == 2; }
-  /// Preferences that are left out, since a side that is cut has no target.
-  std::int64_t preferences_left_out() const { return has_preferences() ? num_records() / 2 - num_preferences() : 0; }
-  /// Gives each sequence that is read the log-probability of its document by a reference. \param log_probs  by document
+  /// True when rows are judged answers.
+  bool is_judged() const { return is_judged_; }
+  /// Preferences or judged answers that are left out, since a side that is cut has no target.
+  std::int64_t samples_left_out() const {
+    return has_preferences() || is_judged() ? num_records() / sides_ - num_samples() : 0;
+  }
+  /// Log-probabilities by a reference that sequences need: of each document, then of each mismatched one.
+  std::int64_t num_references() const { return num_records() * (is_judged_ ? 2 : 1); }
+  /// Gives each sequence that is read the log-probability by a reference. \param log_probs  [num_references()]
   void set_reference(std::vector<double> log_probs) { reference_ = std::move(log_probs); }
   /// The rows or documents of the file that a row has, in the order of its sequences.
   std::vector<std::int64_t> records_of(std::int64_t row) const;
@@ -153,8 +161,23 @@ class TokenLoader final : public DataLoader {
   void fill_documents(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
   /// \return the documents, in order
   std::vector<std::int64_t> fill_packed(const std::vector<std::int64_t>& rows, MicroBatch& batch) const;
-  /// Writes the pairs of a document. \param token  of the micro-batch, where the first pair goes
-  void put_document(std::int64_t document, MicroBatch& batch, std::int64_t token) const;
+  /// Ids of a document that are read, and which of them count.
+  struct DocumentIds {
+    std::vector<std::int32_t> ids;
+    std::vector<std::uint8_t> counts;
+  };
+  DocumentIds read_document(std::int64_t document) const;
+  /// The prompt of a judged answer with the answer before it.
+  DocumentIds mismatched_ids(std::int64_t document) const;
+  /// Writes the pairs of a document from the one numbered `begin` on. \param token  of the micro-batch, where they go
+  static void put_document(const DocumentIds& document, std::int64_t begin, MicroBatch& batch, std::int64_t token);
+  /// Makes rows of documents, padded to the longest one.
+  void fill_padded(const std::vector<DocumentIds>& documents, MicroBatch& batch) const;
+  /// Sets what judged answers have beside their ids.
+  void add_judgements(const std::vector<std::int64_t>& documents, MicroBatch& batch) const;
+  at::Tensor references_of(const std::vector<std::int64_t>& records, std::int64_t first) const;
+  /// Ids of a record that are texts: a judgement is none.
+  std::int64_t num_ids_of(std::int64_t record) const { return tokens_->length(record) - (is_judged_ ? 1 : 0); }
   /// Pairs of a row or document that are read.
   std::int64_t pairs_of(std::int64_t record) const;
   /// Pairs that are computed for it: all but those that it shares.
@@ -166,22 +189,24 @@ class TokenLoader final : public DataLoader {
   bool has_target(std::int64_t record, std::vector<std::uint8_t>& counts) const;
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
-  void check_preferences();
-  /// Preferences that are read.
-  std::int64_t num_preferences() const { return kept_.empty() ? num_records() / 2 : std::ssize(kept_); }
-  /// The number in the file of a preference that is read.
-  std::int64_t preference(std::int64_t number) const {
+  void check_samples();
+  /// Rows, documents, preferences or judged answers that are read.
+  std::int64_t num_samples() const { return kept_.empty() ? num_records() / sides_ : std::ssize(kept_); }
+  /// The number in the file of one of them.
+  std::int64_t sample(std::int64_t number) const {
     return kept_.empty() ? number : kept_[static_cast<std::size_t>(number)];
   }
   std::int64_t padded(std::int64_t length) const;
 
   std::unique_ptr<TokenFile> tokens_;
   std::optional<RowPacking> packing_;  ///< set when documents are packed here
-  std::vector<double> reference_;      ///< by document; empty: there is none
-  std::vector<std::int64_t> kept_;     ///< preferences whose sides have targets; empty: all of them
+  std::vector<double> reference_;      ///< see num_references(); empty: there is none
+  std::vector<std::int64_t> kept_;     ///< preferences and judged answers that have targets; empty: all of them
   std::vector<std::int32_t> shared_;   ///< tokens that both sides of each preference share; empty: none
-  std::int64_t sides_ = 1;             ///< documents of a row: of preferences 2
-  std::int64_t most_;                  ///< rows, documents or preferences that are read
+  std::int64_t sides_ = 1;             ///< documents of a sample: of preferences 2
+  bool is_judged_ = false;
+  std::int64_t most_ids_ = 0;  ///< ids of a document that are read at the most
+  std::int64_t most_;          ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;
   std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;
@@ -196,13 +221,15 @@ class RandomLoader final : public DataLoader {
   /// `num_rows` rows of `pairs` inputs and targets.
   /// \param documents  lengths of the documents that share each row of a micro-batch; empty: a row is one sequence
   /// \param has_preferences  a row is a preference of two sequences, or if packed of several
+  /// \param is_judged  rows are judged answers
   RandomLoader(std::int64_t num_rows, std::int64_t pairs, std::int64_t vocab_size,
-               std::vector<DocumentLengths> documents = {}, bool has_preferences = false)
+               std::vector<DocumentLengths> documents = {}, bool has_preferences = false, bool is_judged = false)
       : num_rows_(num_rows),
         pairs_(pairs),
         vocab_size_(vocab_size),
         documents_(std::move(documents)),
-        has_preferences_(has_preferences) {}
+        has_preferences_(has_preferences),
+        is_judged_(is_judged) {}
   std::int64_t num_rows() const override { return num_rows_; }
   MicroBatch read(const std::vector<std::int64_t>& rows,
                   const std::vector<std::uint64_t>& sample_keys = {}) const override;
@@ -210,7 +237,7 @@ class RandomLoader final : public DataLoader {
  private:
   std::int64_t num_rows_, pairs_, vocab_size_;
   std::vector<DocumentLengths> documents_;
-  bool has_preferences_;
+  bool has_preferences_, is_judged_;
 };
 
 /// The documents of as many rows, which repeat those of `documents`. \pre there are some

@@ -70,6 +70,8 @@ void log_answers(const TokenizeReport& report, const Logger& log) {
   if (report.equal > 0) log.warning(equal_line(report));
   if (report.has_preferences && report.cut_documents > 0)
     log.warning(format_count_of(report.cut_documents, "preference") + " with a side that was cut to its end");
+  if (report.judged && report.cut_documents > 0)
+    log.warning(format_count_of(report.cut_documents, "sample") + " with an answer that was cut to its end");
   if (report.has_scores && !report.has_preferences && report.cut_documents > 0)
     log.warning(fmt::format("{} of {} are longer than their place, and are cut before their label",
                             format_count(report.cut_documents), format_count_of(report.documents, "text")),

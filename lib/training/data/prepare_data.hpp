@@ -44,7 +44,7 @@ struct TextOptions {
 
   /// True for samples that are cut to row_inputs as they are encoded, because what is learned of them is at their end.
   bool cuts_samples() const {
-    return conversations.form == DataForm::preference || conversations.form == DataForm::label;
+    return conversations.judged || conversations.form == DataForm::preference || conversations.form == DataForm::label;
   }
 };
 

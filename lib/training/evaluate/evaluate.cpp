@@ -36,18 +36,23 @@ double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const S
   return bytes;
 }
 
-/// The counts of all rows, by which a joint loss is divided. Reads the data once more. Collective.
+/// The counts of all rows, by which a joint loss is divided, and their divergence. Reads the data once more.
+/// Collective.
 StepCounts counts_of_all(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
                          std::int64_t per_round, const std::function<MicroBatch(std::int64_t)>& read) {
   std::array<double, 2> counts{};
+  Divergence divergence(runtime);
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     auto batch = read(first);
     const auto more = weigh(objective, runtime, batch);
     counts[0] += more.count;
     counts[1] += more.tokens;
+    if (!objective.needs_divergence()) continue;
+    send_to(runtime.ops(), batch);
+    divergence.add(batch);
   }
   runtime.world().all_reduce(counts, Reduce::sum);
-  return {counts[0], counts[1]};
+  return {counts[0], counts[1], objective.needs_divergence() ? divergence.mean() : 0};
 }
 
 }  // namespace

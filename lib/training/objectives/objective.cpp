@@ -1,8 +1,11 @@
 #include "lib/training/objectives/objective.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "lib/compute/tensor/sequences.hpp"
@@ -20,6 +23,19 @@ class WithoutValues final : public JointLoss {
 
  private:
   const Objective& objective_;
+};
+
+/// Keeps what would be joined.
+class Recorder final : public JointLoss {
+ public:
+  at::Tensor join(const MicroBatch&, const at::Tensor& nats_S, StepSums&) const override {
+    nats_S_ = nats_S;
+    return nats_S;
+  }
+  const at::Tensor& nats_S() const { return nats_S_; }
+
+ private:
+  mutable at::Tensor nats_S_;
 };
 
 /// Calls `run` with the micro-batch, whose joint loss is the objective's if it has one.
@@ -62,9 +78,34 @@ StepCounts weigh(const Objective& objective, const ModelRuntime& runtime, MicroB
   } else {
     batch.targets_S = at::empty({std::ssize(sequences_of(batch))}, batch.targets_N.options().dtype(at::kDouble));
     batch.reference_S = at::empty_like(batch.targets_S);
+    if (batch.mismatched != nullptr) batch.desirable_S = at::empty_like(batch.targets_S);
   }
   const auto tokens = static_cast<double>(batch.num_targets);
   return {tokens, tokens};
+}
+
+at::Tensor sequence_nats(ModelRuntime& runtime, MicroBatch& batch) {
+  const Recorder recorder;
+  batch.joint = &recorder;
+  runtime.engine().evaluate(batch);
+  batch.joint = nullptr;
+  return recorder.nats_S();
+}
+
+void Divergence::add(const MicroBatch& batch) {
+  auto& mismatched = *batch.mismatched;
+  const auto nats_S = sequence_nats(runtime_, mismatched);
+  if (mismatched.rows == 0 || !runtime_.has_values()) return;
+  differences_.push_back((nats_S + mismatched.reference_S).sum().neg());
+  sequences_ += static_cast<double>(nats_S.numel());
+}
+
+double Divergence::mean() const {
+  runtime_.synchronize();  // a rank that died shows here as an error
+  std::array<double, 2> sums{0, sequences_};
+  for (const auto& difference : differences_) sums[0] += difference.item<double>();
+  runtime_.world().all_reduce(sums, Reduce::sum);
+  return std::max(0.0, sums[0] * share_of(sums[1]));
 }
 
 StepSums forward_backward(const Objective& objective, ModelRuntime& runtime, MicroBatch& batch,

@@ -35,6 +35,8 @@ class Objective : public JointLoss {
   /// True if a part of the loss has a count of its own (StepCounts::tokens), so that both counts of all rows must be
   /// known before join().
   virtual bool needs_counts() const { return false; }
+  /// True if join() reads StepCounts::divergence, so that rows have mismatched ones. \pre needs_counts()
+  virtual bool needs_divergence() const { return false; }
   /// \see JointLoss::join(). Adds to sums.weight what weigh() returned as the count.
   at::Tensor join(const MicroBatch& batch, const at::Tensor& nats_S, StepSums& sums) const override;
 };
@@ -48,6 +50,25 @@ double share_of(const Objective& objective, std::string_view sum, double count, 
 StepSums sums_of(const Objective& objective, const Engine& engine);
 /// Sets the weights of a micro-batch that is on the host. \return its part of the counts
 StepCounts weigh(const Objective& objective, const ModelRuntime& runtime, MicroBatch& batch);
+/// Computes the losses of the targets of each sequence, float64 [S]; undefined without rows. Forward only. Collective.
+/// \param batch  on the device
+at::Tensor sequence_nats(ModelRuntime& runtime, MicroBatch& batch);
+
+/// StepCounts::divergence of several micro-batches.
+class Divergence {
+ public:
+  explicit Divergence(ModelRuntime& runtime) : runtime_(runtime) {}
+  /// Forward of the mismatched sequences. Collective. \param batch  whose mismatched ones are on the device
+  void add(const MicroBatch& batch);
+  /// Waits for the device. Collective; the same result on every rank.
+  double mean() const;
+
+ private:
+  ModelRuntime& runtime_;
+  std::vector<at::Tensor> differences_;  ///< sums, on the device
+  double sequences_ = 0;
+};
+
 /// Forward and backward of grad_scale times the loss of a weighed micro-batch. Collective.
 /// \param batch  on the device, with the counts of its step
 StepSums forward_backward(const Objective& objective, ModelRuntime& runtime, MicroBatch& batch,

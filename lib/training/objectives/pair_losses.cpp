@@ -7,7 +7,9 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 
 namespace fsdp {
@@ -45,79 +47,99 @@ Value log_one_less_exp(const Value& x) {
   return of(x, at::expm1(below).neg().log(), at::expm1(-below).reciprocal().neg());
 }
 
-/// Both sides as values.
-struct Sides {
-  explicit Sides(const PairSides& sides)
-      : chosen{sides.chosen, at::ones_like(sides.chosen), at::zeros_like(sides.chosen)},
-        rejected{sides.rejected, at::zeros_like(sides.rejected), at::ones_like(sides.rejected)},
-        chosen_mean(chosen / sides.chosen_targets),
-        rejected_mean(rejected / sides.rejected_targets) {}
-
-  Value chosen, rejected, chosen_mean, rejected_mean;
-};
-
-Value dpo_loss(DpoLoss loss, const ObjectiveOptions& options, const Sides& sides) {
-  const auto beta = options.beta;
-  const auto chosen = sides.chosen * beta, rejected = sides.rejected * beta, margin = chosen - rejected;
-  const auto mean_margin = sides.chosen_mean - sides.rejected_mean;
-  switch (loss) {
-    case DpoLoss::sigmoid:
-      return -log_sigmoid(margin);
-    case DpoLoss::hinge:
-      return relu(-margin + 1);
-    case DpoLoss::ipo: {
-      const auto off = mean_margin + -1 / (2 * beta);
-      return off * off;
-    }
-    case DpoLoss::exo_pair: {
-      const double epsilon = options.label_smoothing > 0 ? options.label_smoothing : 1e-3;
-      return sigmoid(margin) * (log_sigmoid(margin) + -std::log1p(-epsilon)) +
-             sigmoid(-margin) * (log_sigmoid(-margin) + -std::log(epsilon));
-    }
-    case DpoLoss::nca_pair:
-      return -log_sigmoid(chosen) - log_sigmoid(-chosen) * 0.5 - log_sigmoid(-rejected) * 0.5;
-    case DpoLoss::robust: {
-      const double epsilon = options.label_smoothing;
-      return (log_sigmoid(margin) * (epsilon - 1) + log_sigmoid(-margin) * epsilon) * (1 / (1 - 2 * epsilon));
-    }
-    case DpoLoss::sigmoid_norm:
-      return -log_sigmoid(mean_margin * beta);
-    case DpoLoss::apo_zero:
-      return sigmoid(rejected) - sigmoid(chosen) + 1;
-    case DpoLoss::apo_down:
-      return sigmoid(chosen) - sigmoid(margin) + 1;
-    case DpoLoss::sppo_hard: {
-      const auto chosen_off = sides.chosen + -0.5 / beta, rejected_off = sides.rejected + 0.5 / beta;
-      return chosen_off * chosen_off + rejected_off * rejected_off;
-    }
-    case DpoLoss::bco_pair:
-      return -log_sigmoid(chosen) - log_sigmoid(-rejected);
-  }
-  throw std::logic_error("a loss without a formula");
+DpoTerms terms_of(const PairSides& sides, double beta) {
+  DpoTerms t;
+  t.chosen_logp = {sides.chosen, at::ones_like(sides.chosen), at::zeros_like(sides.chosen)};
+  t.rejected_logp = {sides.rejected, at::zeros_like(sides.rejected), at::ones_like(sides.rejected)};
+  t.chosen_mean = t.chosen_logp / sides.chosen_targets;
+  t.rejected_mean = t.rejected_logp / sides.rejected_targets;
+  t.chosen = t.chosen_logp * beta;
+  t.rejected = t.rejected_logp * beta;
+  t.margin = t.chosen - t.rejected;
+  t.mean_margin = (t.chosen_mean - t.rejected_mean) * beta;
+  return t;
 }
+
+using Options = const ObjectiveOptions&;
+using Terms = const DpoTerms&;
+
+Value exo_pair(Options options, Terms t) {
+  const double epsilon = options.label_smoothing > 0 ? options.label_smoothing : 1e-3;
+  return sigmoid(t.margin) * (log_sigmoid(t.margin) + -std::log1p(-epsilon)) +
+         sigmoid(-t.margin) * (log_sigmoid(-t.margin) + -std::log(epsilon));
+}
+Value robust(Options options, Terms t) {
+  const double epsilon = options.label_smoothing;
+  return (log_sigmoid(t.margin) * (epsilon - 1) + log_sigmoid(-t.margin) * epsilon) * (1 / (1 - 2 * epsilon));
+}
+Value ipo(Options options, Terms t) {
+  const auto off = t.chosen_mean - t.rejected_mean + -1 / (2 * options.beta);
+  return off * off;
+}
+Value sppo_hard(Options options, Terms t) {
+  const auto chosen_off = t.chosen_logp + -0.5 / options.beta, rejected_off = t.rejected_logp + 0.5 / options.beta;
+  return chosen_off * chosen_off + rejected_off * rejected_off;
+}
+
+const DpoLoss kDpoLosses[] = {
+    // Rafailov et al., arXiv:2305.18290
+    {.text = "sigmoid", .formula = [](Options, Terms t) { return -log_sigmoid(t.margin); }},
+    // Zhao et al., arXiv:2305.10425
+    {.text = "hinge", .formula = [](Options, Terms t) { return relu(-t.margin + 1); }},
+    // Azar et al., arXiv:2310.12036, with means over tokens
+    {.text = "ipo", .formula = ipo},
+    // Ji et al., arXiv:2402.00856
+    {.text = "exo_pair", .formula = exo_pair, .takes_smoothing = true},
+    // Chen et al., arXiv:2402.05369
+    {.text = "nca_pair",
+     .formula =
+         [](Options, Terms t) {
+           return -log_sigmoid(t.chosen) - log_sigmoid(-t.chosen) * 0.5 - log_sigmoid(-t.rejected) * 0.5;
+         }},
+    // Chowdhury et al., arXiv:2403.00409
+    {.text = "robust", .formula = robust, .takes_smoothing = true},
+    // with means over tokens
+    {.text = "sigmoid_norm", .formula = [](Options, Terms t) { return -log_sigmoid(t.mean_margin); }},
+    // D'Oosterlinck et al., arXiv:2408.06266, here and below
+    {.text = "apo_zero", .formula = [](Options, Terms t) { return sigmoid(t.rejected) - sigmoid(t.chosen) + 1; }},
+    {.text = "apo_down", .formula = [](Options, Terms t) { return sigmoid(t.chosen) - sigmoid(t.margin) + 1; }},
+    // Wu et al., arXiv:2405.00675, with a probability of 1 that the chosen side wins
+    {.text = "sppo_hard", .formula = sppo_hard},
+    // Jung et al., arXiv:2404.04656, without the shift by running means
+    {.text = "bco_pair",
+     .formula = [](Options, Terms t) { return -log_sigmoid(t.chosen) - log_sigmoid(-t.rejected); }}};
 
 }  // namespace
 
+std::span<const DpoLoss> dpo_losses() { return kDpoLosses; }
+
+const DpoLoss* find_dpo_loss(std::string_view name) {
+  const auto found = std::ranges::find(kDpoLosses, name, &DpoLoss::text);
+  return found == std::end(kDpoLosses) ? nullptr : found;
+}
+
 PairValue pair_losses(const ObjectiveOptions& options, const PairSides& sides) {
-  const Sides values(sides);
+  const auto terms = terms_of(sides, options.beta);
   switch (options.kind) {
     case ObjectiveKind::dpo: {
+      if (options.dpo_losses.empty()) return kDpoLosses[0].formula(options, terms);
       Value sum;
       for (const auto& [loss, weight] : options.dpo_losses) {
-        const auto part = dpo_loss(loss, options, values) * weight;
+        const auto part = loss->formula(options, terms) * weight;
         sum = sum.value.defined() ? sum + part : part;
       }
       return sum;
     }
     case ObjectiveKind::cpo:
-      return dpo_loss(DpoLoss::sigmoid, options, values);
+      return kDpoLosses[0].formula(options, terms);
     case ObjectiveKind::simpo:
-      return -log_sigmoid((values.chosen_mean - values.rejected_mean) * options.beta + -options.simpo_gamma);
+      return -log_sigmoid(terms.mean_margin + -options.simpo_gamma);
     case ObjectiveKind::orpo: {
       const auto odds = [](const Value& mean) { return mean - log_one_less_exp(mean); };
-      return log_sigmoid(odds(values.chosen_mean) - odds(values.rejected_mean)) * -options.beta;
+      return log_sigmoid(odds(terms.chosen_mean) - odds(terms.rejected_mean)) * -options.beta;
     }
     case ObjectiveKind::next_token:
+    case ObjectiveKind::kto:
       break;
   }
   throw std::logic_error("an objective without pairs");

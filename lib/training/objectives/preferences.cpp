@@ -13,12 +13,6 @@
 #include "lib/training/objectives/pair_losses.hpp"
 
 namespace fsdp {
-namespace {
-
-constexpr const char *kChosenLogps = "logps_chosen", *kRejectedLogps = "logps_rejected", *kEntropy = "entropy";
-
-}  // namespace
-
 at::Tensor side_of(const at::Tensor& values_S, std::int64_t side) { return values_S.view({-1, 2}).select(1, side); }
 
 void add_rewards(StepSums& sums, const at::Tensor& chosen, const at::Tensor& rejected) {

@@ -15,22 +15,10 @@
 #include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/tensor/sequences.hpp"
 #include "lib/training/data/dealt_rows.hpp"
+#include "lib/training/objectives/objective.hpp"
 
 namespace fsdp {
 namespace {
-
-/// Keeps what would be joined.
-class Recorder final : public JointLoss {
- public:
-  at::Tensor join(const MicroBatch&, const at::Tensor& nats_S, StepSums&) const override {
-    nats_S_ = nats_S;
-    return nats_S;
-  }
-  const at::Tensor& nats_S() const { return nats_S_; }
-
- private:
-  mutable at::Tensor nats_S_;
-};
 
 constexpr std::size_t kHeader_bytes = 192;
 
@@ -73,7 +61,7 @@ std::optional<std::vector<double>> sequence_log_probs(ModelRuntime& runtime, con
                                                       const std::function<void(double done)>& progress,
                                                       const std::function<bool()>& stopped) {
   const auto& ranks = runtime.data_ranks();
-  std::vector<double> log_probs(static_cast<std::size_t>(rows.num_records()));
+  std::vector<double> log_probs(static_cast<std::size_t>(rows.num_references()));
   const auto per_round = micro_batch_size * ranks.size;
   for (std::int64_t first = 0; first < rows.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
@@ -82,15 +70,16 @@ std::optional<std::vector<double>> sequence_log_probs(ModelRuntime& runtime, con
     const auto records = records_in(rows, numbers);
     auto batch = rows.read(numbers);
     send_to(runtime.ops(), batch);
-    const Recorder recorder;
-    batch.joint = &recorder;
-    runtime.engine().evaluate(batch);
-    runtime.synchronize();
-    if (!records.empty()) {
-      const auto nats_S = recorder.nats_S().cpu();
+    const auto fill = [&](MicroBatch& sequences, std::int64_t first_number) {
+      auto nats_S = sequence_nats(runtime, sequences);
+      runtime.synchronize();
+      if (records.empty()) return;
+      nats_S = nats_S.cpu();
       for (std::size_t i = 0; i < records.size(); ++i)
-        log_probs[static_cast<std::size_t>(records[i])] = -nats_S.const_data_ptr<double>()[i];
-    }
+        log_probs[static_cast<std::size_t>(first_number + records[i])] = -nats_S.const_data_ptr<double>()[i];
+    };
+    fill(batch, 0);
+    if (batch.mismatched != nullptr) fill(*batch.mismatched, rows.num_records());
     if (progress) progress(static_cast<double>(first + count) / static_cast<double>(rows.num_rows()));
   }
   share_figures(runtime.world(), log_probs);

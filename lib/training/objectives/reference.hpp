@@ -14,7 +14,8 @@
 namespace fsdp {
 
 /// Computes the log-probability of the targets of each record that `rows` reads, as a step of training computes it, so
-/// that a model compared with itself differs by nothing. Collective; the same result on every rank.
+/// that a model compared with itself differs by nothing. Collective; the same result on every rank: as many numbers as
+/// rows.num_references().
 /// \param micro_batch_size  rows on one rank
 /// \param progress          called on every rank with the share that is done
 /// \param stopped           asked before each micro-batch, the same answer on every rank. \return nothing: it was

@@ -11,6 +11,7 @@
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/remedy.hpp"
 #include "lib/training/data/token_cache.hpp"
+#include "lib/training/objectives/judged_answers.hpp"
 #include "lib/training/objectives/preferences.hpp"
 #include "lib/training/objectives/reward.hpp"
 
@@ -72,6 +73,7 @@ OptimizerOptions plan_optimizer(const TrainOptions& options) {
 std::shared_ptr<const Objective> plan_objective(const TrainOptions& options) {
   if (options.objective.head == HeadKind::reward)
     return std::make_shared<const RewardObjective>(options.objective.center_rewards);
+  if (options.objective.judges_answers()) return std::make_shared<const JudgedAnswers>(options.objective);
   if (options.objective.compares_answers()) return std::make_shared<const PreferenceObjective>(options.objective);
   return std::make_shared<const Objective>();
 }

@@ -103,7 +103,13 @@ std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int6
   world.all_reduce(total, Reduce::sum);
   report.tokens = static_cast<std::int64_t>(total.front());
   report.weight = objective.has_weights() ? total[1] : total.front();
-  for (auto& batch : batches) batch.of_step = {report.weight, total.back()};
+  StepCounts counts{report.weight, total.back()};
+  if (objective.needs_divergence()) {
+    Divergence divergence(runtime_);
+    for (const auto& batch : batches) divergence.add(batch);
+    counts.divergence = divergence.mean();
+  }
+  for (auto& batch : batches) batch.of_step = counts;
   const double share = share_of(report.weight);
   auto sums = sums_of(objective, runtime_.engine());
   step.first_forward = runtime_.ops().mark_time();

@@ -247,7 +247,7 @@ TEST_SUITE("apps/axolotl_file") {
         {"seed: 1\nbogus_key: 2\n", "line 2: bogus_key"},
         {"micro_batch: 2\n", "micro_batch: has no counterpart here; docs/tutorials.md"},
         {"bogus: {a: 1}\n", "bogus"},
-        {"rl: dpo\n", "rl: training here is supervised"},
+        {"rl: dpo\n", "rl: give --objective dpo"},
         {"load_in_8bit: true\n", "--quantize nf4"},
         {"load_in_4bit: true\n", "give adapter"},
         {"adapter: ia3\n", "'ia3' is neither lora nor qlora"},

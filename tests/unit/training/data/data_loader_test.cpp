@@ -167,8 +167,52 @@ TEST_SUITE("train/data_loader") {
     CHECK(ids_of(batch.packing->whole->starts) == Ids{0, 4, 7, 9, 10, 12, 14});
     CHECK(loader.lengths_in(0)[1].tokens == 1);
     CHECK(loader.lengths_in(0)[1].shared == 2);
-    // Of 12 tokens, the one of the branch attends to two more: (16 + 5 + 4 + 1 + 4 + 4) / 12.
+    // One token has a prompt of two elsewhere and attends to them, too: (16 + 5 + 4 + 1 + 4 + 4) / 12.
     CHECK(loader.attended_length() == doctest::Approx(34.0 / 12));
+  }
+
+  TEST_CASE("judged answers: each prompt also has the answer before it, and judgements are no tokens") {
+    const TempDir dir;
+    auto judged = notes();
+    judged.judged = judged.masked = true;
+    const auto write = [&](const std::string& name, std::int32_t last) {
+      const auto writer = write_token_documents(dir / name, judged);
+      writer->add(Ids{1, 2, 10, 1}, std::vector<std::uint8_t>{0, 0, 1, 0});
+      writer->add(Ids{3, 20, 21, 22, 0}, std::vector<std::uint8_t>{0, 1, 1, 1, 0});
+      writer->add(Ids{4, 5, 6, 7, 8, 9, 30, last}, std::vector<std::uint8_t>{0, 0, 0, 0, 0, 0, 1, 0});
+      writer->finish();
+      return dir / name;
+    };
+    TokenLoader loader(write("answers.h5", 1), {7, 100}, 50);
+    CHECK(loader.is_judged());
+    CHECK(loader.num_rows() == 3);
+    CHECK(loader.num_references() == 6);
+    CHECK(loader.num_ids(3) == 14);
+    loader.set_reference({-1, -2, -3, -4, -5, -6});
+    const auto batch = loader.read({0, 2});
+    CHECK(batch.length == 6);
+    CHECK(batch.num_targets == 2);
+    CHECK(ids_of(batch.ids_N) == Ids{1, 2, 0, 0, 0, 0, 4, 5, 6, 7, 8, 9});
+    CHECK(ids_of(batch.targets_N) == Ids{-1, 10, -1, -1, -1, -1, -1, -1, -1, -1, -1, 30});
+    CHECK(batch.desirable_S.sum().item<double>() == 2);
+    CHECK(loader.read({1}).desirable_S.item<double>() == 0);
+    CHECK(batch.reference_S[1].item<double>() == -3);
+    REQUIRE(batch.mismatched != nullptr);
+    const auto& other = *batch.mismatched;
+    CHECK(other.rows == 2);
+    // The last answer, then the second one, which is cut after 7 ids.
+    CHECK(ids_of(other.ids_N) == Ids{1, 2, 0, 0, 0, 0, 4, 5, 6, 7, 8, 9});
+    CHECK(ids_of(other.targets_N) == Ids{-1, 30, -1, -1, -1, -1, -1, -1, -1, -1, -1, 20});
+    CHECK(other.reference_S[0].item<double>() == -4);
+    CHECK(other.reference_S[1].item<double>() == -6);
+    // At 6 ids the third answer has no target: it is left out, and the one before the first is the second.
+    const TokenLoader shorter(dir / "answers.h5", {6, 100}, 50);
+    CHECK(shorter.num_rows() == 2);
+    CHECK(shorter.samples_left_out() == 1);
+    CHECK(ids_of(shorter.read({0}).mismatched->targets_N) == Ids{-1, 20, 21, 22});
+    CHECK(shorter.read({}).mismatched->rows == 0);
+    const TokenLoader wrong(write("wrong.h5", 7), {7, 100}, 50);
+    CHECK_THROWS_WITH_AS(wrong.read({2}), doctest::Contains("ends with 7"), fsdp::FormatError);
   }
 
   TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {

@@ -23,14 +23,16 @@ ObjectiveOptions options_of(ObjectiveKind kind, double beta, std::vector<Weighte
 /// All losses, each alone, and a weighted sum.
 std::vector<std::pair<std::string, ObjectiveOptions>> all_losses() {
   std::vector<std::pair<std::string, ObjectiveOptions>> all;
-  for (const auto& named : kDpoLossNames) {
-    auto options = options_of(ObjectiveKind::dpo, 0.3, {{named.value, 1}});
-    options.label_smoothing = named.value == DpoLoss::robust || named.value == DpoLoss::exo_pair ? 0.2 : 0;
-    all.emplace_back(named.text, options);
+  for (const auto& loss : dpo_losses()) {
+    auto options = options_of(ObjectiveKind::dpo, 0.3, {{&loss, 1}});
+    options.label_smoothing = loss.takes_smoothing ? 0.2 : 0;
+    all.emplace_back(loss.text, options);
   }
-  all.emplace_back("sum", options_of(ObjectiveKind::dpo, 0.1, {{DpoLoss::sigmoid, 0.75}, {DpoLoss::apo_zero, 2}}));
+  all.emplace_back(
+      "sum", options_of(ObjectiveKind::dpo, 0.1, {{find_dpo_loss("sigmoid"), 0.75}, {find_dpo_loss("apo_zero"), 2}}));
   for (const auto& named : kObjectiveNames) {
-    if (named.value != ObjectiveKind::next_token && named.value != ObjectiveKind::dpo)
+    if (named.value != ObjectiveKind::next_token && named.value != ObjectiveKind::dpo &&
+        named.value != ObjectiveKind::kto)
       all.emplace_back(named.text, options_of(named.value, 0.7, {}));
   }
   return all;
