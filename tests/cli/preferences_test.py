@@ -106,6 +106,8 @@ class Preferences(fsdp_cli.Case):
                          mean(-log_sigmoid(c) - 0.5 * log_sigmoid(-c) - 0.5 * log_sigmoid(-r) for c, r in pairs)),
             "apo_down": (["--dpo-loss", "apo_down", *reference], mean(sigmoid(c) + 1 - sigmoid(c - r) for c, r in pairs)),
             "sppo_hard": (["--dpo-loss", "sppo_hard", *reference], mean((10 * c - 5) ** 2 + (10 * r + 5) ** 2 for c, r in pairs)),
+            "discopop": (["--dpo-loss", "discopop", *reference], mean(
+                -log_sigmoid(c - r) * sigmoid(20 * (r - c)) + math.exp(r - c) * sigmoid(20 * (c - r)) for c, r in pairs)),
             "bco_pair": (["--dpo-loss", "bco_pair", *reference], mean(-log_sigmoid(c) - log_sigmoid(-r) for c, r in pairs)),
             "sum": (["--dpo-loss", "sigmoid:0.75,hinge:0.5", *reference],
                     mean(-0.75 * log_sigmoid(c - r) + 0.5 * max(0, 1 - c + r) for c, r in pairs)),

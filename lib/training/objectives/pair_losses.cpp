@@ -1,6 +1,7 @@
 #include "lib/training/objectives/pair_losses.hpp"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/expm1.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/ones_like.h>
@@ -76,6 +77,13 @@ Value ipo(Options options, Terms t) {
   const auto off = t.chosen_mean - t.rejected_mean + -1 / (2 * options.beta);
   return off * off;
 }
+/// Lu et al., arXiv:2406.08414, equation 5. TRL's discopop_tau is 0.05.
+Value discopop(Options, Terms t) {
+  const auto share = t.margin * (1 / 0.05);
+  const auto exponent = log_sigmoid(share) - t.margin;  // of the product, whose factors alone are infinite and 0
+  const auto power = at::exp(exponent.value);
+  return -log_sigmoid(t.margin) * sigmoid(-share) + of(exponent, power, power);
+}
 Value sppo_hard(Options options, Terms t) {
   const auto chosen_off = t.chosen_logp + -0.5 / options.beta, rejected_off = t.rejected_logp + 0.5 / options.beta;
   return chosen_off * chosen_off + rejected_off * rejected_off;
@@ -105,6 +113,7 @@ const DpoLoss kDpoLosses[] = {
     {.text = "apo_down", .formula = [](Options, Terms t) { return sigmoid(t.chosen) - sigmoid(t.margin) + 1; }},
     // Wu et al., arXiv:2405.00675, with a probability of 1 that the chosen side wins
     {.text = "sppo_hard", .formula = sppo_hard},
+    {.text = "discopop", .formula = discopop},
     // Jung et al., arXiv:2404.04656, without the shift by running means
     {.text = "bco_pair",
      .formula = [](Options, Terms t) { return -log_sigmoid(t.chosen) - log_sigmoid(-t.rejected); }}};
