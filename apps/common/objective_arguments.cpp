@@ -66,7 +66,8 @@ void add_objective_options(OptionTable& t, TrainOptions& options) {
         {.default_text = "", .range = {.from = 0}, .any_sign = true, .at_restart = saved, .depends_on = "objective"});
   t.add("simpo-gamma", o.simpo_gamma, "margin between the rewards of simpo",
         {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
-  t.add_choice("kto-loss", kKtoLossNames, o.kto_loss, "loss of kto", {.at_restart = saved, .depends_on = "objective"});
+  t.add_choice("kto-loss", kKtoLossNames, o.kto_loss, "loss of kto: " + choices_of(kKtoLossNames),
+               {.at_restart = saved, .depends_on = "objective"});
   t.add("desirable-weight", o.desirable_weight, "weight of the losses of answers that are wanted, of kto",
         {.range = {.from = 0}, .at_restart = saved, .depends_on = "objective"});
   t.add("undesirable-weight", o.undesirable_weight, "weight of the losses of answers that are not wanted, of kto",

@@ -408,6 +408,9 @@ class EvaluateJob {
       }
     }
     for (const auto& line : to_text(result)) print(line);
+    if (const auto left_out = data.reader->samples_left_out(); left_out > 0 && world_.rank() == 0)
+      log_.warning(format_count_of(left_out, "answer") + " left out, since the sequence is cut before them",
+                   Remedy::of_seq_len);
     if (input_->same_tokens) return add_metrics(result, metrics);
     // Losses per token cannot be compared when the tokens differ.
     metrics.push_back({"bits_per_byte", false, result.bits_per_byte});

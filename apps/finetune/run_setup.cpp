@@ -163,6 +163,11 @@ class DataOpener {
                                  " holds no judged answers, which --objective kto asks for: fsdp-download tokens "
                                  "--judged writes them");
     }
+    if (loader.is_judged() && !loader.has_mismatched() && plan_objective(options_)->needs_divergence()) {
+      throw UsageError(option + " " + data +
+                       " has answers to one prompt alone, and --objective kto measures them by answers to others: give "
+                       "more prompts, or --kto-loss apo_zero_unpaired");
+    }
     const auto& cut = options_.conversations;
     if (file == data && (cut.max_prompt_length > 0 || cut.truncation != Truncation::keep_start))
       throw UsageError("--max-prompt-length and --truncation cut texts: " + data +

@@ -54,6 +54,14 @@ std::optional<TrainingData> open_token_files(const TrainOptions& options, const 
                      config.vocab_size, source.max_rows.value_or(options.max_rows),
                      token_file_options(source.layout.value_or(asked_layout(options.stream, options.documents)),
                                         source.token_type ? source.token_type : options.token_type, column_of(source)));
+    const auto& objective = options.objective;
+    if (rows.has_preferences() != objective.has_preferences() || rows.is_judged() != objective.judges_answers()) {
+      throw UsageError("--train-data " + source.path + " holds " +
+                       (rows.has_preferences() ? "preferences"
+                        : rows.is_judged()     ? "judged answers"
+                                               : "texts") +
+                       ", and --objective and --head ask for other samples");
+    }
     if (on_gpu) rows.pad_to(kGpuLengthStep);
     if (options.pack && !rows.is_stream() && (asked.size() == 1 || rows.has_documents()))
       rows.pack({options.seed, !options.no_shuffle});

@@ -27,25 +27,24 @@ inline std::shared_ptr<Packing> packed_sharing(const std::vector<std::vector<Pac
     for (std::int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<std::int32_t>(first_position + t));
   };
   std::vector<std::vector<PackedDocument>> whole_rows;
-  std::int64_t longest_row = 0;
+  std::int64_t whole_tokens = 0;
   bool shares = false;
   for (const auto& documents : rows) {
     const auto end = static_cast<std::int64_t>(positions.size()) + length;
-    std::int64_t in_row = 0;
+    packing->row_begins.push_back(static_cast<std::int64_t>(positions.size()));
     whole_rows.emplace_back();
     for (const auto& [tokens, shared] : documents) {
       packing->documents.push_back({static_cast<std::int64_t>(positions.size()), tokens, shared});
       add(tokens, shared);
       whole_rows.back().emplace_back(tokens + shared);
-      in_row += tokens + shared;
+      whole_tokens += tokens + shared;
       shares = shares || shared > 0;
     }
-    longest_row = std::max(longest_row, in_row);
     if (const auto left = end - static_cast<std::int64_t>(positions.size()); left > 0) add(left, 0);
   }
   if (shares) {
-    packing->whole = packed_sharing(whole_rows, longest_row);
-    packing->whole_tokens = longest_row * static_cast<std::int64_t>(rows.size());
+    packing->whole = packed_sharing(whole_rows, 0);
+    packing->whole_tokens = whole_tokens;
   }
   starts.push_back(static_cast<std::int32_t>(positions.size()));
   packing->positions_N = at::tensor(positions, at::kInt);

@@ -127,7 +127,7 @@ class ReferenceJob {
       Fingerprint key;
       key.add(setup_.reference);
       key.add(hash);
-      key.add(numbers_of(options().sharding));
+      key.add(numbers_of(options().sharding) + (rows.is_packed() ? " packed" : ""));
       return cache.entry(path, key.value(), ".reference.npy").string();
     });
     if (!is_kept(rows, entry, hash)) return rows.set_reference(compute(rows, entry, path, hash, largest_id));

@@ -18,6 +18,7 @@
 #include "lib/base/types/median.hpp"
 #include "lib/chess/evaluation/games.hpp"
 #include "lib/ranks/agree.hpp"
+#include "lib/training/objectives/preferences.hpp"
 #include "lib/training/state/best.hpp"
 
 namespace fsdp::detail {
@@ -79,7 +80,9 @@ DecidingMetric deciding_metric(const TrainOptions& options) {
   if (metric == "loss" || metric == "perplexity" || metric == "bits_per_byte") return {};
   auto means = plan_objective(options)->sums();
   if (options.objective.head == HeadKind::classify) means.emplace_back(kAccuracySum);
-  std::erase_if(means, [](const auto& name) { return name.find("rejected") != std::string::npos; });
+  std::erase_if(means, [](const auto& name) {
+    return name.find("rejected") != std::string::npos || name == kEntropy || name == kDivergence;
+  });
   if (std::ranges::count(means, metric) > 0) return {metric, 0, true};
   if (is_chess_metric(metric)) return {metric, 0, true};
   if (is_task_metric(metric)) return {metric, 0, true};  // load_validation_tasks() knows better
@@ -194,8 +197,11 @@ std::optional<DecidingValue> Validation::deciding_value() const {
     if (set >= result_->sets.size()) return std::nullopt;
     value.count = result_->sets[set].tokens;
     value.value = result_->sets[set].loss;
-    for (const auto& mean : result_->sets[set].means) {
-      if (mean.name == metric) value.value = mean.value;
+    if (metric != "loss") {
+      const auto& means = result_->sets[set].means;
+      const auto found = std::ranges::find(means, metric, &Evaluation::Mean::name);
+      if (found == means.end()) return std::nullopt;
+      value.value = found->value;
     }
   } else if (is_task_metric(metric)) {
     const auto* figure = result_->tasks ? find_figure(*result_->tasks, metric) : nullptr;

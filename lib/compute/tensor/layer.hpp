@@ -24,12 +24,13 @@ struct Packing {
     /// It begins with so many of the first tokens of the document before it, which is in the same row and shares none.
     std::int64_t shared = 0;
   };
-  std::vector<Document> documents;  ///< in order of `first`, none empty; tokens between documents are padding
-  at::Tensor positions_N;           ///< int32: position of each token in its document; 0 for padding
-  at::Tensor starts;                ///< int32: first tokens of documents and padding, in order, followed by N
-  std::int64_t longest = 0;         ///< own tokens of the longest document or padding
-  /// The same documents, each with copies of the tokens that it shares, in as many rows. Without positions. Null: no
-  /// document shares any.
+  std::vector<Document> documents;       ///< in order of `first`, none empty; tokens between documents are padding
+  at::Tensor positions_N;                ///< int32: position of each token in its document; 0 for padding
+  at::Tensor starts;                     ///< int32: first tokens of documents and padding, in order, followed by N
+  std::int64_t longest = 0;              ///< own tokens of the longest document or padding
+  std::vector<std::int64_t> row_begins;  ///< first token of each row
+  /// The same documents, each with copies of the tokens that it shares, in rows without padding. Without positions.
+  /// Null: no document shares any.
   std::shared_ptr<const Packing> whole = nullptr;
   std::int64_t whole_tokens = 0;  ///< N of `whole`
 };

@@ -219,12 +219,15 @@ std::int64_t sides_of(const MemoryRequest& request) {
 
 /// Relative memory of attention for these documents. CPUs keep the probabilities of short documents for the backward
 /// pass; GPUs in float32 keep those of all documents; flash attention in 16 bits allocates 128 tokens more for each
-/// document.
+/// document, and copies of those that are shared.
 double attention_weight(const MemoryRequest& request, const DocumentLengths& documents) {
   const auto& sharding = request.options.sharding;
   const bool narrow = sharding.param_dtype.value_or(sharding.precision) != at::kFloat;
-  if (request.gpu && narrow) return static_cast<double>(documents.size());
   double weight = 0;
+  if (request.gpu && narrow) {
+    for (const auto& document : documents) weight += 128.0 + static_cast<double>(document.shared);
+    return weight;
+  }
   for (const auto& document : documents) {
     const auto tokens = static_cast<double>(document.whole());
     weight += tokens + (request.gpu || document.whole() <= kShortRow ? tokens * tokens : 0.0);

@@ -42,7 +42,8 @@ struct StepReport {
   bool overflow = false;  ///< skipped for a loss scale of fp16 that was too large, and is smaller now
   bool stopped = false;   ///< asked to stop during the step: nothing was updated
 
-  /// A sum that the objective or a layer adds to beside the loss, divided by `weight`; of entropies by `tokens`.
+  /// A sum that the objective or a layer adds to beside the loss, divided by `weight`; of entropies by `tokens`. Those
+  /// that are not a number are left out: the step has no row that they are of.
   struct Mean {
     std::string name;
     double value = 0;

@@ -23,21 +23,25 @@ namespace fsdp {
 
 namespace {
 
-std::shared_ptr<Packing> lay_out_own(const std::vector<DocumentLengths>& rows, std::int64_t length) {
+/// \param lengths  tokens of each row
+std::shared_ptr<Packing> lay_out_own(const std::vector<DocumentLengths>& rows,
+                                     const std::vector<std::int64_t>& lengths) {
   auto packing = std::make_shared<Packing>();
   std::vector<std::int32_t> starts;
   const auto begin = [&](std::int64_t first, std::int64_t tokens) {
     starts.push_back(static_cast<std::int32_t>(first));
     packing->longest = std::max(packing->longest, tokens);
   };
-  const auto total = std::ssize(rows) * length;
+  const auto total = std::reduce(lengths.begin(), lengths.end());
   if (total > std::numeric_limits<std::int32_t>::max())
-    throw RequestError(std::to_string(rows.size()) + " packed rows of " + std::to_string(length) +
+    throw RequestError(std::to_string(rows.size()) + " packed rows of " + std::to_string(lengths.front()) +
                            " tokens are more than 2,147,483,647 tokens at once",
                        Remedy::smaller_batch_size);
+  std::int64_t end = 0;
   for (std::size_t row = 0; row < rows.size(); ++row) {
-    auto first = static_cast<std::int64_t>(row) * length;
-    const auto end = first + length;
+    auto first = end;
+    end += lengths[row];
+    packing->row_begins.push_back(first);
     for (const auto& document : rows[row]) {
       const auto tokens = document.tokens;
       if (tokens < 1 || first + tokens > end) throw std::invalid_argument("make_packing: a document leaves its row");
@@ -53,22 +57,21 @@ std::shared_ptr<Packing> lay_out_own(const std::vector<DocumentLengths>& rows, s
   return packing;
 }
 
-/// Documents with copies of the tokens that they share. \return nothing where none does
+/// Documents with copies of the tokens that they share, and no padding. \return nothing where none does
 std::shared_ptr<const Packing> lay_out_whole(std::vector<DocumentLengths> rows, std::int64_t& tokens) {
-  std::int64_t longest = 0;
+  std::vector<std::int64_t> lengths;
   bool shares = false;
   for (auto& row : rows) {
-    std::int64_t in_row = 0;
+    lengths.push_back(0);
     for (auto& document : row) {
       shares = shares || document.shared > 0;
       document = document.whole();
-      in_row += document.tokens;
+      lengths.back() += document.tokens;
     }
-    longest = std::max(longest, in_row);
   }
   if (!shares) return nullptr;
-  tokens = std::ssize(rows) * longest;
-  return lay_out_own(rows, longest);
+  tokens = std::reduce(lengths.begin(), lengths.end());
+  return lay_out_own(rows, lengths);
 }
 
 constexpr std::int32_t kIgnored = -1;
@@ -117,7 +120,7 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
 }  // namespace
 
 std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
-  auto packing = lay_out_own(rows, length);
+  auto packing = lay_out_own(rows, std::vector<std::int64_t>(rows.size(), length));
   packing->whole = lay_out_whole(rows, packing->whole_tokens);
   return packing;
 }
@@ -158,12 +161,12 @@ TokenLoader::TokenLoader(const std::filesystem::path& file, const SequenceLimit&
   if (num_records() == 0) throw FormatError(file.string() + ": holds no documents");
   if (limit.seq_len == 1)
     throw RequestError("sequences of 1 token: a document needs 2 ids to predict one of them", Remedy::of_seq_len);
-  most_ids_ = limit.row_inputs();
+  const auto most_ids = limit.row_inputs();
   std::int64_t longest = 0;
   for (std::int64_t i = 0; i < num_records(); ++i) longest = std::max(longest, num_ids_of(i));
   if (longest < 2) throw FormatError(file.string() + ": no document has 2 ids, so there is nothing to predict");
-  pairs_ = std::min(most_ids_, longest) - 1;
-  row_tokens_ = sides_ * most_ids_;
+  pairs_ = std::min(most_ids, longest) - 1;
+  row_tokens_ = sides_ * most_ids;
   if (has_preferences() || is_judged_) check_samples();
   if (has_shared_rows()) check_rows(limit);
 }
@@ -191,6 +194,46 @@ void TokenLoader::check_samples() {
                           (is_judged_ ? "" : " on both sides") + " within the sequence length",
                       Remedy::of_seq_len);
   if (std::ssize(kept) < num_records() / sides_) kept_ = std::move(kept);
+  if (is_judged_) find_partners();
+}
+
+void TokenLoader::find_partners() {
+  if (!has_loss_mask())
+    throw FormatError(tokens_->file().string() +
+                      ": says that its documents are judged answers, and has no loss_mask: encode the answers again");
+  const auto samples = num_samples();
+  const auto read_prompt = [&](std::int64_t document) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_->length(document)));
+    std::vector<std::uint8_t> counts(ids.size());
+    tokens_->read(document, ids);
+    tokens_->read_loss_mask(document, counts);
+    if (ids.back() > 1)
+      throw FormatError(fmt::format("{}: document {} ends with {}, and a judgement is 1 or 0: encode the answers again",
+                                    tokens_->file().string(), document, ids.back()));
+    ids.resize(static_cast<std::size_t>(std::ranges::find(counts, std::uint8_t{1}) - counts.begin()));
+    return ids;
+  };
+  // The last token of one prompt may have become the beginning of an answer.
+  const auto are_same = [](const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
+    const auto shared = std::ranges::mismatch(a, b).in1 - a.begin();
+    return shared + 1 >= std::ssize(a) && shared + 1 >= std::ssize(b) && (shared > 0 || a == b);
+  };
+  std::vector<bool> begins_another(static_cast<std::size_t>(samples));  ///< another prompt than that of the one before
+  auto before = read_prompt(sample(samples - 1));
+  for (std::int64_t i = 0; i < samples; ++i) {
+    auto prompt = read_prompt(sample(i));
+    begins_another[static_cast<std::size_t>(i)] = !are_same(before, prompt);
+    before = std::move(prompt);
+  }
+  // Walks through the samples twice, so that the first ones get the last ones' answers.
+  std::vector<std::int64_t> partners(static_cast<std::size_t>(samples));
+  std::int64_t other = -1;
+  for (std::int64_t step = 0; step < 2 * samples; ++step) {
+    const auto i = step % samples;
+    if (begins_another[static_cast<std::size_t>(i)]) other = (i > 0 ? i : samples) - 1;
+    if (other >= 0) element(partners, i) = sample(other);
+  }
+  if (other >= 0) partners_ = std::move(partners);
 }
 
 /// Checks the limits for rows that documents share in the file: such rows are never cut.
@@ -249,7 +292,9 @@ void TokenLoader::pack(const RowPacking::Order& order, std::int64_t records) {
   std::vector<std::int64_t> sizes;
   const auto count = records > 0 ? std::min(records, num_records()) : num_records();
   sizes.reserve(count / sides_);
-  if (is_judged_) throw std::logic_error("judged answers are not packed");
+  if (is_judged_)
+    throw RequestError("judged answers have a row each and are not packed, and " + tokens_->file().string() +
+                       " holds such answers");
   if (has_preferences()) find_shared_tokens();
   for (std::int64_t i = 0; has_preferences() && i < num_samples() && sample(i) < count / 2; ++i)
     sizes.push_back(own_pairs_of(2 * sample(i)) + own_pairs_of(2 * sample(i) + 1));
@@ -427,7 +472,7 @@ TokenLoader::DocumentIds TokenLoader::read_document(std::int64_t document) const
 TokenLoader::DocumentIds TokenLoader::mismatched_ids(std::int64_t document) const {
   const auto number = kept_.empty() ? document : std::ranges::lower_bound(kept_, document) - kept_.begin();
   auto prompt = read_document(document);
-  const auto answer = read_document(sample((number > 0 ? number : num_samples()) - 1));
+  const auto answer = read_document(element(partners_, number));
   const auto begin_of = [](const DocumentIds& text) {
     return std::ranges::find(text.counts, std::uint8_t{1}) - text.counts.begin();
   };
@@ -436,9 +481,9 @@ TokenLoader::DocumentIds TokenLoader::mismatched_ids(std::int64_t document) cons
   prompt.counts.resize(static_cast<std::size_t>(prompt_end));
   prompt.ids.insert(prompt.ids.end(), answer.ids.begin() + answer_begin, answer.ids.end());
   prompt.counts.insert(prompt.counts.end(), answer.counts.begin() + answer_begin, answer.counts.end());
-  if (std::ssize(prompt.ids) > most_ids_) {
-    prompt.ids.resize(static_cast<std::size_t>(most_ids_));
-    prompt.counts.resize(static_cast<std::size_t>(most_ids_));
+  if (std::ssize(prompt.ids) > pairs_ + 1) {
+    prompt.ids.resize(static_cast<std::size_t>(pairs_) + 1);
+    prompt.counts.resize(static_cast<std::size_t>(pairs_) + 1);
   }
   return prompt;
 }
@@ -475,18 +520,16 @@ at::Tensor TokenLoader::references_of(const std::vector<std::int64_t>& records, 
 
 void TokenLoader::add_judgements(const std::vector<std::int64_t>& documents, MicroBatch& batch) const {
   batch.desirable_S = at::empty({std::ssize(documents)}, at::kDouble);
-  batch.mismatched = std::make_shared<MicroBatch>();
-  batch.mismatched->rows = batch.rows;
   std::vector<DocumentIds> mismatched;
   for (std::size_t i = 0; i < documents.size(); ++i) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_->length(documents[i])));
     tokens_->read(documents[i], ids);
-    if (ids.back() > 1)
-      throw FormatError(fmt::format("{}: document {} ends with {}, and a judgement is 1 or 0: encode the answers again",
-                                    tokens_->file().string(), documents[i], ids.back()));
     batch.desirable_S.data_ptr<double>()[i] = ids.back();
-    mismatched.push_back(mismatched_ids(documents[i]));
+    if (has_mismatched()) mismatched.push_back(mismatched_ids(documents[i]));
   }
+  if (!has_mismatched()) return;
+  batch.mismatched = std::make_shared<MicroBatch>();
+  batch.mismatched->rows = batch.rows;
   fill_padded(mismatched, *batch.mismatched);
   if (!reference_.empty()) batch.mismatched->reference_S = references_of(documents, num_records());
 }

@@ -75,7 +75,8 @@ class DataLoader {
 /// Preferences: a row is both sides of one, the chosen first: two sequences, or when packed all sides of several, of
 /// which each rejected one shares the tokens of the prompt.
 /// Judged answers: a row is one; MicroBatch::desirable_S says of each whether it is wanted. In MicroBatch::mismatched
-/// its prompt has the answer before it in the data set, the first prompt the last answer.
+/// its prompt has the nearest answer before it in the data set that is to another prompt, from the beginning on to the
+/// end; both are cut together as one document is.
 /// Ids that the file's loss mask leaves out are inputs only.
 class TokenLoader final : public DataLoader {
  public:
@@ -110,6 +111,8 @@ class TokenLoader final : public DataLoader {
   }
   /// Log-probabilities by a reference that sequences need: of each document, then of each mismatched one.
   std::int64_t num_references() const { return num_records() * (is_judged_ ? 2 : 1); }
+  /// False where all judged answers are to one prompt.
+  bool has_mismatched() const { return !partners_.empty(); }
   /// Gives each sequence that is read the log-probability by a reference. \param log_probs  [num_references()]
   void set_reference(std::vector<double> log_probs) { reference_ = std::move(log_probs); }
   /// The rows or documents of the file that a row has, in the order of its sequences.
@@ -190,11 +193,13 @@ class TokenLoader final : public DataLoader {
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
   void check_samples();
+  /// Checks judgements, and finds for each sample the one whose answer its prompt gets.
+  void find_partners();
   /// Rows, documents, preferences or judged answers that are read.
   std::int64_t num_samples() const { return kept_.empty() ? num_records() / sides_ : std::ssize(kept_); }
   /// The number in the file of one of them.
   std::int64_t sample(std::int64_t number) const {
-    return kept_.empty() ? number : kept_[static_cast<std::size_t>(number)];
+    return kept_.empty() ? number : kept_.at(static_cast<std::size_t>(number));
   }
   std::int64_t padded(std::int64_t length) const;
 
@@ -205,8 +210,8 @@ class TokenLoader final : public DataLoader {
   std::vector<std::int32_t> shared_;   ///< tokens that both sides of each preference share; empty: none
   std::int64_t sides_ = 1;             ///< documents of a sample: of preferences 2
   bool is_judged_ = false;
-  std::int64_t most_ids_ = 0;  ///< ids of a document that are read at the most
-  std::int64_t most_;          ///< rows, documents or preferences that are read
+  std::vector<std::int64_t> partners_;  ///< of each sample the document whose answer its prompt gets, too
+  std::int64_t most_;                   ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;
   std::int64_t row_tokens_ = 0;  ///< most tokens of a packed row
   std::int64_t positions_ = 0, step_ = 1;

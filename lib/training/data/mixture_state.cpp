@@ -96,6 +96,7 @@ std::string content_of(const TokenLoader& rows, std::int64_t records) {
     for (const auto id : ids) add(id);
   }
   if (rows.is_packed()) add(rows.row_tokens());  // documents fill other rows where rows have other lengths
+  if (rows.is_packed() && rows.has_preferences()) add(rows.shared_tokens());
   return fmt::format("{:016x}", hash);
 }
 

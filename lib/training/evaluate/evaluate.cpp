@@ -37,9 +37,10 @@ double target_bytes(const Tokenizer& tokenizer, const MicroBatch& batch, const S
 }
 
 /// The counts of all rows, by which a joint loss is divided, and their divergence. Reads the data once more.
-/// Collective.
-StepCounts counts_of_all(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
-                         std::int64_t per_round, const std::function<MicroBatch(std::int64_t)>& read) {
+/// Collective. \return nothing: it was stopped
+std::optional<StepCounts> counts_of_all(ModelRuntime& runtime, const Objective& objective, const DataLoader& reader,
+                                        std::int64_t per_round, const std::function<MicroBatch(std::int64_t)>& read,
+                                        const std::function<bool()>& stopped) {
   std::array<double, 2> counts{};
   Divergence divergence(runtime);
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
@@ -48,11 +49,13 @@ StepCounts counts_of_all(ModelRuntime& runtime, const Objective& objective, cons
     counts[0] += more.count;
     counts[1] += more.tokens;
     if (!objective.needs_divergence()) continue;
+    if (stopped && stopped()) return std::nullopt;
     send_to(runtime.ops(), batch);
     divergence.add(batch);
+    runtime.synchronize();
   }
   runtime.world().all_reduce(counts, Reduce::sum);
-  return {counts[0], counts[1], objective.needs_divergence() ? divergence.mean() : 0};
+  return StepCounts{counts[0], counts[1], objective.needs_divergence() ? divergence.mean() : 0};
 }
 
 }  // namespace
@@ -67,14 +70,15 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
   const auto read = [&](std::int64_t first) {
     return reader.read(rows_of_rank(ranks, first, std::min(per_round, reader.num_rows() - first)));
   };
-  const auto counts =
-      objective.needs_counts() ? counts_of_all(runtime, objective, reader, per_round, read) : StepCounts();
+  const auto counts = objective.needs_counts() ? counts_of_all(runtime, objective, reader, per_round, read, stopped)
+                                               : std::optional(StepCounts());
+  if (!counts) return std::nullopt;
   for (std::int64_t first = 0; first < reader.num_rows(); first += per_round) {
     if (stopped && stopped()) return std::nullopt;
     auto batch = read(first);
     tokens += batch.num_targets;
     weigh(objective, runtime, batch);
-    batch.of_step = counts;
+    batch.of_step = *counts;
     send_to(runtime.ops(), batch);
     loss += evaluate(objective, runtime, batch);
     runtime.synchronize();  // reports a dead rank here rather than when the queue is full
@@ -92,14 +96,15 @@ std::optional<Evaluation> evaluate_rows(ModelRuntime& runtime, const Objective& 
   for (std::size_t i = 0; i < loss.named.size(); ++i) {
     if (i >= first_group && i < first_group + 2 * groups) continue;
     const auto& name = loss.named[i].name;
-    result.means.push_back({name, sums[3 + i] * share_of(objective, name, sums[1], sums[2])});
+    const double mean = sums[3 + i] * share_of(objective, name, sums[1], sums[2]);
+    if (!std::isnan(mean)) result.means.push_back({name, mean});
   }
   result.seconds = seconds_since(start);
   return result;
 }
 
 std::vector<std::int64_t> rows_of_records(const TokenLoader& reader, std::int64_t records) {
-  const bool is_one_each = !reader.is_packed() && !reader.has_preferences();
+  const bool is_one_each = !reader.is_packed() && !reader.has_preferences() && !reader.is_judged();
   std::vector<std::int64_t> rows(is_one_each ? records : reader.num_rows());
   std::iota(rows.begin(), rows.end(), 0);
   if (is_one_each) return rows;

@@ -9,12 +9,6 @@
 #include "lib/training/objectives/preferences.hpp"
 
 namespace fsdp {
-namespace {
-
-constexpr const char* kDivergence = "kl";
-
-}  // namespace
-
 JudgedAnswers::JudgedAnswers(ObjectiveOptions options) : options_(std::move(options)) {}
 
 std::vector<std::string> JudgedAnswers::sums() const {
@@ -37,13 +31,12 @@ at::Tensor JudgedAnswers::join(const MicroBatch& batch, const at::Tensor& nats_S
   const auto value_S = at::sigmoid(sign_S * (ratio_S - divergence) * options_.beta);
   sums.add_loss((weight_S * (1 - value_S)).sum(), static_cast<double>(nats_S.numel()));
 
-  // A step divides sums by the number of all answers.
+  // A step divides sums by the number of all answers. The figures of a kind that it has none of are 0 times infinity,
+  // which is no number.
   const auto& counts = batch.of_step;
-  const auto of_wanted = [&](const at::Tensor& x_S) {
-    return (x_S * wanted_S).sum() * (counts.count * share_of(counts.tokens));
-  };
+  const auto of_wanted = [&](const at::Tensor& x_S) { return (x_S * wanted_S).sum() * (counts.count / counts.tokens); };
   const auto of_unwanted = [&](const at::Tensor& x_S) {
-    return (x_S * unwanted_S).sum() * (counts.count * share_of(counts.count - counts.tokens));
+    return (x_S * unwanted_S).sum() * (counts.count / (counts.count - counts.tokens));
   };
   const auto reward_S = ratio_S * options_.beta;
   sums.add(kChosenReward, of_wanted(reward_S));

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
 #include <array>
 #include <stdexcept>
 
@@ -105,7 +104,8 @@ double Divergence::mean() const {
   std::array<double, 2> sums{0, sequences_};
   for (const auto& difference : differences_) sums[0] += difference.item<double>();
   runtime_.world().all_reduce(sums, Reduce::sum);
-  return std::max(0.0, sums[0] * share_of(sums[1]));
+  const double mean = sums[0] * share_of(sums[1]);
+  return mean < 0 ? 0 : mean;  // what is not finite shows in the loss
 }
 
 StepSums forward_backward(const Objective& objective, ModelRuntime& runtime, MicroBatch& batch,

@@ -11,7 +11,7 @@ namespace fsdp {
 // Sums of preferences beside the loss; accuracy is kRewardAccuracy.
 inline constexpr const char *kChosenReward = "reward_chosen", *kRejectedReward = "reward_rejected",
                             *kRewardMargin = "reward_margin", *kChosenLogps = "logps_chosen",
-                            *kRejectedLogps = "logps_rejected", *kEntropy = "entropy";
+                            *kRejectedLogps = "logps_rejected", *kEntropy = "entropy", *kDivergence = "kl";
 
 /// Adds them. \param chosen, rejected  rewards of both sides of each pair, float64
 void add_rewards(StepSums& sums, const at::Tensor& chosen, const at::Tensor& rejected);

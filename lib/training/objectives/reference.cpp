@@ -138,7 +138,8 @@ std::vector<double> read_log_probs(const std::filesystem::path& file, std::int64
   };
   if (!shape) refuse("is no NumPy array of float64");
   if (shape->first != records || handle.size_bytes() != shape->second + count * sizeof(double))
-    refuse(fmt::format("is no array of {} numbers, one for each text or answer: it has {}", records, shape->first));
+    refuse(fmt::format("is no array of {} numbers, one for each text or answer and of judged answers two: it has {}",
+                       records, shape->first));
   if (const auto noted = header.find("# records "); noted != header.npos && header.compare(noted + 10, 16, hash) != 0)
     refuse("was computed for other texts or answers, or for another length");
   std::vector<double> log_probs(count);

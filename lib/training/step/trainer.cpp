@@ -106,7 +106,10 @@ std::optional<StepSums> Trainer::compute_gradients(StepUnderWay& step, std::int6
   StepCounts counts{report.weight, total.back()};
   if (objective.needs_divergence()) {
     Divergence divergence(runtime_);
-    for (const auto& batch : batches) divergence.add(batch);
+    for (const auto& batch : batches) {
+      if (any_rank(world, stop_wanted())) return std::nullopt;
+      divergence.add(batch);
+    }
     counts.divergence = divergence.mean();
   }
   for (auto& batch : batches) batch.of_step = counts;
@@ -235,7 +238,8 @@ void Trainer::take_outcome(const StepOutcome& outcome, StepReport& report) {
     if (i >= first_group && i < first_group + 2 * groups) continue;
     const auto& name = sums.named[i].name;
     const auto per_sum = share_of(*options_.objective, name, report.weight, static_cast<double>(report.tokens));
-    report.means.push_back({name, without_sign(outcome.named[i] * per_sum)});
+    const double mean = outcome.named[i] * per_sum;
+    if (!std::isnan(mean)) report.means.push_back({name, mean});
   }
   for (std::size_t i = 0; i < groups; ++i) {
     const auto nats = outcome.named[first_group + i], weight = outcome.named[first_group + groups + i];

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+
 #include "lib/base/types/hash_functions.hpp"
 #include "lib/compute/ops/ops.hpp"
 #include "lib/compute/tensor/memory_scope.hpp"
@@ -63,7 +65,8 @@ at::Tensor packed_of(const at::Tensor& whole, const Packing& packing, std::int64
 AttentionShape whole_shape(const AttentionShape& shape) {
   auto whole = shape;
   whole.packing = shape.packing->whole.get();
-  whole.query_length = shape.packing->whole_tokens / shape.rows;
+  whole.rows = 1;
+  whole.query_length = shape.packing->whole_tokens;
   return whole;
 }
 
@@ -79,9 +82,10 @@ AttentionShape Ops::shape_of(const AttentionShape& shape, const Packing::Documen
   const MemoryScope scope(MemoryCategory::activations, true);
   auto key = at::empty({1}, at::TensorOptions(at::kLong).device(host()));
   launch(1, 1, [&](std::int64_t, std::int64_t) {
-    const auto row = document.first / shape.query_length;
+    const auto& begins = shape.packing->row_begins;
+    const auto row = std::ranges::upper_bound(begins, document.first) - begins.begin() - 1;
     const auto of_row = shape.dropout_place.sample_keys_B.const_data_ptr<std::int64_t>()[row];
-    const auto place = static_cast<std::uint64_t>(document.first - row * shape.query_length);
+    const auto place = static_cast<std::uint64_t>(document.first - begins[static_cast<std::size_t>(row)]);
     key.data_ptr<std::int64_t>()[0] =
         static_cast<std::int64_t>(splitmix64_output(static_cast<std::uint64_t>(of_row) + place * kSplitmix64Step));
   });

@@ -211,8 +211,34 @@ TEST_SUITE("train/data_loader") {
     CHECK(shorter.samples_left_out() == 1);
     CHECK(ids_of(shorter.read({0}).mismatched->targets_N) == Ids{-1, 20, 21, 22});
     CHECK(shorter.read({}).mismatched->rows == 0);
-    const TokenLoader wrong(write("wrong.h5", 7), {7, 100}, 50);
-    CHECK_THROWS_WITH_AS(wrong.read({2}), doctest::Contains("ends with 7"), fsdp::FormatError);
+    const auto wrong = write("wrong.h5", 7);
+    CHECK_THROWS_WITH_AS(TokenLoader(wrong, {7, 100}, 50), doctest::Contains("ends with 7"), fsdp::FormatError);
+  }
+
+  TEST_CASE("judged answers: the other answer is to another prompt, and there may be none") {
+    const TempDir dir;
+    auto judged = notes();
+    judged.judged = judged.masked = true;
+    const auto write = [&](const std::string& name, const std::vector<std::int32_t>& prompts) {
+      const auto writer = write_token_documents(dir / name, judged);
+      for (std::size_t i = 0; i < prompts.size(); ++i)
+        writer->add(Ids{prompts[i], static_cast<std::int32_t>(20 + i), 1}, std::vector<std::uint8_t>{0, 1, 0});
+      writer->finish();
+      return dir / name;
+    };
+    const TokenLoader loader(write("groups.h5", {1, 1, 2, 2, 1}), {7, 100}, 50);
+    const auto others = loader.read({0, 1, 2, 3, 4}).mismatched;
+    CHECK(ids_of(others->ids_N) == Ids{1, 1, 2, 2, 1});
+    CHECK(ids_of(others->targets_N) == Ids{23, 23, 21, 21, 23});
+    const TokenLoader alone(write("alone.h5", {1, 1}), {7, 100}, 50);
+    CHECK_FALSE(alone.has_mismatched());
+    CHECK(alone.read({0}).mismatched == nullptr);
+    judged.masked = false;
+    const auto writer = write_token_documents(dir / "bare.h5", judged);
+    writer->add(Ids{1, 2, 1});
+    writer->finish();
+    CHECK_THROWS_WITH_AS(TokenLoader(dir / "bare.h5", {7, 100}, 50), doctest::Contains("no loss_mask"),
+                         fsdp::FormatError);
   }
 
   TEST_CASE("the first rows or documents alone: later ones count for nothing, also when documents are packed") {

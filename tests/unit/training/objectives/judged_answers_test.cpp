@@ -103,14 +103,15 @@ TEST_SUITE("train/judged_answers") {
     }
   }
 
-  TEST_CASE("without answers of one kind its figures are 0") {
+  TEST_CASE("without answers of one kind its figures are no numbers") {
     const JudgedAnswers objective(options_of(KtoLoss::kto));
     auto batch = answers();
     batch.desirable_S.fill_(1);
     batch.of_step = {3, 3, 0};
     StepSums sums(objective.sums());
     objective.join(batch, at::tensor({18.0, 33.0, 4.5}, at::kDouble), sums);
-    CHECK(sums.pending[3].item<double>() == 0);  // reward_rejected
+    CHECK(std::isnan(sums.pending[3].item<double>()));  // reward_rejected
+    CHECK(std::isfinite(sums.pending[2].item<double>()));
     CHECK(std::isfinite(sums.pending[0].item<double>()));
     CHECK(objective.weigh(batch).tokens == 3);
   }
