@@ -139,7 +139,7 @@ void DocumentEncoder::encode_record(const std::string& sample, DataForm form, En
         options_.judged ? conversations_.encode_sides(record) : conversations_.encode_preference(record);
     out.masked = std::move(chosen);
     out.rejected = std::move(rejected);
-    out.label = 1;
+    if (options_.judged) out.label = 1;
   } else {
     if (has_judgement) out.label = judgement_of(record);
     out.masked = has_judgement ? conversations_.encode_answer(record)

@@ -4,7 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/special_entr.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -353,7 +352,9 @@ at::Tensor Ops::entropies(const at::Tensor& logits_NV, const at::Tensor& targets
                       are_packed(width, {logits}), static_cast<int>(vocab), static_cast<int>(width), n});
     return entropies_N;
   }
-  return at::special_entr(log_softmax(logits_NV.narrow(1, 0, vocab)).exp_()).sum(1).mul_(targets_N.ge(0));
+  constexpr double kLowest = -100;  // e^-100 times it is 0; that of -inf would be no number
+  const auto log_probs = log_softmax(logits_NV.narrow(1, 0, vocab));
+  return log_probs.exp().mul_(log_probs.clamp_min(kLowest)).sum(1).neg_().mul_(targets_N.ge(0));
 }
 
 void Ops::fetch(StepSums& sums) const {
