@@ -108,13 +108,14 @@ void check_objective_options(TrainOptions& options) {
       o.dpo_losses.empty() || (o.dpo_losses.size() == 1 && o.dpo_losses.front().loss == &dpo_losses().front() &&
                                o.dpo_losses.front().weight == 1);
   const auto& chat = options.conversations;
+  const bool learns_answers = o.compares_answers() || o.judges_answers();
   const bool is_classifier = o.head == HeadKind::classify;
   const auto form = is_classifier ? DataForm::label : DataForm::preference;
   const bool reads_samples = o.has_preferences() || is_classifier;
   const bool has_form = chat.form == DataForm::automatic || chat.form == form;
   for (const auto& [given, fits, message] :
        {std::tuple(!is_usual_loss, is(ObjectiveKind::dpo), "--dpo-loss belongs to --objective dpo"),
-        std::tuple(o.beta != usual.beta, o.compares_answers() || o.judges_answers(),
+        std::tuple(o.beta != usual.beta, learns_answers,
                    "--dpo-beta belongs to --objective dpo, orpo, simpo, cpo or kto"),
         std::tuple(o.kto_loss != usual.kto_loss || o.desirable_weight != usual.desirable_weight ||
                        o.undesirable_weight != usual.undesirable_weight,
@@ -134,15 +135,14 @@ void check_objective_options(TrainOptions& options) {
         std::tuple(o.simpo_gamma != usual.simpo_gamma, is(ObjectiveKind::simpo),
                    "--simpo-gamma belongs to --objective simpo"),
         std::tuple(!o.reference.empty(), o.has_reference(), "--reference belongs to --objective dpo or kto"),
-        std::tuple(o.has_scores(), !o.compares_answers() && !o.judges_answers(),
-                   "--objective compares answers, and --head has no tokens to give"),
+        std::tuple(o.has_scores(), !learns_answers, "--objective compares answers, and --head has no tokens to give"),
         std::tuple(!chat.labels.empty(), is_classifier, "--labels belongs to --head classify"),
         std::tuple(o.center_rewards != 0, o.head == HeadKind::reward,
                    "--center-rewards-coefficient belongs to --head reward"),
         std::tuple(
             reads_samples, has_form,
             "--objective and --head say what samples are, and --data-form asks for something else: leave it out"),
-        std::tuple(o.compares_answers() || o.judges_answers(), chat.train_on == TrainOn::answers,
+        std::tuple(learns_answers, chat.train_on == TrainOn::answers,
                    "--train-on all: preferences and judged answers are learned by their answers"),
         std::tuple(
             chat.max_prompt_length > 0 || chat.truncation != Truncation::keep_start,

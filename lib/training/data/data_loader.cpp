@@ -177,6 +177,7 @@ void TokenLoader::check_samples() {
                       (is_judged_ ? "judged answers" : "sides of preferences") + ", and " + problem + ": encode the " +
                       (is_judged_ ? "answers" : "preferences") + " again");
   };
+  if (is_judged_ && !has_loss_mask()) refuse("has no loss_mask");
   if (num_records() % sides_ != 0) refuse(fmt::format("has {} documents", num_records()));
   for (std::int64_t i = 0; i < num_records(); ++i) {
     if (num_ids_of(i) < 2) refuse(fmt::format("document {} has fewer than 2 ids", i));
@@ -198,11 +199,10 @@ void TokenLoader::check_samples() {
 }
 
 void TokenLoader::find_partners() {
-  if (!has_loss_mask())
-    throw FormatError(tokens_->file().string() +
-                      ": says that its documents are judged answers, and has no loss_mask: encode the answers again");
   const auto samples = num_samples();
-  const auto read_prompt = [&](std::int64_t document) {
+  wanted_.resize(static_cast<std::size_t>(samples));
+  const auto read_prompt = [&](std::int64_t number) {
+    const auto document = sample(number);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_->length(document)));
     std::vector<std::uint8_t> counts(ids.size());
     tokens_->read(document, ids);
@@ -210,6 +210,7 @@ void TokenLoader::find_partners() {
     if (ids.back() > 1)
       throw FormatError(fmt::format("{}: document {} ends with {}, and a judgement is 1 or 0: encode the answers again",
                                     tokens_->file().string(), document, ids.back()));
+    wanted_[static_cast<std::size_t>(number)] = ids.back() == 1;
     ids.resize(static_cast<std::size_t>(std::ranges::find(counts, std::uint8_t{1}) - counts.begin()));
     return ids;
   };
@@ -219,9 +220,9 @@ void TokenLoader::find_partners() {
     return shared + 1 >= std::ssize(a) && shared + 1 >= std::ssize(b) && (shared > 0 || a == b);
   };
   std::vector<bool> begins_another(static_cast<std::size_t>(samples));  ///< another prompt than that of the one before
-  auto before = read_prompt(sample(samples - 1));
+  auto before = read_prompt(samples - 1);
   for (std::int64_t i = 0; i < samples; ++i) {
-    auto prompt = read_prompt(sample(i));
+    auto prompt = read_prompt(i);
     begins_another[static_cast<std::size_t>(i)] = !are_same(before, prompt);
     before = std::move(prompt);
   }
@@ -469,10 +470,13 @@ TokenLoader::DocumentIds TokenLoader::read_document(std::int64_t document) const
   return read;
 }
 
+std::int64_t TokenLoader::number_of(std::int64_t document) const {
+  return kept_.empty() ? document : std::ranges::lower_bound(kept_, document) - kept_.begin();
+}
+
 TokenLoader::DocumentIds TokenLoader::mismatched_ids(std::int64_t document) const {
-  const auto number = kept_.empty() ? document : std::ranges::lower_bound(kept_, document) - kept_.begin();
   auto prompt = read_document(document);
-  const auto answer = read_document(element(partners_, number));
+  const auto answer = read_document(element(partners_, number_of(document)));
   const auto begin_of = [](const DocumentIds& text) {
     return std::ranges::find(text.counts, std::uint8_t{1}) - text.counts.begin();
   };
@@ -522,9 +526,7 @@ void TokenLoader::add_judgements(const std::vector<std::int64_t>& documents, Mic
   batch.desirable_S = at::empty({std::ssize(documents)}, at::kDouble);
   std::vector<DocumentIds> mismatched;
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens_->length(documents[i])));
-    tokens_->read(documents[i], ids);
-    batch.desirable_S.data_ptr<double>()[i] = ids.back();
+    batch.desirable_S.data_ptr<double>()[i] = wanted_[static_cast<std::size_t>(number_of(documents[i]))] ? 1 : 0;
     if (has_mismatched()) mismatched.push_back(mismatched_ids(documents[i]));
   }
   if (!has_mismatched()) return;

@@ -170,7 +170,9 @@ class TokenLoader final : public DataLoader {
     std::vector<std::uint8_t> counts;
   };
   DocumentIds read_document(std::int64_t document) const;
-  /// The prompt of a judged answer with the answer before it.
+  /// The number among the samples of a judged answer that is read.
+  std::int64_t number_of(std::int64_t document) const;
+  /// The prompt of a judged answer with that of another prompt.
   DocumentIds mismatched_ids(std::int64_t document) const;
   /// Writes the pairs of a document from the one numbered `begin` on. \param token  of the micro-batch, where they go
   static void put_document(const DocumentIds& document, std::int64_t begin, MicroBatch& batch, std::int64_t token);
@@ -193,7 +195,7 @@ class TokenLoader final : public DataLoader {
   bool has_shared_rows() const { return tokens_->num_shared_rows() > 0; }
   void check_rows(const SequenceLimit& limit);
   void check_samples();
-  /// Checks judgements, and finds for each sample the one whose answer its prompt gets.
+  /// Reads and checks judgements, and finds for each sample the one whose answer its prompt gets.
   void find_partners();
   /// Rows, documents, preferences or judged answers that are read.
   std::int64_t num_samples() const { return kept_.empty() ? num_records() / sides_ : std::ssize(kept_); }
@@ -210,6 +212,7 @@ class TokenLoader final : public DataLoader {
   std::vector<std::int32_t> shared_;   ///< tokens that both sides of each preference share; empty: none
   std::int64_t sides_ = 1;             ///< documents of a sample: of preferences 2
   bool is_judged_ = false;
+  std::vector<bool> wanted_;            ///< judgement of each sample
   std::vector<std::int64_t> partners_;  ///< of each sample the document whose answer its prompt gets, too
   std::int64_t most_;                   ///< rows, documents or preferences that are read
   std::int64_t pairs_ = 0;
