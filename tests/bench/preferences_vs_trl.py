@@ -4,8 +4,9 @@ preferences, order and number of cores, in float32.
 
 The contenders take turns, --reps times. Theirs is one process with all cores, with the log-probabilities of the reference computed before
 the first step (precompute_ref_log_probs; otherwise each step has a second forward), and a malloc that keeps its memory; ours two ranks of half
-of the cores each. The ratio is formed turn by turn, so a machine that drifts slows both. A step is --pairs preferences, a prompt of 48 to 96
-words and answers of 16 to 96; of packed rows here it is one row on each rank, and the time of an epoch, the second, is divided by its preferences.
+of the cores each. The ratio is formed turn by turn, so a machine that drifts slows both. A step is --pairs preferences; of packed rows here it
+is one row on each rank, and the time of an epoch, the second, is divided by its preferences. There are two kinds of data: questions, whose prompts
+have 48 to 96 words and answers 16 to 96; and dialogues, whose prompts hold the turns before the answer: 96 to 176 words and 16 to 64.
 Printed are the mean losses of the first epoch, whose steps are the same ones where rows are not packed.
 
 Needs trl 1.16.0 (pip install --target DIR --no-deps trl==1.16.0 and what it imports, then FSDP_TRL=DIR); skipped without.
@@ -33,10 +34,11 @@ MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_a
 WARMUP, RANK, LENGTH = 2, 16, 256
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTER = ["--lora-rank", str(RANK), "--lora-alpha", str(2 * RANK)]
+DATA = {"questions": ((48, 96), (16, 96)), "dialogues": ((96, 176), (16, 64))}  # words of prompts and of answers
 METHODS = {"full": [], "full-packed": ["--pack"], "lora": ADAPTER, "lora-packed": ["--pack", *ADAPTER]}
 
 
-def make_inputs(folder, steps, pairs):
+def make_inputs(folder, kind, steps, pairs):
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
@@ -47,12 +49,13 @@ def make_inputs(folder, steps, pairs):
     source = random.Random(1)
     words = [token.strip() for token in (tokenizer.decode([i]) for i in range(300, 900)) if token.startswith(" ") and token.strip().isalpha()]
 
-    def text(least, most):
-        return " ".join(source.choices(words, k=source.randint(least, most)))
+    def text(lengths):
+        return " ".join(source.choices(words, k=source.randint(*lengths)))
+    prompts, answers = DATA[kind]
 
     with open(os.path.join(folder, "pairs.jsonl"), "w", encoding="utf-8") as file:
         for _ in range(steps * pairs):
-            file.write(json.dumps({"prompt": text(48, 96), "chosen": " " + text(16, 96), "rejected": " " + text(16, 96)}) + "\n")
+            file.write(json.dumps({"prompt": text(prompts), "chosen": " " + text(answers), "rejected": " " + text(answers)}) + "\n")
 
 
 def peer(folder, method, steps, pairs):
@@ -118,6 +121,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
     ap.add_argument("--methods", default=",".join(METHODS))
+    ap.add_argument("--data", default=",".join(DATA))
     ap.add_argument("--reps", type=int, default=int(os.environ.get("BENCH_REPS", "3")))
     ap.add_argument("--steps", type=int, default=8)
     ap.add_argument("--pairs", type=int, default=4)
@@ -132,14 +136,16 @@ def main():
         sys.exit(77)
     print_machine(os.path.join(os.path.dirname(args.program), "fsdp-bf16check"))
     print(f"{'method':<12} {'theirs s/pair':>13} {'ours s/pair':>11}   {'times as fast':<20} {'RSS MB, theirs':>14} {'ours':>6}   mean loss")
-    with tempfile.TemporaryDirectory() as work:
-        folder = os.path.join(work, "model")
-        make_inputs(folder, args.steps, args.pairs)
-        for method in args.methods.split(","):
-            turns = [(run_peer(folder, method, args), run_ours(folder, method, work, args)) for _ in range(args.reps)]
-            print(f"{method:<12} {statistics.median(t['seconds'] for t, _ in turns):13.2f} {statistics.median(o['seconds'] for _, o in turns):11.2f}   "
-                  f"{spread([t['seconds'] / o['seconds'] for t, o in turns]):<20} {max(t['rss'] for t, _ in turns):14.0f} {max(o['rss'] for _, o in turns):6.0f}   "
-                  f"theirs {turns[0][0]['loss']:.4f}, ours {turns[0][1]['loss']:.4f}", flush=True)
+    for kind in args.data.split(","):
+        print(kind)
+        with tempfile.TemporaryDirectory() as work:
+            folder = os.path.join(work, "model")
+            make_inputs(folder, kind, args.steps, args.pairs)
+            for method in args.methods.split(","):
+                turns = [(run_peer(folder, method, args), run_ours(folder, method, work, args)) for _ in range(args.reps)]
+                print(f"{method:<12} {statistics.median(t['seconds'] for t, _ in turns):13.2f} {statistics.median(o['seconds'] for _, o in turns):11.2f}   "
+                      f"{spread([t['seconds'] / o['seconds'] for t, o in turns]):<20} {max(t['rss'] for t, _ in turns):14.0f} {max(o['rss'] for _, o in turns):6.0f}   "
+                      f"theirs {turns[0][0]['loss']:.4f}, ours {turns[0][1]['loss']:.4f}", flush=True)
     return None
 
 

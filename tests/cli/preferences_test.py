@@ -396,12 +396,20 @@ class Preferences(fsdp_cli.Case):
         self.assertIn("reward_accuracy", compared.out)
 
     def test_memory_is_predicted(self):
-        for more in ([], ["--pack", "--seq-len", 60, "--total-batch-size", 1, "--batch-size", 1], ["--lora-rank", 4]):
-            with self.subTest(more):
-                name = f"memory-{len(more)}"
-                result = self.tune(name, *more, steps=2)
-                line = next(line for line in result.err.splitlines() if line.startswith("memory    peak"))
-                self.assertLess(abs(float(line.rsplit("prediction", 1)[1].strip(" %"))), 0.5, line)
+        """Where most tokens have targets to 0.5 %; where fewer have, the head takes less than was predicted."""
+        self.data["answers"] = self.folder / "answers-alone.jsonl"
+        with open(self.data["answers"], "w", encoding="utf-8") as file:
+            for _ in range(4):
+                file.write(json.dumps({"prompt": "a", "chosen": " river" * 12, "rejected": " wind" * 12}) + "\n")
+        for form, least in (("answers", -0.5), ("plain", 1)):
+            for more in ([], ["--pack", "--seq-len", 60, "--total-batch-size", 1, "--batch-size", 1], ["--lora-rank", 4]):
+                with self.subTest(form=form, more=more):
+                    result = self.tune(f"memory-{form}-{len(more)}", *more, steps=2, data=form)
+                    line = next(line for line in result.err.splitlines() if line.startswith("memory    peak"))
+                    beyond = float(line.rsplit("prediction", 1)[1].strip(" %"))
+                    self.assertGreater(beyond, least, line)
+                    if form == "answers":
+                        self.assertLess(beyond, 0.5, line)
 
     def test_implicit_prompts(self):
         """As TRL takes them out of both answers."""

@@ -2,7 +2,8 @@
 // The interface between models and the engine: a model is an ordered list of layers.
 //
 // A decoder is a chain (embedding, blocks, head with loss). The engine makes each layer's parameters available, runs
-// it, and releases them; a layer knows nothing of shards. Shapes: N tokens of the micro-batch, D embedding size.
+// it, and releases them; a layer knows nothing of shards. Shapes: N tokens of the micro-batch, of which the head
+// computes logits of M, D embedding size.
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -74,6 +75,9 @@ struct MicroBatch {
   std::shared_ptr<const Packing> packing = nullptr;  ///< null: each row is one sequence
   at::Tensor weights_N = {};                         ///< as Targets::weights_N
   at::Tensor groups_N = {};                          ///< as Targets::groups_N: of a mixture the sources
+  /// int64, ascending: tokens of which the head computes logits, all that have targets among them. Undefined: all
+  /// tokens
+  at::Tensor head_tokens_M = {};
   at::Tensor reference_S = {};  ///< float64: log-probability of each sequence by a reference. Undefined: none
   at::Tensor targets_S = {};    ///< float64: targets of each sequence, for a joint loss
   at::Tensor desirable_S = {};  ///< float64: 1 for an answer that is wanted, else 0. Undefined: not judged

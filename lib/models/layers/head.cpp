@@ -1,6 +1,8 @@
-// The head's loss: cross-entropy of each chunk of logits, which their gradient overwrites.
+// The head's loss: cross-entropy of each chunk of logits, which their gradient overwrites. Shapes as in layer.hpp; N
+// tokens of a chunk where there are logits.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <memory>
 #include <utility>
@@ -27,6 +29,24 @@ void set_score_gradients(const Targets& targets, at::Tensor& scores_NV, const Gr
   scores_NV.select(1, 0).copy_(gradients_N);
 }
 
+/// Keeps what belongs to the tokens of which the head computes logits.
+at::Tensor of_head_tokens(const MicroBatch& batch, const at::Tensor& all) {
+  return batch.head_tokens_M.defined() && all.defined() ? all.index_select(0, batch.head_tokens_M) : all;
+}
+
+Targets targets_of_head(const MicroBatch& batch) {
+  const auto all = batch.targets();
+  return {of_head_tokens(batch, all.ids_N), of_head_tokens(batch, all.weights_N), of_head_tokens(batch, all.groups_N)};
+}
+
+/// Gives all tokens what the head's tokens have, and 0 to the others.
+at::Tensor of_all_tokens(const MicroBatch& batch, at::Tensor of_head) {
+  if (!batch.head_tokens_M.defined()) return of_head;
+  auto sizes = of_head.sizes().vec();
+  sizes[0] = batch.rows * batch.length;
+  return at::zeros(sizes, of_head.options()).index_copy_(0, batch.head_tokens_M, of_head);
+}
+
 class HeadLayer final : public DecoderHead {
  public:
   HeadLayer(const Ops& ops, detail::LogitChunks chunks, const std::vector<std::string>& groups)
@@ -42,36 +62,41 @@ class HeadLayer final : public DecoderHead {
   std::vector<std::string> sums() const override { return sums_; }
 
   void forward(LayerParams p, const StepContext& step, const at::Tensor& x_ND) override {
-    const auto targets = step.batch.targets();
-    at::Tensor losses_N;  // of a joint loss
-    chunks_.forward(p, step.batch, x_ND, [&](std::int64_t first, at::Tensor& logits_NV) {
-      if (step.batch.joint != nullptr) return look(step, first, logits_NV, losses_N);
-      add_loss(*step.sums, targets, first, logits_NV, 0.0);
+    const auto targets = targets_of_head(step.batch);
+    at::Tensor losses_M;  // of a joint loss
+    chunks_.forward(p, step.batch, of_head_tokens(step.batch, x_ND), [&](std::int64_t first, at::Tensor& logits_MV) {
+      if (step.batch.joint != nullptr) return look(step, targets, first, logits_MV, losses_M);
+      add_loss(*step.sums, targets, first, logits_MV, 0.0);
     });
-    if (losses_N.defined()) join(step, losses_N);
+    if (losses_M.defined()) join(step, losses_M);
   }
 
   void forward_backward(LayerParams p, LayerGrads g, const StepContext& step, const at::Tensor& x_ND,
                         at::Tensor* grad_x_ND) override {
-    const bool is_joint = step.batch.joint != nullptr;
-    auto targets = step.batch.targets();
-    at::Tensor losses_N;
+    const auto& batch = step.batch;
+    const bool is_joint = batch.joint != nullptr;
+    auto targets = targets_of_head(batch);
+    at::Tensor losses_M;
     StepSums of_slopes;  // a joint loss is added by join(): what its slopes make of the losses is no loss
     detail::LogitChunks::Body before;
     if (is_joint) {
-      before = [&](std::int64_t first, at::Tensor& logits_NV) { look(step, first, logits_NV, losses_N); };
+      before = [&](std::int64_t first, at::Tensor& logits_MV) { look(step, targets, first, logits_MV, losses_M); };
     }
-    const auto body = [&](std::int64_t first, at::Tensor& logits_NV) {
-      if (is_joint && first == 0) targets.weights_N = join(step, losses_N);
-      add_loss(is_joint ? of_slopes : *step.sums, targets, first, logits_NV, step.grad_scale);
-      if (step.grad_scale.value == 0) logits_NV.zero_();  // a scale of 0 means "no gradient" to cross_entropy
+    const auto body = [&](std::int64_t first, at::Tensor& logits_MV) {
+      if (is_joint && first == 0) targets.weights_N = of_head_tokens(batch, join(step, losses_M));
+      add_loss(is_joint ? of_slopes : *step.sums, targets, first, logits_MV, step.grad_scale);
+      if (step.grad_scale.value == 0) logits_MV.zero_();  // a scale of 0 means "no gradient" to cross_entropy
     };
-    chunks_.forward_backward(p, g, step.batch, x_ND, grad_x_ND, body, before);
+    at::Tensor grad_x_MD;
+    auto* wanted = grad_x_ND == nullptr ? nullptr : &grad_x_MD;
+    chunks_.forward_backward(p, g, batch, of_head_tokens(batch, x_ND), wanted, body, before);
+    if (wanted != nullptr) *grad_x_ND = of_all_tokens(batch, std::move(grad_x_MD));
   }
 
   at::Tensor logits(LayerParams p, const at::Tensor& x_ND) const override { return chunks_.all(p, x_ND); }
 
  private:
+  /// \param targets  of all tokens of the head
   void add_loss(StepSums& sums, const Targets& targets, std::int64_t first, at::Tensor& logits_NV,
                 const GradScale& scale) const {
     const auto these = targets.narrow(first, logits_NV.size(0));
@@ -84,26 +109,27 @@ class HeadLayer final : public DecoderHead {
   }
 
   /// Keeps the losses of a chunk's targets.
-  void look(const StepContext& step, std::int64_t first, at::Tensor& logits_NV, at::Tensor& losses_N) const {
-    const auto& batch = step.batch;
+  void look(const StepContext& step, const Targets& all, std::int64_t first, at::Tensor& logits_NV,
+            at::Tensor& losses_M) const {
     const auto count = logits_NV.size(0);
-    const Targets targets(batch.targets_N.narrow(0, first, count));
+    const Targets targets(all.ids_N.narrow(0, first, count));
     at::Tensor part_N;
     if (is_score_) {
       part_N = negative_scores(targets, logits_NV);
     } else {
       StepSums unweighted;  // and thus of no use
       ops_.cross_entropy(unweighted, logits_NV, targets, chunks_.vocabulary(), 0.0, &part_N);
-      if (const auto* name = batch.joint->entropy_sum())
+      if (const auto* name = step.batch.joint->entropy_sum())
         step.sums->add(name, ops_.entropies(logits_NV, targets.ids_N, chunks_.vocabulary()).sum(at::kDouble));
     }
-    if (!losses_N.defined()) losses_N = at::empty({batch.rows * batch.length}, part_N.options());
-    losses_N.narrow(0, first, count).copy_(part_N);
+    if (!losses_M.defined()) losses_M = at::empty({all.ids_N.size(0)}, part_N.options());
+    losses_M.narrow(0, first, count).copy_(part_N);
   }
 
-  /// Adds the joint loss. \return the weights of targets by which the sum of their losses has its gradient
-  at::Tensor join(const StepContext& step, at::Tensor losses_N) const {
+  /// Adds the joint loss. \return the weights of targets by which the sum of their losses has its gradient, [N]
+  at::Tensor join(const StepContext& step, const at::Tensor& losses_M) const {
     const auto& batch = step.batch;
+    auto losses_N = of_all_tokens(batch, losses_M);
     if (batch.weights_N.defined()) losses_N = losses_N.mul(batch.weights_N);
     const auto slopes_S = batch.joint->join(batch, sum_by_sequence(batch, losses_N), *step.sums);
     auto weights_N = spread_over_sequences(batch, slopes_S);

@@ -18,11 +18,11 @@ class Ops;
 namespace detail {
 
 /// Logits of a micro-batch, of which one chunk of tokens exists at a time, since all of them may need more memory than
-/// the rest of the model. Shapes: N tokens, D embedding size, V rows of the head's weight, of which those after the
-/// vocabulary are padding.
+/// the rest of the model. Shapes: N tokens of the head (MicroBatch::head_tokens_M), D embedding size, V rows of the
+/// head's weight, of which those after the vocabulary are padding.
 class LogitChunks {
  public:
-  /// Work on the logits of tokens [first, first + N) of the micro-batch, in the activations' dtype. For a backward it
+  /// Work on the logits of tokens [first, first + N) among the head's, in the activations' dtype. For a backward it
   /// overwrites them with their gradient.
   using Body = std::function<void(std::int64_t first, at::Tensor& logits_NV)>;
 

@@ -139,8 +139,10 @@ at::Tensor HeadAdapter::columns(const at::Tensor& like) const {
 
 at::Tensor HeadAdapter::dropout_keys(const MicroBatch& batch, std::int64_t first, std::int64_t rows) const {
   if (dropout_ == 0 || !batch.sample_keys.defined()) return {};
-  return ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step)
-      .narrow(0, first, rows);
+  auto keys =
+      ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step);
+  if (batch.head_tokens_M.defined()) keys = keys.index_select(0, batch.head_tokens_M);
+  return keys.narrow(0, first, rows);
 }
 
 /// \param input_ND  receives x as the adapter reads it, float32; null: not wanted

@@ -54,7 +54,7 @@ class HeadAdapter {
   HeadAdapter(const Ops& ops, const Decoder& decoder);
 
   const std::vector<int>& parameters() const { return parameters_; }
-  /// Changes the logits of tokens [first, first + N) of the micro-batch.
+  /// Changes the logits of tokens [first, first + N) among those of the head.
   void forward(LayerParams p, const MicroBatch& batch, std::int64_t first, const at::Tensor& x_ND,
                at::Tensor& logits_NV) const;
   /// Takes the gradient of the logits, of which it zeroes columns that the head's own weight has no part in.

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -22,57 +21,6 @@
 namespace fsdp {
 
 namespace {
-
-/// \param lengths  tokens of each row
-std::shared_ptr<Packing> lay_out_own(const std::vector<DocumentLengths>& rows,
-                                     const std::vector<std::int64_t>& lengths) {
-  auto packing = std::make_shared<Packing>();
-  std::vector<std::int32_t> starts;
-  const auto begin = [&](std::int64_t first, std::int64_t tokens) {
-    starts.push_back(static_cast<std::int32_t>(first));
-    packing->longest = std::max(packing->longest, tokens);
-  };
-  const auto total = std::reduce(lengths.begin(), lengths.end());
-  if (total > std::numeric_limits<std::int32_t>::max())
-    throw RequestError(std::to_string(rows.size()) + " packed rows of " + std::to_string(lengths.front()) +
-                           " tokens are more than 2,147,483,647 tokens at once",
-                       Remedy::smaller_batch_size);
-  std::int64_t end = 0;
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    auto first = end;
-    end += lengths[row];
-    packing->row_begins.push_back(first);
-    for (const auto& document : rows[row]) {
-      const auto tokens = document.tokens;
-      if (tokens < 1 || first + tokens > end) throw std::invalid_argument("make_packing: a document leaves its row");
-      packing->documents.push_back({first, tokens, document.shared});
-      begin(first, tokens);
-      first += tokens;
-    }
-    if (first < end) begin(first, end - first);  // padding
-  }
-  starts.push_back(static_cast<std::int32_t>(total));
-  packing->starts = at::empty({std::ssize(starts)}, at::kInt);
-  std::copy(starts.begin(), starts.end(), packing->starts.data_ptr<std::int32_t>());
-  return packing;
-}
-
-/// Documents with copies of the tokens that they share, and no padding. \return nothing where none does
-std::shared_ptr<const Packing> lay_out_whole(std::vector<DocumentLengths> rows, std::int64_t& tokens) {
-  std::vector<std::int64_t> lengths;
-  bool shares = false;
-  for (auto& row : rows) {
-    lengths.push_back(0);
-    for (auto& document : row) {
-      shares = shares || document.shared > 0;
-      document = document.whole();
-      lengths.back() += document.tokens;
-    }
-  }
-  if (!shares) return nullptr;
-  tokens = std::reduce(lengths.begin(), lengths.end());
-  return lay_out_own(rows, lengths);
-}
 
 constexpr std::int32_t kIgnored = -1;
 
@@ -117,26 +65,33 @@ std::int64_t set_targets(std::span<const std::int32_t> ids, std::span<const std:
   return number;
 }
 
-}  // namespace
-
-std::shared_ptr<Packing> lay_out_documents(const std::vector<DocumentLengths>& rows, std::int64_t length) {
-  auto packing = lay_out_own(rows, std::vector<std::int64_t>(rows.size(), length));
-  packing->whole = lay_out_whole(rows, packing->whole_tokens);
-  return packing;
+/// Tokens of the head that `with_targets` targets need: some more where they would be another number in each step,
+/// since a GPU's allocator reuses blocks of few sizes.
+std::int64_t head_tokens_for(std::int64_t with_targets, std::int64_t tokens) {
+  constexpr std::int64_t kSizes = 16;
+  const auto step = std::max<std::int64_t>(1, tokens / kSizes);
+  return std::max<std::int64_t>(1, (with_targets + step - 1) / step) * step;
 }
 
-std::shared_ptr<Packing> make_packing(const std::vector<DocumentLengths>& rows, std::int64_t length) {
-  auto packing = lay_out_documents(rows, length);
-  packing->positions_N = at::empty({std::ssize(rows) * length}, at::kInt);
-  auto* positions = packing->positions_N.data_ptr<std::int32_t>();
-  // Padding gets position 0: a row may have more padding than the model has positions.
-  std::fill_n(positions, packing->positions_N.numel(), 0);
-  for (const auto& document : packing->documents) {
-    std::iota(positions + document.first, positions + document.first + document.length,
-              static_cast<std::int32_t>(document.shared));
+/// Sets MicroBatch::head_tokens_M where the head has enough of its work saved. Up to two thirds of the tokens, their
+/// copies need no more memory than the norm of all tokens does. \param batch  on the host
+void choose_head_tokens(MicroBatch& batch) {
+  const auto tokens = batch.rows * batch.length;
+  if (tokens == 0 || !batch.targets_N.is_cpu()) return;  // those of a simulated run have no values
+  const std::span<const std::int32_t> targets(batch.targets_N.data_ptr<std::int32_t>(),
+                                              static_cast<std::size_t>(tokens));
+  const auto with_targets = std::ranges::count_if(targets, [](std::int32_t id) { return id >= 0; });
+  const auto chosen = head_tokens_for(with_targets, tokens);
+  if (3 * chosen > 2 * tokens) return;
+  batch.head_tokens_M = at::empty({chosen}, at::kLong);
+  auto* next = batch.head_tokens_M.data_ptr<std::int64_t>();
+  auto others = chosen - with_targets;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    if (targets[static_cast<std::size_t>(token)] >= 0 || others-- > 0) *next++ = token;
   }
-  return packing;
 }
+
+}  // namespace
 
 std::int64_t SequenceLimit::row_inputs() const {
   return seq_len > 0 ? seq_len : std::min(TokenLoader::kDefaultDocumentIds, positions);
@@ -620,25 +575,9 @@ MicroBatch RandomLoader::read(const std::vector<std::int64_t>& rows,
   return batch;
 }
 
-double attended_length(const std::vector<DocumentLengths>& rows) {
-  double positions = 0, tokens = 0;
-  for (const auto& row : rows) {
-    for (const auto& document : row) {
-      const auto own = static_cast<double>(document.tokens);
-      positions += own * (own + 2 * static_cast<double>(document.shared));
-      tokens += own;
-    }
-  }
-  return tokens > 0 ? positions / tokens : 0;
-}
-
-std::vector<DocumentLengths> documents_of_rows(const std::vector<DocumentLengths>& documents, std::size_t rows) {
-  std::vector<DocumentLengths> of_rows;
-  for (std::size_t r = 0; r < rows; ++r) of_rows.push_back(documents[r % documents.size()]);
-  return of_rows;
-}
-
 void send_to(const Ops& ops, MicroBatch& batch) {
+  choose_head_tokens(batch);
+  if (batch.head_tokens_M.defined()) batch.head_tokens_M = ops.to_device(batch.head_tokens_M);
   batch.ids_N = ops.to_device(batch.ids_N);
   batch.targets_N = ops.to_device(batch.targets_N);
   if (batch.weights_N.defined()) batch.weights_N = ops.to_device(batch.weights_N);

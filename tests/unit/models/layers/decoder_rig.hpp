@@ -13,8 +13,8 @@
 namespace fsdp::test {
 
 struct Model {
-  explicit Model(const ModelConfig& config, const Ops& with = host_ops())
-      : ops(with), decoder(make_decoder(config, with)) {
+  explicit Model(const ModelConfig& config, const Ops& with = host_ops(), const DecoderOptions& options = {})
+      : ops(with), decoder(make_decoder(config, with, options)) {
     for (const auto& spec : decoder.parameters) {
       auto sizes = spec.shape;
       const auto align = row_alignment(spec);
@@ -32,10 +32,18 @@ struct Model {
     return list;
   }
 
+  StepSums sums_of(const MicroBatch& batch) const {
+    auto names = decoder.loss->sums();
+    if (batch.joint != nullptr) {
+      for (const auto& name : batch.joint->sums()) names.push_back(name);
+    }
+    return StepSums(names);
+  }
+
   StepSums loss(const MicroBatch& batch) const {
     at::Tensor x;
     for (const auto& layer : decoder.layers) x = layer->forward(of(layer->parameters()), batch, x, nullptr);
-    StepSums sum;
+    auto sum = sums_of(batch);
     decoder.loss->forward(of(decoder.loss->parameters()), {batch, 0.0, &sum}, x);
     ops.fetch(sum);
     return sum;
@@ -55,7 +63,7 @@ struct Model {
       x = decoder.layers[s]->forward(of(decoder.layers[s]->parameters()), batch, x, &states[s]);
     }
     const auto& head = *decoder.loss;
-    StepSums result;
+    auto result = sums_of(batch);
     decoder.loss->forward_backward(of(head.parameters()), grads_of(head.parameters()), {batch, scale, &result}, x,
                                    &grad);
     for (std::size_t s = states.size(); s-- > 0;) {

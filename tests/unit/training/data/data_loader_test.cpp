@@ -2,11 +2,15 @@
 
 #include "lib/training/data/data_loader.hpp"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "lib/base/types/error.hpp"
+#include "lib/compute/ops/ops.hpp"
 #include "tests/support/temp_files.hpp"
 #include "tests/unit/training/data/written_tokens.hpp"
 
@@ -312,6 +316,31 @@ TEST_SUITE("train/data_loader") {
     CHECK(batch.num_targets == 1);
     CHECK(loader.read({0}).length == 7);  // 8 would be a position too many
     CHECK(loader.tokens_per_row() == 7);
+  }
+
+  TEST_CASE("tokens of the head: those with targets and some more, where at most two thirds are needed") {
+    const auto sent = [](std::int64_t tokens, const std::vector<std::int64_t>& with_targets) {
+      fsdp::MicroBatch batch;
+      batch.rows = 1;
+      batch.length = tokens;
+      batch.ids_N = at::zeros({tokens}, at::kInt);
+      batch.targets_N = at::full({tokens}, -1, at::kInt);
+      for (const auto token : with_targets) batch.targets_N[token] = 5;
+      fsdp::send_to(fsdp::host_ops(), batch);
+      return batch.head_tokens_M;
+    };
+    const auto longs = [](const at::Tensor& tokens_M) {
+      return std::vector<std::int64_t>(tokens_M.const_data_ptr<std::int64_t>(),
+                                       tokens_M.const_data_ptr<std::int64_t>() + tokens_M.numel());
+    };
+    CHECK(longs(sent(4, {2})) == std::vector<std::int64_t>{2});
+    CHECK(longs(sent(4, {})) == std::vector<std::int64_t>{0});  // one, whose gradient is 0
+    CHECK(longs(sent(64, {1, 2, 60})) == std::vector<std::int64_t>{0, 1, 2, 60});
+    CHECK(longs(sent(64, {5, 6, 7, 8})) == std::vector<std::int64_t>{5, 6, 7, 8});
+    CHECK(longs(sent(64, {5, 6, 7, 8, 9})) == std::vector<std::int64_t>{0, 1, 2, 5, 6, 7, 8, 9});
+    CHECK(sent(3, {0, 2}).numel() == 2);
+    CHECK(!sent(3, {0, 1, 2}).defined());
+    CHECK(!sent(4, {0, 1, 2}).defined());
   }
 
   TEST_CASE("no rows make a micro-batch without rows") {
