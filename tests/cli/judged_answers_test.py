@@ -152,18 +152,17 @@ class JudgedAnswers(fsdp_cli.Case):
             self.assertLess(abs(validated["val_means"][figure] - value), LOGPS, figure)
 
     def test_memory_is_predicted(self):
-        """Where most tokens have targets to 0.5 %; where fewer have, the head takes less than was predicted."""
+        """To 0.5 % where most tokens have targets; the head's copies of fewer ones may take less than was predicted."""
         even = self.write("even", [{"prompt": f"{i} boat", "completion": " red" * 30, "label": i < 4} for i in range(8)])
         # Long prompts and long answers, which never meet in one sample; recomputed blocks leave little beside the forward for the divergence.
         uneven = self.write("uneven", [{"prompt": "boat " * (i % 2 * 30 + 1) + str(i), "completion": " red" * ((i + 1) % 2 * 30 + 1), "label": i < 4} for i in range(8)])
         for name, more in (("memory", []), ("memory-lora", ["--lora-rank", 4]), ("memory-again", ["--activation-checkpointing", "all"])):
-            for kind, data in (("even", even), ("uneven", uneven)):
+            for kind, data, most in (("even", even, 0.5), ("uneven", uneven, 2)):
                 result = self.tune(f"{name}-{kind}", *more, steps=2, data=data, rows=8)
                 line = next(line for line in result.err.splitlines() if line.startswith("memory    peak"))
                 beyond = float(line.rsplit("prediction", 1)[1].strip(" %"))
                 self.assertGreater(beyond, -0.5, line)
-                if kind == "even":
-                    self.assertLess(beyond, 0.5, line)
+                self.assertLess(beyond, most, line)
 
     def test_what_is_told_and_refused(self):
         for label, words in ((None, "has no 'label'"), ("yes", "expected true"), (2, "expected true"), ([], "expected true")):

@@ -396,20 +396,19 @@ class Preferences(fsdp_cli.Case):
         self.assertIn("reward_accuracy", compared.out)
 
     def test_memory_is_predicted(self):
-        """Where most tokens have targets to 0.5 %; where fewer have, the head takes less than was predicted."""
+        """To 0.5 % where most tokens have targets; the head's copies of fewer ones may take less than was predicted."""
         self.data["answers"] = self.folder / "answers-alone.jsonl"
         with open(self.data["answers"], "w", encoding="utf-8") as file:
             for _ in range(4):
                 file.write(json.dumps({"prompt": "a", "chosen": " river" * 12, "rejected": " wind" * 12}) + "\n")
-        for form, least in (("answers", -0.5), ("plain", 1)):
+        for data, most in (("answers", 0.5), ("plain", 2)):
             for more in ([], ["--pack", "--seq-len", 60, "--total-batch-size", 1, "--batch-size", 1], ["--lora-rank", 4]):
-                with self.subTest(form=form, more=more):
-                    result = self.tune(f"memory-{form}-{len(more)}", *more, steps=2, data=form)
+                with self.subTest(data=data, more=more):
+                    result = self.tune(f"memory-{data}-{len(more)}", *more, steps=2, data=data)
                     line = next(line for line in result.err.splitlines() if line.startswith("memory    peak"))
                     beyond = float(line.rsplit("prediction", 1)[1].strip(" %"))
-                    self.assertGreater(beyond, least, line)
-                    if form == "answers":
-                        self.assertLess(beyond, 0.5, line)
+                    self.assertGreater(beyond, -0.5, line)
+                    self.assertLess(beyond, most, line)
 
     def test_implicit_prompts(self):
         """As TRL takes them out of both answers."""

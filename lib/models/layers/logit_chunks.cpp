@@ -115,10 +115,12 @@ void LogitChunks::for_chunks(LayerParams p, const MicroBatch& batch, const at::T
   const auto row_bytes = padded_vocab * static_cast<std::int64_t>(normed_ND.element_size());
   // The cap and an adapter need more memory beside the logits than these.
   const bool alone = cap() == 0 && adapter_params(p).empty();
-  const auto rows = chunk_rows(n, row_bytes, alone ? ops_.logits_bytes() : 0, normed_ND.element_size() < 4);
+  // Room for all tokens, however many have targets: predictions hold, and an allocator sees one size.
+  const auto all_tokens = std::max(n, batch.rows * batch.length);
+  const auto room = chunk_rows(all_tokens, row_bytes, alone ? ops_.logits_bytes() : 0, normed_ND.element_size() < 4);
+  const auto chunks = (n + room - 1) / room, rows = (n + chunks - 1) / chunks;  // equal chunks
   const MemoryScope scope(MemoryCategory::logits);
-  auto buffer = at::empty({rows, padded_vocab}, normed_ND.options());
-  const auto chunks = (n + rows - 1) / rows;
+  auto buffer = at::empty({room, padded_vocab}, normed_ND.options());
   const auto compute = [&](std::int64_t chunk) {
     const auto first = chunk * rows, count = std::min(rows, n - first);
     auto logits = buffer.narrow(0, 0, count);
