@@ -216,15 +216,23 @@ void check_large_messages(int rank, int size) {
   };
   std::vector<std::uint64_t> sent(words), got(words);
   for (std::size_t i = 0; i < words; ++i) sent[i] = word_of(rank, i);
-  bool whole = MPI_Sendrecv(sent.data(), words, MPI_UINT64_T, next, 0, got.data(), words, MPI_UINT64_T, previous, 0,
-                            MPI_COMM_WORLD, MPI_STATUS_IGNORE) == MPI_SUCCESS;
-  for (std::size_t i = 0; i < words && whole; ++i) whole = got[i] == word_of(previous, i);
-  if (whole) return;
+  const int code = MPI_Sendrecv(sent.data(), words, MPI_UINT64_T, next, 0, got.data(), words, MPI_UINT64_T, previous, 0,
+                                MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  std::string problem, networks;
+  if (code != MPI_SUCCESS) {
+    problem = fmt::format("failed ({})", detail::mpi_error_text(code));
+    networks =
+        " If hosts share only some of their networks, MPI must be told which (Open MPI: OMPI_MCA_btl_tcp_if_include).";
+  } else {
+    for (std::size_t i = 0; i < words && problem.empty(); ++i) {
+      if (got[i] != word_of(previous, i)) problem = "did not arrive as it was sent";
+    }
+  }
+  if (problem.empty()) return;
   throw RuntimeFailure(fmt::format(
-      "MPI does not hand over large messages: one of 1 MiB from rank {} did not arrive as it was sent. If each rank "
-      "runs in a container or pid namespace of its own, MPI must not copy between processes (MPICH: "
-      "MPIR_CVAR_CH4_CMA_ENABLE=0)",
-      previous));
+      "MPI does not hand over large messages: one of 1 MiB from rank {} {}.{} If each rank runs in a container or pid "
+      "namespace of its own, MPI must not copy between processes (MPICH: MPIR_CVAR_CH4_CMA_ENABLE=0)",
+      previous, problem, networks));
 }
 
 }  // namespace

@@ -70,12 +70,16 @@ std::vector<int> world_ranks_of(MPI_Comm comm) {
 
 }  // namespace
 
-void check_mpi(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
+std::string mpi_error_text(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  const auto message = fmt::format("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
+  return {text, static_cast<std::size_t>(length)};
+}
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  const auto message = fmt::format("{}: {}", call, mpi_error_text(code));
   int kind = MPI_ERR_UNKNOWN;
   MPI_Error_class(code, &kind);
   if (kind == MPI_ERR_TRUNCATE)

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,9 @@ class UniqueComm {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// \throws RuntimeFailure with MPI's own text
+/// MPI's own words for a code that a call returned.
+std::string mpi_error_text(int code);
+/// \throws RuntimeFailure with these words
 void check_mpi(int code, const char* call);
 
 /// The common state of a job's groups, by which they find out why another rank does not arrive.
