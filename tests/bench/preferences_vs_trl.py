@@ -30,7 +30,8 @@ from methods_vs_peft import MALLOC, spread
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 if os.environ.get("FSDP_TRL"):
     sys.path.insert(0, os.environ["FSDP_TRL"])
-MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_attention_heads=8, num_key_value_heads=8)
+MODEL = dict(hidden_size=512, num_hidden_layers=8, intermediate_size=1376, num_attention_heads=8, num_key_value_heads=8,
+             vocab_size=32016)  # CodeLlama's; the texts have the first ids of them
 WARMUP, RANK, LENGTH = 2, 16, 256
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTER = ["--lora-rank", str(RANK), "--lora-alpha", str(2 * RANK)]
@@ -43,7 +44,7 @@ def make_inputs(folder, kind, steps, pairs):
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(rms_norm_eps=1e-5, max_position_embeddings=2048, tie_word_embeddings=False, vocab_size=len(tokenizer), bos_token_id=None,
+    LlamaForCausalLM(LlamaConfig(rms_norm_eps=1e-5, max_position_embeddings=2048, tie_word_embeddings=False, bos_token_id=None,
                                  eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, **MODEL)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     source = random.Random(1)

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/index.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -248,7 +249,7 @@ void add_scores(const ModelRuntime& runtime, LayerParams head, const at::Tensor&
       return runtime.ops().to_device(at::tensor(at::ArrayRef<std::int64_t>(values), at::kLong));
     };
     const auto at_row = on_device(at_rows);
-    const auto chosen = logits.index_select(0, at_row).gather(1, on_device(ids).unsqueeze(1)).squeeze(1);
+    const auto chosen = at::index(logits, {at_row, on_device(ids)});
     const auto scores = chosen - at::logsumexp(logits, 1).index_select(0, at_row);
     const auto best = at::argmax(logits, 1).index_select(0, at_row).to(at::kDouble);
     const auto both = runtime.ops().to_host(at::stack({scores, best}).contiguous());
