@@ -130,7 +130,10 @@ StepSums Engine::forward_backward(const MicroBatch& batch, MicroBatchPosition pl
   if (graph_cache_ != nullptr) {
     if (const auto loss = graph_cache_->run(batch, place, grad_scale)) return *loss;
   }
-  Run state{.batch = batch, .place = place, .grad_scale = grad_scale, .training = true};
+  auto rows = batch;
+  // A graph computes the logits of all tokens, and the run before its capture does the same work.
+  if (graph_cache_ != nullptr && graph_cache_->is_capturable(batch, place, grad_scale)) rows.head_tokens_M.reset();
+  Run state{.batch = rows, .place = place, .grad_scale = grad_scale, .training = true};
   return run(plan(true, place), state);
 }
 

@@ -44,6 +44,8 @@ class Engine::GraphCache {
   /// Replays the graph of the micro-batch, or captures and then replays one.
   /// \return nullopt: the caller must run the micro-batch without a graph
   std::optional<StepSums> run(const MicroBatch& batch, MicroBatchPosition place, double grad_scale);
+  /// Whether such a micro-batch can become a graph, the first time without one included.
+  bool is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const;
   const RecordingCounts& counts() const { return counts_; }
 
  private:
@@ -63,7 +65,6 @@ class Engine::GraphCache {
     StepSums sums;
   };
   static Shape shape_of(const MicroBatch& batch);
-  bool is_capturable(const MicroBatch& batch, MicroBatchPosition place, double grad_scale) const;
   Inputs& copy_inputs(const MicroBatch& batch, double grad_scale);
   bool capture(Graph& graph, const Inputs& inputs, MicroBatchPosition place, double grad_scale);
   void apply_replay(MicroBatchPosition place);

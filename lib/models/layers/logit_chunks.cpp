@@ -38,19 +38,25 @@ LogitChunks::LogitChunks(const Ops& ops, const Decoder& decoder, std::vector<int
   parameters_.insert(parameters_.end(), adapter_.parameters().begin(), adapter_.parameters().end());
 }
 
-void LogitChunks::forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const Body& body) const {
-  const auto norm = final_norm(p, x_ND);
-  for_chunks(p, batch, norm.out_ND, body);
+void LogitChunks::forward(LayerParams p, const MicroBatch& batch, at::Tensor x_ND, const Body& body) const {
+  const auto normed_ND = final_norm(p, x_ND).out_ND;
+  x_ND.reset();
+  for_chunks(p, batch, normed_ND, body);
 }
 
-void LogitChunks::forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
+void LogitChunks::forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, at::Tensor x_ND,
                                    at::Tensor* grad_x_ND, const Body& body, const Body& look) const {
-  const auto norm = final_norm(p, x_ND);
+  auto norm = final_norm(p, x_ND);
   const auto norms = g.first(weight_);
   const bool trains_norm = std::any_of(norms.begin(), norms.end(), [](const auto* slot) { return slot != nullptr; });
   const bool into_norm = grad_x_ND != nullptr || trains_norm;
   at::Tensor grad_norm_ND;
-  if (into_norm) grad_norm_ND = at::empty_like(norm.out_ND);
+  if (into_norm) {
+    grad_norm_ND = at::empty_like(norm.out_ND);
+  } else {
+    x_ND.reset();
+    norm.sum_ND.reset();
+  }
   const auto back = [&](std::int64_t first, at::Tensor& logits) {
     const auto slope = cap_slope(logits);
     body(first, logits);

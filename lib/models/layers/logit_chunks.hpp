@@ -34,14 +34,14 @@ class LogitChunks {
   const std::vector<int>& parameters() const { return parameters_; }
   std::int64_t vocabulary() const { return config_.outputs(); }
   bool has_scores() const { return config_.has_scores(); }
-  /// Calls `body` chunk by chunk, in order.
-  void forward(LayerParams p, const MicroBatch& batch, const at::Tensor& x_ND, const Body& body) const;
+  /// Calls `body` chunk by chunk, in order. \param x_ND  let go after the norm, as below where nothing goes through it
+  void forward(LayerParams p, const MicroBatch& batch, at::Tensor x_ND, const Body& body) const;
   /// The same, and the backward of each chunk while its logits exist.
   /// \param grad_x_ND  receives the gradient of x_ND; null: it is not wanted
   /// \param look  of a body that needs to know something of all chunks: sees each of them before the body does, and
   ///   changes no logits. Where there is one chunk, its logits are computed once
-  void forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, const at::Tensor& x_ND,
-                        at::Tensor* grad_x_ND, const Body& body, const Body& look = {}) const;
+  void forward_backward(LayerParams p, LayerGrads g, const MicroBatch& batch, at::Tensor x_ND, at::Tensor* grad_x_ND,
+                        const Body& body, const Body& look = {}) const;
   /// All logits at once, [N, vocabulary] in float32.
   at::Tensor all(LayerParams p, const at::Tensor& x_ND) const;
 

@@ -141,7 +141,8 @@ at::Tensor HeadAdapter::dropout_keys(const MicroBatch& batch, std::int64_t first
   if (dropout_ == 0 || !batch.sample_keys.defined()) return {};
   auto keys =
       ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step);
-  if (batch.head_tokens_M.defined()) keys = keys.index_select(0, batch.head_tokens_M);
+  // Plain operators have keys on the host.
+  if (batch.head_tokens_M.defined()) keys = keys.index_select(0, batch.head_tokens_M.to(keys.device()));
   return keys.narrow(0, first, rows);
 }
 

@@ -74,7 +74,7 @@ std::int64_t head_tokens_for(std::int64_t with_targets, std::int64_t tokens) {
 }
 
 /// Sets MicroBatch::head_tokens_M where the head has enough of its work saved. Up to two thirds of the tokens, their
-/// copies need no more memory than the norm of all tokens does. \param batch  on the host
+/// copies need no more memory than the norm of all tokens and its gradient do. \param batch  on the host
 void choose_head_tokens(MicroBatch& batch) {
   const auto tokens = batch.rows * batch.length;
   if (tokens == 0 || !batch.targets_N.is_cpu()) return;  // those of a simulated run have no values
