@@ -220,19 +220,19 @@ void check_large_messages(int rank, int size) {
                                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   std::string problem, networks;
   if (code != MPI_SUCCESS) {
-    problem = fmt::format("failed ({})", detail::mpi_error_text(code));
+    problem = fmt::format("from rank {} or to rank {} failed ({})", previous, next, detail::mpi_error_text(code));
     networks =
         " If hosts share only some of their networks, MPI must be told which (Open MPI: OMPI_MCA_btl_tcp_if_include).";
   } else {
     for (std::size_t i = 0; i < words && problem.empty(); ++i) {
-      if (got[i] != word_of(previous, i)) problem = "did not arrive as it was sent";
+      if (got[i] != word_of(previous, i)) problem = fmt::format("from rank {} did not arrive as it was sent", previous);
     }
   }
   if (problem.empty()) return;
-  throw RuntimeFailure(fmt::format(
-      "MPI does not hand over large messages: one of 1 MiB from rank {} {}.{} If each rank runs in a container or pid "
-      "namespace of its own, MPI must not copy between processes (MPICH: MPIR_CVAR_CH4_CMA_ENABLE=0)",
-      previous, problem, networks));
+  throw RuntimeFailure(
+      fmt::format("MPI does not hand over large messages: one of 1 MiB {}.{} If each rank runs in a container or pid "
+                  "namespace of its own, MPI must not copy between processes (MPICH: MPIR_CVAR_CH4_CMA_ENABLE=0)",
+                  problem, networks));
 }
 
 }  // namespace
