@@ -139,11 +139,11 @@ at::Tensor HeadAdapter::columns(const at::Tensor& like) const {
 
 at::Tensor HeadAdapter::dropout_keys(const MicroBatch& batch, std::int64_t first, std::int64_t rows) const {
   if (dropout_ == 0 || !batch.sample_keys.defined()) return {};
-  auto keys =
+  const auto keys =
       ops_.dropout_keys({batch.sample_keys, dropout_place_ * kDropoutIndexSpread}, batch.length, kSplitmix64Step);
+  if (!batch.head_tokens_M.defined()) return keys.narrow(0, first, rows);
   // Plain operators have keys on the host.
-  if (batch.head_tokens_M.defined()) keys = keys.index_select(0, batch.head_tokens_M.to(keys.device()));
-  return keys.narrow(0, first, rows);
+  return keys.index_select(0, batch.head_tokens_M.narrow(0, first, rows).to(keys.device()));
 }
 
 /// \param input_ND  receives x as the adapter reads it, float32; null: not wanted

@@ -9,14 +9,12 @@
 #include <memory>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 #include <string>
 
 #include "lib/base/types/error.hpp"
 #include "lib/base/types/hash_functions.hpp"
 #include "lib/base/types/index.hpp"
 #include "lib/base/types/remedy.hpp"
-#include "lib/compute/tensor/memory_scope.hpp"
 
 namespace fsdp {
 
